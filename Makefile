@@ -1,0 +1,42 @@
+# What people run. Each target sets up what it needs; versions come from constraints.txt alone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: serve test check format lint types imports clean
+
+serve: $(VENV)/.serve
+	$(BIN)/likeness serve
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest
+
+check: format lint types imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit("Likeness needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+# Serving needs no torch; where `make test` has set up everything, that serves too.
+$(VENV)/.serve: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu]'
+	touch $@
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
+	touch $@ $(VENV)/.serve
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,101 @@
+"""The values that flow through the service: plain, frozen, complete when made.
+
+Pixels are ``uint8`` RGB, coordinates are pixels of the upright original photo
+(x to the right, y down, the first pixel's centre at 0, 0), vectors are unit ``float32``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels: TypeAlias = NDArray[np.uint8]
+"""(H, W, 3) uint8 RGB, 0-255."""
+Landmarks: TypeAlias = NDArray[np.float32]
+"""(5, 2) float32 x, y: the person's right eye, left eye, nose tip, right and left mouth corner, that
+is: left to right as one looks at the photo, the order of YuNet and of the canonical landmarks."""
+Vector: TypeAlias = NDArray[np.float32]
+"""(D,) float32 of length 1."""
+Vectors: TypeAlias = NDArray[np.float32]
+"""(N, D) float32, each row of length 1."""
+
+
+class Reason(StrEnum):
+    """Why a face's quality is low."""
+
+    SMALL_FACE = "small_face"
+    LOW_SHARPNESS = "low_sharpness"
+    LOW_BRIGHTNESS = "low_brightness"
+    OVEREXPOSED = "overexposed"
+    EXTREME_POSE = "extreme_pose"
+    CUT_OFF = "cut_off"
+    LOW_SCORE = "low_score"
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """An upright rectangle in pixels of the upright original; may reach over the photo's edge."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def area(self) -> float:
+        return self.width * self.height
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """One face as the detector saw it; ``score`` is the detector's own, 0-1."""
+
+    box: Box
+    landmarks: Landmarks
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """``score`` 0-100: higher = fewer false non-matches expected; ``reasons`` name what is poor."""
+
+    score: float
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A face's unit vector and the id of the package that made it; only equal ids may be compared."""
+
+    vector: Vector
+    package: str
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """One detected face with its aligned crop, (112, 112, 3) uint8 RGB, and its template if it was embedded."""
+
+    detection: Detection
+    quality: Quality
+    crop: Pixels
+    template: Template | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """What the pipeline found in one photo; ``width`` and ``height`` are the upright original's."""
+
+    width: int
+    height: int
+    faces: tuple[Face, ...]
+    rotated: int = 0
+    """Clockwise degrees by which the photo had to be turned before a face was found: 0, 90, 180 or 270.
+    Boxes and landmarks are in pixels of the photo as given all the same."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Milliseconds spent in each stage: decode, detect, align, quality, embed (waiting included)."""
+    batch_size: int | None = None
+    """How many faces shared this photo's largest embedding batch, other requests' faces included."""
