@@ -1,0 +1,490 @@
+"""What goes over the wire: every request and answer of the REST interface, as pydantic models.
+
+The service, the Python client and the command line share these; nothing here knows a web framework.
+Coordinates are pixels of the upright original photo, scores are cosine similarities (-1 to 1, higher =
+more alike), times are UTC in ISO 8601, and no number is ever NaN or infinite.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+MAX_ID_LENGTH = 255
+MAX_CANDIDATES = 100
+MAX_PAGE = 1000
+
+
+def _addressable(value: str) -> str:
+    """Refuses the two names that every URL library removes from a path, and control characters."""
+    if value in {".", ".."}:
+        raise ValueError("'.' and '..' cannot be addressed in a URL")
+    if any(character < " " or character == "\x7f" for character in value):
+        raise ValueError("control characters are not allowed")
+    return value
+
+
+def _printable(value: str) -> str:
+    if "\x00" in value:
+        raise ValueError("the NUL character is not allowed")
+    return value
+
+
+Id: TypeAlias = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="An id in any script, 1 to 255 characters; percent-encode it in paths (`/` as `%2F`).",
+    ),
+    AfterValidator(_addressable),
+]
+Name: TypeAlias = Annotated[str, Field(max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
+Metadata: TypeAlias = dict[str, JsonValue]
+Base64: TypeAlias = Annotated[
+    str, Field(description="An image file as base64 (RFC 4648); a data URL (`data:image/jpeg;base64,...`) will do.")
+]
+Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
+StoreMode: TypeAlias = Literal["crop", "none"]
+Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+Point: TypeAlias = tuple[float, float]
+
+
+class Wire(BaseModel):
+    """Base of all answers: unknown fields and NaN are errors on either side."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Params(BaseModel):
+    """Base of what a caller may say besides images: in the query, as form fields or as JSON fields alike."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+# ---------------------------------------------------------------- parameters and request bodies
+
+
+class DetectParams(Params):
+    explain: bool = Field(default=False, description="Add stage timings and batch size to the answer.")
+
+
+class VerifyParams(DetectParams):
+    fmr: Rate | None = Field(
+        default=None,
+        description="False match rate of the operating point to decide at; the server's default if absent.",
+        examples=[0.0001],
+    )
+
+
+class IdentifyParams(DetectParams):
+    limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="How many candidates each face gets at most.")
+    fmr: Rate | None = Field(
+        default=None, description="False match rate of each single comparison. Not together with `fpir`."
+    )
+    fpir: Rate | None = Field(
+        default=None,
+        description="False positive identification rate: how often someone who is not enrolled may be taken for "
+        "anyone in the gallery; corrected for the number of subjects. Not together with `fmr`.",
+        examples=[0.01],
+    )
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Self:
+        if self.fmr is not None and self.fpir is not None:
+            raise ValueError("give fmr or fpir, not both")
+        return self
+
+
+class EnrollParams(DetectParams):
+    quality: QualityGate = Field(default="medium", description="The least quality that is taken; `none` takes all.")
+
+
+class DetectRequest(DetectParams):
+    image: Base64
+
+
+class EmbedRequest(DetectParams):
+    image: Base64
+
+
+class VerifyRequest(VerifyParams):
+    image1: Base64
+    image2: Base64
+
+
+class SubjectVerifyRequest(VerifyParams):
+    image: Base64
+
+
+class IdentifyRequest(IdentifyParams):
+    image: Base64
+
+
+class EnrollRequest(EnrollParams):
+    images: list[Base64] = Field(min_length=1, description="One or many photos of the one person.")
+
+
+class GalleryCreate(Params):
+    id: Id
+    embedder: str | None = Field(
+        default=None,
+        max_length=MAX_ID_LENGTH,
+        description="The model package whose templates this gallery holds, as `name@version`; "
+        "the one the server runs if absent.",
+    )
+    store: StoreMode = Field(
+        default="crop",
+        description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
+        "model); `none` keeps templates alone.",
+    )
+
+
+class SubjectCreate(Params):
+    id: Id
+    name: Name | None = Field(default=None, description="How people call the subject; free text in any script.")
+    metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+
+
+class SubjectPatch(Params):
+    """What is given is replaced as a whole (metadata too: nothing is merged); what is absent stays as it is."""
+
+    name: Name | None = Field(default=None, description="The new name; null removes it.")
+    metadata: Metadata = Field(default_factory=dict, description="The new metadata, in place of all of the old.")
+
+
+class PageParams(Params):
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE, description="How many rows one page has at most.")
+    cursor: str | None = Field(default=None, max_length=2048, description="`next_cursor` of the page before.")
+
+
+class SubjectPageParams(PageParams):
+    search: Annotated[str, AfterValidator(_printable)] | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
+    )
+
+
+# ---------------------------------------------------------------- faces in photos
+
+
+class Box(Wire):
+    """An upright rectangle; it may reach over the photo's edge."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Quality(Wire):
+    score: float = Field(ge=0, le=100, description="Higher = fewer false non-matches expected.")
+    reasons: list[str] = Field(description="What is poor, e.g. `small_face`, `low_sharpness`, `extreme_pose`.")
+
+
+class ImageSize(Wire):
+    """The upright original's size; boxes and landmarks are in its pixels."""
+
+    width: int = Field(ge=1)
+    height: int = Field(ge=1)
+    rotated: Literal[0, 90, 180, 270] = Field(
+        default=0, description="Clockwise degrees by which the photo had to be turned before a face was found."
+    )
+
+
+class DetectedFace(Wire):
+    box: Box
+    landmarks: list[Point] = Field(
+        min_length=5,
+        max_length=5,
+        description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner.",
+    )
+    score: float = Field(ge=0, le=1, description="The detector's own certainty that this is a face.")
+    quality: Quality
+
+
+class EmbeddedFace(DetectedFace):
+    embedding: list[float] = Field(description="The face's template: a vector of length 1.")
+
+
+class ChosenFace(DetectedFace):
+    """The face of a photo that an operation used."""
+
+    image: ImageSize
+    faces: int = Field(ge=1, description="How many faces the photo has; the most prominent one was used.")
+
+
+class Choice(Wire):
+    """Which face of a photo was used, and why."""
+
+    index: int = Field(ge=0, description="Its place in the list that `/v1/detect` gives for the photo.")
+    why: str
+    runner_up_share: float | None = Field(
+        description="The next most prominent face's prominence as a share of the chosen one's; null if it was alone."
+    )
+
+
+class NearestOther(Wire):
+    """The subject that came closest without being the answer: how near a false match was."""
+
+    subject: str
+    name: str | None
+    score: float
+
+
+class Explain(Wire):
+    """Asked for by `explain=true`."""
+
+    stages: dict[str, float] = Field(
+        description="Milliseconds spent in each stage (decode, detect, align, quality, embed, search, store), waiting "
+        "included; several photos are added up."
+    )
+    batch_size: int | None = Field(
+        description="How many faces shared the largest embedding batch, those of other requests included."
+    )
+    chosen: list[Choice] = Field(
+        default_factory=list, description="For each photo that had to yield one face: which one, and why."
+    )
+    nearest_other: list[NearestOther | None] = Field(
+        default_factory=list, description="For each face of the answer: the nearest subject that is not its match."
+    )
+
+
+class DetectAnswer(Wire):
+    image: ImageSize
+    faces: list[DetectedFace]
+    explain: Explain | None = None
+
+
+class EmbedAnswer(Wire):
+    image: ImageSize
+    faces: list[EmbeddedFace]
+    model: str = Field(description="The package that made the embeddings; only equal ones may be compared.")
+    explain: Explain | None = None
+
+
+# ---------------------------------------------------------------- decisions
+
+
+class VerifyAnswer(Wire):
+    match: bool
+    score: float
+    threshold: float
+    fmr: float = Field(description="The false match rate measured at this threshold.")
+    fmr_asked: float | None = Field(description="The one that was asked for; null: the server's default.")
+    face1: ChosenFace
+    face2: ChosenFace
+    model: str
+    explain: Explain | None = None
+
+
+class SubjectVerifyAnswer(Wire):
+    match: bool
+    subject: str
+    name: str | None
+    score: float = Field(description="The best over the subject's faces; what the decision is made on.")
+    template_score: float = Field(description="Against the subject's quality-weighted mean template.")
+    face_id: str = Field(description="The enrolled face that gave the score.")
+    threshold: float
+    fmr: float
+    fmr_asked: float | None
+    face: ChosenFace
+    model: str
+    explain: Explain | None = None
+
+
+class Candidate(Wire):
+    subject: str
+    name: str | None
+    score: float = Field(description="The best over the subject's faces; what the decision is made on.")
+    template_score: float = Field(description="Against the subject's quality-weighted mean template.")
+    face_id: str = Field(description="The enrolled face that gave the score.")
+
+
+class IdentifiedFace(DetectedFace):
+    decision: Decision = Field(
+        description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches "
+        "`threshold_uncertain` only; `unknown`: neither."
+    )
+    candidates: list[Candidate] = Field(
+        description="The nearest subjects, best first, without those given to another face of the photo."
+    )
+    margin: float | None = Field(description="First candidate's score minus the second's; null without a second.")
+    threshold: float = Field(description="From here on a face is `known`.")
+    threshold_uncertain: float = Field(
+        description="From here to `threshold` a face is `uncertain`: the operating point of ten times the FMR, or the "
+        "highest that was measured."
+    )
+
+
+class IdentifyAnswer(Wire):
+    image: ImageSize
+    faces: list[IdentifiedFace]
+    fmr: float = Field(description="The false match rate of one comparison at `threshold`.")
+    fpir: float = Field(
+        description="What that makes of the whole gallery: the false positive identification rate expected."
+    )
+    fmr_asked: float | None
+    fpir_asked: float | None
+    subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")
+    model: str
+    explain: Explain | None = None
+
+
+# ---------------------------------------------------------------- enrolled people
+
+
+class Gallery(Wire):
+    id: str
+    embedder: str = Field(description="The model package whose templates this gallery holds.")
+    store: StoreMode
+    subjects: int = Field(ge=0)
+    faces: int = Field(ge=0)
+    created_at: datetime
+
+
+class GalleryPage(Wire):
+    galleries: list[Gallery]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class GalleryCheck(Wire):
+    """Whether the database and the search index hold the same faces with the same vectors."""
+
+    ok: bool
+    subjects: int
+    faces: int = Field(description="Faces in the database, which is the truth.")
+    indexed: int = Field(description="Faces in the index.")
+    problems: list[str] = Field(description="What disagrees; empty when all is well.")
+
+
+class Subject(Wire):
+    id: str
+    name: str | None
+    metadata: Metadata
+    face_count: int = Field(ge=0)
+    created_at: datetime
+    updated_at: datetime
+
+
+class SubjectPage(Wire):
+    subjects: list[Subject]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class StoredFace(Wire):
+    """One enrolled image of a subject."""
+
+    face_id: str
+    box: Box = Field(description="Where the face was in the photo that was enrolled.")
+    quality: Quality
+    model: str
+    has_crop: bool = Field(description="Whether `.../crop` has a picture of it.")
+    created_at: datetime
+
+
+class FacePage(Wire):
+    faces: list[StoredFace]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class EnrolledFace(Wire):
+    index: int = Field(ge=0, description="Which of the images sent this is, counted from 0.")
+    face_id: str
+    quality: Quality
+    box: Box
+
+
+class RejectedImage(Wire):
+    index: int = Field(ge=0, description="Which of the images sent this is, counted from 0.")
+    code: str = Field(description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `invalid_image`, ...")
+    reasons: list[str] = Field(description="For `low_quality`: what is poor.")
+    message: str
+
+
+class EnrollAnswer(Wire):
+    subject: str
+    created: bool = Field(description="Whether this call made the subject.")
+    enrolled: list[EnrolledFace]
+    rejected: list[RejectedImage]
+    model: str
+    explain: Explain | None = None
+
+
+# ---------------------------------------------------------------- the server itself
+
+
+class Licence(Wire):
+    name: str = Field(description="SPDX identifier, or the licence's own name.")
+    non_commercial: bool
+    url: str | None
+
+
+class OperatingPoint(Wire):
+    """A threshold named by the false match rate it was measured at; `_low`, `_high`: 95 % interval."""
+
+    fmr: float
+    threshold: float
+    threshold_low: float | None = None
+    threshold_high: float | None = None
+    fnmr: float | None = None
+    fnmr_low: float | None = None
+    fnmr_high: float | None = None
+
+
+class Calibration(Wire):
+    name: str
+    measured_on: str
+    comparisons: int = Field(description="Non-mated comparisons.")
+    mated: int
+    default: bool = Field(description="Whether decisions are made by this one.")
+    points: list[OperatingPoint]
+
+
+class Model(Wire):
+    id: str = Field(description="`name@version`.")
+    name: str
+    version: str
+    task: str = Field(description="`detect` or `embed`.")
+    title: str
+    description: str
+    loaded: bool = Field(description="Whether this server runs it now.")
+    source: str = Field(description="Where its file comes from: `file`, `carrier` (a Python package) or `url`.")
+    sha256: str
+    licence: Licence
+    dimension: int | None = Field(description="Length of its templates; null for detectors.")
+    calibrations: list[Calibration]
+    device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
+    providers: list[str] = Field(description="The execution providers its session really uses.")
+    provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
+
+
+class ModelList(Wire):
+    models: list[Model]
+
+
+class Version(Wire):
+    name: str
+    version: str
+
+
+class Health(Wire):
+    status: Literal["ok", "starting", "draining"]
+
+
+# ---------------------------------------------------------------- errors
+
+
+class Problem(Wire):
+    code: str = Field(description="Stable; what programs switch on.")
+    message: str = Field(description="One sentence for people.")
+    details: dict[str, Any] = Field(description="What the code's description promises; empty for most.")
+
+
+class ErrorAnswer(Wire):
+    """The one shape of every error."""
+
+    error: Problem
+    request_id: str = Field(description="Also in the header `x-request-id`, and in the server's log.")
