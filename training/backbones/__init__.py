@@ -1,0 +1,59 @@
+"""Backbones by name: a crop's pixels in, an embedding of any dimension out.
+
+Each takes (B, 3, 112, 112) float in [-1, 1], RGB (``training.model`` brings uint8 there), and gives (B, dim),
+not normalised. No layer fixes B, so that the exported graph takes any number of crops.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from app.errors import Unusable
+from training.backbones.iresnet import DEPTHS, IResNet
+from training.backbones.mobilefacenet import MobileFaceNet
+from training.backbones.vit import SIZES, FaceViT
+
+__all__ = ["build", "names"]
+
+DEFAULT_DIMENSION = 512
+"""The embedding dimension of the published ArcFace models."""
+
+
+def _registry() -> dict[str, Callable[..., nn.Module]]:
+    registry: dict[str, Callable[..., nn.Module]] = {"mobilefacenet": MobileFaceNet}
+    registry |= {f"iresnet{depth}": partial(IResNet, blocks) for depth, blocks in DEPTHS.items()}
+    registry |= {f"vit_{size}": partial(FaceViT, **facts) for size, facts in SIZES.items()}
+    return registry
+
+
+def names() -> list[str]:
+    """Every name that :func:`build` takes."""
+    return list(_registry())
+
+
+def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Module:
+    """A freshly initialised backbone: (B, 3, size, size) float in [-1, 1] -> (B, ``dim``).
+
+    ``options`` are the constructor's own (``width``, ``size``, ``dropout`` and so on).
+    Raises Unusable with code ``backbone_unknown`` or ``backbone_option_unknown``, naming what comes nearest.
+    """
+    registry = _registry()
+    if name not in registry:
+        raise _unknown("backbone", name, list(registry))
+    known = [key for key in inspect.signature(registry[name]).parameters if key != "dim"]
+    for option in options:
+        if option not in known:
+            raise _unknown("backbone_option", option, known)
+    return registry[name](dim=dim, **options)
+
+
+def _unknown(what: str, given: str, known: list[str]) -> Unusable:
+    near = difflib.get_close_matches(given, known, n=1)
+    hint = f"; the nearest is {near[0]!r}" if near else ""
+    words = what.replace("_", " ")
+    return Unusable(f"There is no {words} {given!r}{hint}.", code=f"{what}_unknown", known=known)

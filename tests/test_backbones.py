@@ -1,0 +1,171 @@
+"""Backbones: what is published of them, any number of crops, any dimension."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, cast
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from app.errors import Unusable
+from training.backbones import build, names
+from training.backbones.cost import Cost, measure
+
+SMALL: dict[str, dict[str, Any]] = {
+    "mobilefacenet": {"width": 0.25, "size": 48},
+    "iresnet18": {"width": 0.125, "size": 32},
+    "vit_tiny": {"channels": 32, "depth": 2, "heads": 4, "patch": 16, "size": 40},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "millions", "giga_macs"),
+    [
+        ("mobilefacenet", {"dim": 128}, 1.00, 0.221),
+        ("mobilefacenet", {"trunk": 2}, 2.06, 0.434),
+        ("iresnet18", {}, 24.03, 2.61),
+        ("iresnet34", {}, 34.14, 4.46),
+        ("iresnet50", {}, 43.59, 6.31),
+        ("iresnet100", {}, 65.16, 12.09),
+        ("vit_tiny", {}, 19.15, 1.50),
+        ("vit_small", {}, 76.04, 5.75),
+    ],
+)
+def test_parameters_and_macs_are_as_published(
+    name: str, options: dict[str, int], millions: float, giga_macs: float
+) -> None:
+    """Published: 221 M MACs; IResNet 24.0, 34.1, 43.6, 65.2 M and 2.6, 4.5, 6.3, 12.1 G; ViT 1.5 and 5.7 G."""
+    with torch.device("meta"):  # shapes only
+        cost = measure(build(name, **options))
+    assert cost.parameters / 1e6 == pytest.approx(millions, abs=0.006)
+    assert cost.macs / 1e9 == pytest.approx(giga_macs, abs=0.006)
+
+
+def test_the_papers_mobilefacenet_has_099_million_parameters_once_its_norms_are_folded() -> None:
+    with torch.device("meta"):
+        net = build("mobilefacenet", dim=128)
+    folded = sum(m.num_features for m in net.modules() if isinstance(m, nn.BatchNorm2d | nn.BatchNorm1d))
+    assert (measure(net).parameters - folded) / 1e6 == pytest.approx(0.99, abs=0.005)
+
+
+def test_cost_of_a_hand_counted_network() -> None:
+    class Tiny(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 6, 3, stride=2, padding=1, groups=3)
+            self.linear = nn.Linear(6 * 4 * 4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.linear(self.convolution(x).flatten(1))
+            return out
+
+    # 6 maps of 4x4, each pixel 1 channel of 3x3; then 96 times 5
+    assert measure(Tiny(), size=8) == Cost(parameters=6 * 9 + 6 + 96 * 5 + 5, macs=6 * 16 * 9 + 96 * 5)
+
+
+def test_measuring_keeps_the_mode_and_leaves_no_hook() -> None:
+    net = build("mobilefacenet", **SMALL["mobilefacenet"]).train()
+    measure(net, size=48)
+    assert net.training
+    assert not any(module._forward_hooks for module in net.modules())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_any_number_of_crops_and_one_equals_many(name: str) -> None:
+    options = SMALL[name]
+    net = build(name, dim=24, **options).eval()
+    crops = torch.rand(5, 3, options["size"], options["size"]) * 2 - 1
+    with torch.no_grad():
+        many = net(crops)
+        single = torch.cat([net(crop[None]) for crop in crops])
+    assert many.shape == (5, 24)
+    np.testing.assert_allclose(many, single, atol=1e-4 * many.abs().max().item())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_parameter_learns(name: str) -> None:
+    options = SMALL[name]
+    net = build(name, dim=16, **options).train()
+    net(torch.rand(4, 3, options["size"], options["size"]) * 2 - 1).square().sum().backward()
+    for key, parameter in net.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, key
+            assert torch.isfinite(parameter.grad).all(), key
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_activations_keep_their_scale_through_all_layers(name: str) -> None:
+    """A freshly initialised network in evaluation mode neither vanishes nor explodes."""
+    options = SMALL[name]
+    torch.manual_seed(0)
+    net = build(name, dim=64, **options).eval()
+    with torch.no_grad():
+        out = net(torch.randn(8, 3, options["size"], options["size"]).clamp(-1, 1))
+    assert 1e-3 < out.std().item() < 1e3
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the older exporter warns that it is the older one
+def test_the_exported_graph_takes_any_number_of_crops(name: str) -> None:
+    options = SMALL[name]
+    size = int(options["size"])
+    net = build(name, dim=16, **options).eval()
+    file = io.BytesIO()
+    torch.onnx.export(
+        net,
+        (torch.zeros(2, 3, size, size),),
+        cast("str", file),  # typed as a path only, takes any binary file
+        input_names=["x"],
+        dynamic_axes={"x": {0: "n"}},
+        dynamo=False,
+    )
+    session = onnxruntime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
+    for count in (1, 3, 7):
+        crops = torch.rand(count, 3, size, size) * 2 - 1
+        with torch.no_grad():
+            expected = net(crops).numpy()
+        np.testing.assert_allclose(
+            session.run(None, {"x": crops.numpy()})[0], expected, atol=1e-4 * np.abs(expected).max()
+        )
+
+
+def test_the_transformer_sees_all_but_the_outermost_pixels() -> None:
+    """9 px patches leave two pixels at each edge, not four at one."""
+    net = build("vit_tiny", channels=32, depth=1, heads=4).eval()
+    crop = torch.zeros(1, 3, 112, 112, requires_grad=True)
+    net(crop).sum().backward()
+    assert crop.grad is not None
+    seen = crop.grad.abs().sum(dim=(0, 1)) > 0
+    assert seen[2:110, 2:110].all()
+    assert seen.sum() == 108 * 108
+
+
+def test_stochastic_depth_rests_while_evaluating() -> None:
+    net = build("vit_tiny", channels=32, depth=3, heads=4, patch=16, size=32, drop_path=0.9).eval()
+    crops = torch.rand(2, 3, 32, 32)
+    assert torch.equal(net(crops), net(crops))
+
+
+def test_all_of_the_road_is_there() -> None:
+    assert {"mobilefacenet", "iresnet18", "iresnet34", "iresnet50", "iresnet100", "vit_tiny", "vit_small"} <= set(
+        names()
+    )
+
+
+def test_unknown_names_and_options_are_answered_with_the_nearest() -> None:
+    with pytest.raises(Unusable, match="iresnet50") as unknown:
+        build("iresnet51")
+    assert unknown.value.code == "backbone_unknown"
+    with pytest.raises(Unusable, match="width") as option:
+        build("mobilefacenet", widht=2)
+    assert option.value.code == "backbone_option_unknown"
+
+
+@pytest.mark.parametrize("name", ["mobilefacenet", "iresnet18"])
+def test_sizes_that_do_not_halve_evenly_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="multiple of 16"):
+        build(name, size=100)

@@ -1,0 +1,122 @@
+"""IResNet: the residual network of ArcFace (Deng et al., CVPR 2019, section 3.1, "ResNet100E-IR").
+
+Its "IR" block is BN-conv-BN-PReLU-conv(stride)-BN with nothing after the sum (from "Deep Pyramidal Residual Networks",
+Han et al., CVPR 2017); the stem keeps all 112 pixels, four stages halve them to 7, the head is BN-dropout-linear-BN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+DEPTHS: dict[int, tuple[int, int, int, int]] = {
+    18: (2, 2, 2, 2),
+    34: (3, 4, 6, 3),
+    50: (3, 4, 14, 3),
+    100: (3, 13, 30, 3),
+}
+"""Blocks in each stage. Published for dim 512 at 112 px: 24.0, 34.1, 43.6 and 65.2 million parameters;
+2.6, 4.5, 6.3 and 12.1 GMACs."""
+
+STAGE_CHANNELS = (64, 128, 256, 512)
+STRIDE = 16
+"""Input pixels per pixel of the last map."""
+PRELU_SLOPE = 0.25
+"""The initial slope (He et al., ICCV 2015)."""
+
+
+def scaled(channels: int, width: float, multiple: int = 8) -> int:
+    """``channels`` times ``width``, to a multiple of 8 (what vector units and tensor cores like), at least one."""
+    return max(multiple, round(channels * width / multiple) * multiple)
+
+
+def initialise(module: nn.Module) -> None:
+    """He's normal initialisation for convolutions and Xavier's for linear layers, in place."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, a=PRELU_SLOPE, mode="fan_out", nonlinearity="leaky_relu")
+        # fan_out of a grouped convolution counts channels that no group sees
+        with torch.no_grad():
+            module.weight.mul_(math.sqrt(module.groups))
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Linear):
+        nn.init.xavier_normal_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+class Embedding(nn.Module):
+    """BN of the last map, dropout, one linear layer over all of it, BN without scale: (B, C, h, w) -> (B, dim)."""
+
+    def __init__(self, channels: int, pixels: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(channels * pixels, dim)
+        self.features = nn.BatchNorm1d(dim)
+        self.features.weight.requires_grad_(False)  # the losses own the scale; a learned one could shrink dimensions
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.features(self.linear(torch.flatten(self.dropout(self.norm(x)), 1)))
+        return out
+
+
+class Block(nn.Module):
+    """One IR block: (B, inside, h, w) -> (B, outside, h/stride, w/stride)."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.BatchNorm2d(inside),
+            nn.Conv2d(inside, outside, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outside),
+            nn.PReLU(outside, PRELU_SLOPE),
+            nn.Conv2d(outside, outside, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outside),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inside != outside:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inside, outside, 1, stride, bias=False),
+                nn.BatchNorm2d(outside),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x) + self.shortcut(x)
+        return out
+
+
+class IResNet(nn.Module):
+    """(B, 3, size, size) float in [-1, 1] -> (B, dim); ``size`` a multiple of 16, ``width`` multiplies all channels."""
+
+    def __init__(
+        self,
+        blocks: tuple[int, int, int, int],
+        dim: int = 512,
+        *,
+        size: int = 112,
+        width: float = 1.0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if size % STRIDE:
+            raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
+        channels = [scaled(c, width) for c in STAGE_CHANNELS]
+        inside = channels[0]
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, inside, 3, 1, 1, bias=False), nn.BatchNorm2d(inside), nn.PReLU(inside, PRELU_SLOPE)
+        )
+        stages: list[nn.Module] = []
+        for outside, count in zip(channels, blocks, strict=True):
+            for index in range(count):
+                stages.append(Block(inside, outside, stride=2 if index == 0 else 1))
+                inside = outside
+        self.stages = nn.Sequential(*stages)
+        self.head = Embedding(inside, (size // STRIDE) ** 2, dim, dropout)
+        self.apply(initialise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.stages(self.stem(x)))
+        return out
