@@ -1,0 +1,170 @@
+"""Each REST call as a value: what to send, and what type the answer has. Nothing is sent here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+from urllib.parse import quote
+
+from app.api import schemas
+
+Answer = TypeVar("Answer")
+
+Image: TypeAlias = bytes | os.PathLike[str]
+"""An image file's bytes, or where the file lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One request; ``answer`` is the pydantic model its JSON is read as, ``bytes`` the body as it is, None nothing."""
+
+    method: str
+    path: str
+    answer: type[Answer]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[tuple[str, tuple[str, bytes]]] = ()
+    json: Mapping[str, Any] | None = None
+
+
+def path_of(*segments: str) -> str:
+    """``("galleries", "a/b")`` -> ``/v1/galleries/a%2Fb``: ids may hold any character."""
+    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+def read(image: Image) -> bytes:
+    return image if isinstance(image, bytes) else Path(image).read_bytes()
+
+
+def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:
+    """A multipart field. The file's own name stays at home: it may say more than its owner wants to tell."""
+    return (name, ("image", read(image)))
+
+
+def given(**params: Any) -> dict[str, Any]:
+    """Those parameters that were given, booleans as JSON writes them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in params.items()
+        if value is not None
+    }
+
+
+def detect(image: Image, *, explain: bool | None) -> Call[schemas.DetectAnswer]:
+    files = [part("image", image)]
+    return Call("POST", path_of("detect"), schemas.DetectAnswer, given(explain=explain), files)
+
+
+def embed(image: Image, *, explain: bool | None) -> Call[schemas.EmbedAnswer]:
+    files = [part("image", image)]
+    return Call("POST", path_of("embed"), schemas.EmbedAnswer, given(explain=explain), files)
+
+
+def verify(image1: Image, image2: Image, *, fmr: float | None, explain: bool | None) -> Call[schemas.VerifyAnswer]:
+    files = [part("image1", image1), part("image2", image2)]
+    return Call("POST", path_of("verify"), schemas.VerifyAnswer, given(fmr=fmr, explain=explain), files)
+
+
+def verify_subject(
+    gallery: str, subject: str, image: Image, *, fmr: float | None, explain: bool | None
+) -> Call[schemas.SubjectVerifyAnswer]:
+    path = path_of("galleries", gallery, "subjects", subject, "verify")
+    return Call("POST", path, schemas.SubjectVerifyAnswer, given(fmr=fmr, explain=explain), [part("image", image)])
+
+
+def identify(
+    gallery: str,
+    image: Image,
+    *,
+    limit: int | None,
+    fmr: float | None,
+    fpir: float | None,
+    explain: bool | None,
+) -> Call[schemas.IdentifyAnswer]:
+    params = given(limit=limit, fmr=fmr, fpir=fpir, explain=explain)
+    path = path_of("galleries", gallery, "identify")
+    return Call("POST", path, schemas.IdentifyAnswer, params, [part("image", image)])
+
+
+def enroll(
+    gallery: str, subject: str, images: Sequence[Image], *, quality: str | None, explain: bool | None
+) -> Call[schemas.EnrollAnswer]:
+    path = path_of("galleries", gallery, "subjects", subject, "faces")
+    files = [part("images", image) for image in images]
+    return Call("POST", path, schemas.EnrollAnswer, given(quality=quality, explain=explain), files)
+
+
+def galleries(*, limit: int | None, cursor: str | None) -> Call[schemas.GalleryPage]:
+    return Call("GET", path_of("galleries"), schemas.GalleryPage, given(limit=limit, cursor=cursor))
+
+
+def create_gallery(gallery: str, *, embedder: str | None, store: str | None) -> Call[schemas.Gallery]:
+    body = given(id=gallery, embedder=embedder, store=store)
+    return Call("POST", path_of("galleries"), schemas.Gallery, json=body)
+
+
+def gallery(gallery: str) -> Call[schemas.Gallery]:
+    return Call("GET", path_of("galleries", gallery), schemas.Gallery)
+
+
+def delete_gallery(gallery: str) -> Call[None]:
+    return Call("DELETE", path_of("galleries", gallery), type(None))
+
+
+def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
+    return Call("GET", path_of("galleries", gallery, "check"), schemas.GalleryCheck)
+
+
+def subjects(gallery: str, *, search: str | None, limit: int | None, cursor: str | None) -> Call[schemas.SubjectPage]:
+    params = given(search=search, limit=limit, cursor=cursor)
+    return Call("GET", path_of("galleries", gallery, "subjects"), schemas.SubjectPage, params)
+
+
+def create_subject(
+    gallery: str, subject: str, *, name: str | None, metadata: Mapping[str, Any] | None
+) -> Call[schemas.Subject]:
+    body = given(id=subject, name=name) | ({} if metadata is None else {"metadata": dict(metadata)})
+    return Call("POST", path_of("galleries", gallery, "subjects"), schemas.Subject, json=body)
+
+
+def subject(gallery: str, subject: str) -> Call[schemas.Subject]:
+    return Call("GET", path_of("galleries", gallery, "subjects", subject), schemas.Subject)
+
+
+def update_subject(gallery: str, subject: str, changes: Mapping[str, Any]) -> Call[schemas.Subject]:
+    return Call("PATCH", path_of("galleries", gallery, "subjects", subject), schemas.Subject, json=dict(changes))
+
+
+def delete_subject(gallery: str, subject: str) -> Call[None]:
+    return Call("DELETE", path_of("galleries", gallery, "subjects", subject), type(None))
+
+
+def faces(gallery: str, subject: str, *, limit: int | None, cursor: str | None) -> Call[schemas.FacePage]:
+    path = path_of("galleries", gallery, "subjects", subject, "faces")
+    return Call("GET", path, schemas.FacePage, given(limit=limit, cursor=cursor))
+
+
+def face(gallery: str, subject: str, face_id: str) -> Call[schemas.StoredFace]:
+    return Call("GET", path_of("galleries", gallery, "subjects", subject, "faces", face_id), schemas.StoredFace)
+
+
+def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
+    return Call("GET", path_of("galleries", gallery, "subjects", subject, "faces", face_id, "crop"), bytes)
+
+
+def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
+    return Call("DELETE", path_of("galleries", gallery, "subjects", subject, "faces", face_id), type(None))
+
+
+def models() -> Call[schemas.ModelList]:
+    return Call("GET", path_of("models"), schemas.ModelList)
+
+
+def version() -> Call[schemas.Version]:
+    return Call("GET", "/version", schemas.Version)
+
+
+def ready() -> Call[schemas.Health]:
+    return Call("GET", "/readyz", schemas.Health)

@@ -1,0 +1,404 @@
+"""The sync and the async client over the same calls; how a call is sent stands in ``send`` of each, once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import httpx
+from pydantic import BaseModel
+
+from app.api import schemas
+from app.client import calls
+from app.client.calls import Call, Image
+from app.client.errors import Unreachable, api_error
+
+Answer = TypeVar("Answer")
+
+TIMEOUT_S = 60.0
+BUSY = 429
+MAX_WAIT_S = 10.0
+"""The longest a busy server's Retry-After is waited for at a time."""
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+def _arguments(call: Call[Any]) -> dict[str, Any]:
+    return {"params": call.params, "files": list(call.files) or None, "json": call.json}
+
+
+def _wait_s(response: httpx.Response) -> float:
+    """What Retry-After asks for, in seconds; 1 where it is absent or a date."""
+    value = response.headers.get("retry-after", "")
+    return min(MAX_WAIT_S, float(value)) if value.isdigit() else 1.0
+
+
+def _answer(call: Call[Answer], response: httpx.Response) -> Answer:
+    if not response.is_success:
+        raise api_error(response)
+    if issubclass(call.answer, BaseModel):
+        return cast(Answer, call.answer.model_validate_json(response.content))
+    return cast(Answer, response.content if call.answer is bytes else None)
+
+
+class Client:
+    """Speaks to one server. ``retries``: how often a busy server (429) is asked again; ``transport``: httpx's own,
+    for a server in the same process or behind something special."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retries: int = 5,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._retries = retries
+        self._http = httpx.Client(base_url=url, headers=_headers(key), timeout=timeout_s, transport=transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def send(self, call: Call[Answer]) -> Answer:
+        """Sends one call; raises ``ApiError`` or ``Unreachable``."""
+        for attempt in range(self._retries + 1):
+            try:
+                response = self._http.request(call.method, call.path, **_arguments(call))
+            except httpx.TransportError as error:
+                raise Unreachable(f"{self._http.base_url}: {error}") from error
+            if response.status_code != BUSY or attempt == self._retries:
+                break
+            time.sleep(_wait_s(response))
+        return _answer(call, response)
+
+    def all_subjects(self, gallery: str, *, search: str | None = None) -> Iterator[schemas.Subject]:
+        """Every subject of a gallery, page after page."""
+        cursor = None
+        while True:
+            page = self.subjects(gallery, search=search, cursor=cursor)
+            yield from page.subjects
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def all_galleries(self) -> Iterator[schemas.Gallery]:
+        """Every gallery, page after page."""
+        cursor = None
+        while True:
+            page = self.galleries(cursor=cursor)
+            yield from page.galleries
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def detect(self, image: Image, *, explain: bool | None = None) -> schemas.DetectAnswer:
+        """Finds the faces of a photo."""
+        return self.send(calls.detect(image, explain=explain))
+
+    def embed(self, image: Image, *, explain: bool | None = None) -> schemas.EmbedAnswer:
+        """Finds the faces of a photo and computes their templates."""
+        return self.send(calls.embed(image, explain=explain))
+
+    def verify(
+        self, image1: Image, image2: Image, *, fmr: float | None = None, explain: bool | None = None
+    ) -> schemas.VerifyAnswer:
+        """Says whether two photos show the same person (1:1)."""
+        return self.send(calls.verify(image1, image2, fmr=fmr, explain=explain))
+
+    def verify_subject(
+        self, gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
+    ) -> schemas.SubjectVerifyAnswer:
+        """Says whether a photo shows that subject (1:1)."""
+        return self.send(calls.verify_subject(gallery, subject, image, fmr=fmr, explain=explain))
+
+    def identify(
+        self,
+        gallery: str,
+        image: Image,
+        *,
+        limit: int | None = None,
+        fmr: float | None = None,
+        fpir: float | None = None,
+        explain: bool | None = None,
+    ) -> schemas.IdentifyAnswer:
+        """Says who of the gallery is in a photo (1:N), face by face."""
+        return self.send(calls.identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, explain=explain))
+
+    def enroll(
+        self,
+        gallery: str,
+        subject: str,
+        images: Sequence[Image],
+        *,
+        quality: str | None = None,
+        explain: bool | None = None,
+    ) -> schemas.EnrollAnswer:
+        """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``."""
+        return self.send(calls.enroll(gallery, subject, images, quality=quality, explain=explain))
+
+    def galleries(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.GalleryPage:
+        """One page of the galleries."""
+        return self.send(calls.galleries(limit=limit, cursor=cursor))
+
+    def create_gallery(self, gallery: str, *, embedder: str | None = None, store: str | None = None) -> schemas.Gallery:
+        """Makes a gallery."""
+        return self.send(calls.create_gallery(gallery, embedder=embedder, store=store))
+
+    def gallery(self, gallery: str) -> schemas.Gallery:
+        """One gallery, with its counts."""
+        return self.send(calls.gallery(gallery))
+
+    def delete_gallery(self, gallery: str) -> None:
+        """Deletes a gallery with everyone in it."""
+        self.send(calls.delete_gallery(gallery))
+
+    def check_gallery(self, gallery: str) -> schemas.GalleryCheck:
+        """Whether database and index agree."""
+        return self.send(calls.check_gallery(gallery))
+
+    def subjects(
+        self, gallery: str, *, search: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> schemas.SubjectPage:
+        """One page of a gallery's subjects."""
+        return self.send(calls.subjects(gallery, search=search, limit=limit, cursor=cursor))
+
+    def create_subject(
+        self, gallery: str, subject: str, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> schemas.Subject:
+        """Makes a subject without faces."""
+        return self.send(calls.create_subject(gallery, subject, name=name, metadata=metadata))
+
+    def subject(self, gallery: str, subject: str) -> schemas.Subject:
+        """One subject."""
+        return self.send(calls.subject(gallery, subject))
+
+    def update_subject(self, gallery: str, subject: str, changes: Mapping[str, Any]) -> schemas.Subject:
+        """Replaces ``name`` and ``metadata``, those that are given."""
+        return self.send(calls.update_subject(gallery, subject, changes))
+
+    def delete_subject(self, gallery: str, subject: str) -> None:
+        """Deletes a subject with all of its faces."""
+        self.send(calls.delete_subject(gallery, subject))
+
+    def faces(
+        self, gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None
+    ) -> schemas.FacePage:
+        """One page of a subject's faces."""
+        return self.send(calls.faces(gallery, subject, limit=limit, cursor=cursor))
+
+    def face(self, gallery: str, subject: str, face_id: str) -> schemas.StoredFace:
+        """One enrolled face."""
+        return self.send(calls.face(gallery, subject, face_id))
+
+    def face_crop(self, gallery: str, subject: str, face_id: str) -> bytes:
+        """The aligned crop of an enrolled face, a JPEG file."""
+        return self.send(calls.face_crop(gallery, subject, face_id))
+
+    def delete_face(self, gallery: str, subject: str, face_id: str) -> None:
+        """Deletes one enrolled face."""
+        self.send(calls.delete_face(gallery, subject, face_id))
+
+    def models(self) -> schemas.ModelList:
+        """The model packages this server has."""
+        return self.send(calls.models())
+
+    def version(self) -> schemas.Version:
+        """The server's version."""
+        return self.send(calls.version())
+
+    def ready(self) -> schemas.Health:
+        """Whether the server takes work; raises ``ApiError`` (503) while it does not."""
+        return self.send(calls.ready())
+
+
+class AsyncClient:
+    """Speaks to one server. ``retries``: how often a busy server (429) is asked again; ``transport``: httpx's own,
+    for a server in the same process or behind something special."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retries: int = 5,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._retries = retries
+        self._http = httpx.AsyncClient(base_url=url, headers=_headers(key), timeout=timeout_s, transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def send(self, call: Call[Answer]) -> Answer:
+        """Sends one call; raises ``ApiError`` or ``Unreachable``."""
+        for attempt in range(self._retries + 1):
+            try:
+                response = await self._http.request(call.method, call.path, **_arguments(call))
+            except httpx.TransportError as error:
+                raise Unreachable(f"{self._http.base_url}: {error}") from error
+            if response.status_code != BUSY or attempt == self._retries:
+                break
+            await asyncio.sleep(_wait_s(response))
+        return _answer(call, response)
+
+    async def all_subjects(self, gallery: str, *, search: str | None = None) -> AsyncIterator[schemas.Subject]:
+        """Every subject of a gallery, page after page."""
+        cursor = None
+        while True:
+            page = await self.subjects(gallery, search=search, cursor=cursor)
+            for subject in page.subjects:
+                yield subject
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def all_galleries(self) -> AsyncIterator[schemas.Gallery]:
+        """Every gallery, page after page."""
+        cursor = None
+        while True:
+            page = await self.galleries(cursor=cursor)
+            for gallery in page.galleries:
+                yield gallery
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def detect(self, image: Image, *, explain: bool | None = None) -> schemas.DetectAnswer:
+        """Finds the faces of a photo."""
+        return await self.send(calls.detect(image, explain=explain))
+
+    async def embed(self, image: Image, *, explain: bool | None = None) -> schemas.EmbedAnswer:
+        """Finds the faces of a photo and computes their templates."""
+        return await self.send(calls.embed(image, explain=explain))
+
+    async def verify(
+        self, image1: Image, image2: Image, *, fmr: float | None = None, explain: bool | None = None
+    ) -> schemas.VerifyAnswer:
+        """Says whether two photos show the same person (1:1)."""
+        return await self.send(calls.verify(image1, image2, fmr=fmr, explain=explain))
+
+    async def verify_subject(
+        self, gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
+    ) -> schemas.SubjectVerifyAnswer:
+        """Says whether a photo shows that subject (1:1)."""
+        return await self.send(calls.verify_subject(gallery, subject, image, fmr=fmr, explain=explain))
+
+    async def identify(
+        self,
+        gallery: str,
+        image: Image,
+        *,
+        limit: int | None = None,
+        fmr: float | None = None,
+        fpir: float | None = None,
+        explain: bool | None = None,
+    ) -> schemas.IdentifyAnswer:
+        """Says who of the gallery is in a photo (1:N), face by face."""
+        return await self.send(calls.identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, explain=explain))
+
+    async def enroll(
+        self,
+        gallery: str,
+        subject: str,
+        images: Sequence[Image],
+        *,
+        quality: str | None = None,
+        explain: bool | None = None,
+    ) -> schemas.EnrollAnswer:
+        """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``."""
+        return await self.send(calls.enroll(gallery, subject, images, quality=quality, explain=explain))
+
+    async def galleries(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.GalleryPage:
+        """One page of the galleries."""
+        return await self.send(calls.galleries(limit=limit, cursor=cursor))
+
+    async def create_gallery(
+        self, gallery: str, *, embedder: str | None = None, store: str | None = None
+    ) -> schemas.Gallery:
+        """Makes a gallery."""
+        return await self.send(calls.create_gallery(gallery, embedder=embedder, store=store))
+
+    async def gallery(self, gallery: str) -> schemas.Gallery:
+        """One gallery, with its counts."""
+        return await self.send(calls.gallery(gallery))
+
+    async def delete_gallery(self, gallery: str) -> None:
+        """Deletes a gallery with everyone in it."""
+        await self.send(calls.delete_gallery(gallery))
+
+    async def check_gallery(self, gallery: str) -> schemas.GalleryCheck:
+        """Whether database and index agree."""
+        return await self.send(calls.check_gallery(gallery))
+
+    async def subjects(
+        self, gallery: str, *, search: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> schemas.SubjectPage:
+        """One page of a gallery's subjects."""
+        return await self.send(calls.subjects(gallery, search=search, limit=limit, cursor=cursor))
+
+    async def create_subject(
+        self, gallery: str, subject: str, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+    ) -> schemas.Subject:
+        """Makes a subject without faces."""
+        return await self.send(calls.create_subject(gallery, subject, name=name, metadata=metadata))
+
+    async def subject(self, gallery: str, subject: str) -> schemas.Subject:
+        """One subject."""
+        return await self.send(calls.subject(gallery, subject))
+
+    async def update_subject(self, gallery: str, subject: str, changes: Mapping[str, Any]) -> schemas.Subject:
+        """Replaces ``name`` and ``metadata``, those that are given."""
+        return await self.send(calls.update_subject(gallery, subject, changes))
+
+    async def delete_subject(self, gallery: str, subject: str) -> None:
+        """Deletes a subject with all of its faces."""
+        await self.send(calls.delete_subject(gallery, subject))
+
+    async def faces(
+        self, gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None
+    ) -> schemas.FacePage:
+        """One page of a subject's faces."""
+        return await self.send(calls.faces(gallery, subject, limit=limit, cursor=cursor))
+
+    async def face(self, gallery: str, subject: str, face_id: str) -> schemas.StoredFace:
+        """One enrolled face."""
+        return await self.send(calls.face(gallery, subject, face_id))
+
+    async def face_crop(self, gallery: str, subject: str, face_id: str) -> bytes:
+        """The aligned crop of an enrolled face, a JPEG file."""
+        return await self.send(calls.face_crop(gallery, subject, face_id))
+
+    async def delete_face(self, gallery: str, subject: str, face_id: str) -> None:
+        """Deletes one enrolled face."""
+        await self.send(calls.delete_face(gallery, subject, face_id))
+
+    async def models(self) -> schemas.ModelList:
+        """The model packages this server has."""
+        return await self.send(calls.models())
+
+    async def version(self) -> schemas.Version:
+        """The server's version."""
+        return await self.send(calls.version())
+
+    async def ready(self) -> schemas.Health:
+        """Whether the server takes work; raises ``ApiError`` (503) while it does not."""
+        return await self.send(calls.ready())
