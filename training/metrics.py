@@ -1,0 +1,447 @@
+"""The figures that faces are judged by: verification, identification, retrieval. NumPy only.
+
+Words and definitions are those of ISO/IEC 19795-1 and NIST FRTE. Scores are float, higher = more alike. One decision
+rule holds everywhere: two faces match when their score is **at or above** the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+# --- Intervals -------------------------------------------------------------------------------------------------------
+
+CONFIDENCE = 0.95
+Z95 = 1.959963984540054
+"""The 97.5 % quantile of the normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and its confidence interval (95 % unless said otherwise)."""
+
+    value: float
+    low: float
+    high: float
+
+
+def wilson(events: int, trials: int, z: float = Z95) -> Interval:
+    """A proportion with Wilson's score interval (JASA 22, 1927): right for plain counts of independent trials."""
+    if trials <= 0:
+        return Interval(math.nan, 0.0, 1.0)
+    p = events / trials
+    middle = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
+    return Interval(p, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def percentile_interval(value: float, samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
+    """``value`` with the bootstrap's percentile interval."""
+    tail = (1 - confidence) / 2
+    low, high = np.nanquantile(np.asarray(samples, np.float64), [tail, 1 - tail])
+    return Interval(value, float(low), float(high))
+
+
+def people_weights(people: int, rounds: int, seed: int = 0) -> Ints:
+    """(rounds, people) int64: how often each person is drawn in each round of a bootstrap over people.
+
+    Faces of one person are not independent; drawing whole people keeps their dependence in the interval. A pair of
+    people i, j then counts weight_i × weight_j times (Bolle et al., "The subsets bootstrap", CVIU 93, 2004).
+    """
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(people, np.full(people, 1 / people), size=rounds).astype(np.int64)
+
+
+# --- Verification ----------------------------------------------------------------------------------------------------
+
+
+def fmr_at(threshold: float, nonmated: ArrayLike) -> float:
+    """False match rate: the share of non-mated scores at or above ``threshold``."""
+    return float(np.mean(np.asarray(nonmated, np.float64) >= threshold))
+
+
+def fnmr_at(threshold: float, mated: ArrayLike) -> float:
+    """False non-match rate: the share of mated scores below ``threshold``."""
+    return float(np.mean(np.asarray(mated, np.float64) < threshold))
+
+
+def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
+    """The lowest threshold whose FMR on these non-mated scores does not exceed ``fmr``.
+
+    Tied scores are all kept out or all let in. Infinite where even the highest score may not pass.
+    """
+    scores = np.asarray(nonmated, np.float64)
+    if scores.size == 0:
+        raise ValueError("a threshold needs non-mated scores")
+    allowed = allowed_errors(fmr, scores.size)
+    if allowed >= scores.size:
+        return -math.inf
+    # The allowed + 1 highest score must stay below the threshold.
+    refused = np.partition(scores, scores.size - allowed - 1)[scores.size - allowed - 1]
+    return float(np.nextafter(refused, math.inf))
+
+
+def allowed_errors(rate: float, trials: int) -> int:
+    """How many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999…"""
+    if not 0 <= rate <= 1:
+        raise ValueError("an error rate lies between 0 and 1")
+    return math.floor(rate * trials * (1 + 1e-12) + 1e-12)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """FMR and FNMR at every threshold that changes one of them, thresholds ascending. All (T,) float64."""
+
+    threshold: Floats
+    fmr: Floats
+    fnmr: Floats
+
+
+def error_curve(mated: ArrayLike, nonmated: ArrayLike) -> Curve:
+    """The DET curve (1 − FNMR over FMR is the ROC), from "all match" (FMR 1, FNMR 0) to "none does" (0, 1)."""
+    mated = np.sort(np.asarray(mated, np.float64))
+    nonmated = np.sort(np.asarray(nonmated, np.float64))
+    if mated.size == 0 or nonmated.size == 0:
+        raise ValueError("error rates need mated and non-mated scores")
+    threshold = np.append(np.unique(np.concatenate([mated, nonmated])), math.inf)
+    fnmr = np.searchsorted(mated, threshold, side="left") / mated.size
+    fmr = 1 - np.searchsorted(nonmated, threshold, side="left") / nonmated.size
+    return Curve(threshold, fmr, fnmr)
+
+
+def equal_error_rate(mated: ArrayLike, nonmated: ArrayLike) -> float:
+    """Where the DET curve, drawn with straight lines between its points, crosses FMR = FNMR."""
+    curve = error_curve(mated, nonmated)
+    gap = curve.fnmr - curve.fmr  # ascending from -1 to 1
+    after = int(np.argmax(gap >= 0))
+    before = after - 1
+    step = gap[after] - gap[before]
+    share = -gap[before] / step
+    return float(curve.fmr[before] + share * (curve.fmr[after] - curve.fmr[before]))
+
+
+def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
+    """The threshold that decides most pairs rightly: midway in the gap between two scores, the median one of several
+    equally good gaps."""
+    scores = np.asarray(scores, np.float64)
+    labels = np.asarray(mated, bool)
+    edges = np.unique(scores)
+    # A threshold between edges[i-1] and edges[i] refuses all that lies below edges[i].
+    cuts = np.concatenate([edges[:1] - 1e-6, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1e-6])
+    mated_below = np.searchsorted(np.sort(scores[labels]), cuts, side="left")
+    nonmated_below = np.searchsorted(np.sort(scores[~labels]), cuts, side="left")
+    right = nonmated_below - mated_below
+    best = cuts[right == right.max()]
+    return float(best[best.size // 2])
+
+
+@dataclass(frozen=True, slots=True)
+class FoldAccuracy:
+    """LFW's figure: mean of the folds' accuracies and their standard deviation (``ddof`` 1), and each fold's own."""
+
+    mean: float
+    deviation: float
+    standard_error: float
+    folds: tuple[float, ...]
+    thresholds: tuple[float, ...]
+
+
+def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> FoldAccuracy:
+    """Accuracy as LFW View 2 defines it (Huang et al., UMass TR 07-49): each fold is decided with the threshold that
+    is best on all the other folds. ``folds`` (N,) names each pair's fold."""
+    scores = np.asarray(scores, np.float64)
+    labels = np.asarray(mated, bool)
+    fold_of = np.asarray(folds)
+    accuracies, thresholds = [], []
+    for fold in np.unique(fold_of):
+        test = fold_of == fold
+        threshold = best_threshold(scores[~test], labels[~test])
+        thresholds.append(threshold)
+        accuracies.append(float(np.mean((scores[test] >= threshold) == labels[test])))
+    if len(accuracies) < 2:
+        raise ValueError("accuracy over folds needs two folds or more")
+    deviation = float(np.std(accuracies, ddof=1))
+    return FoldAccuracy(
+        mean=float(np.mean(accuracies)),
+        deviation=deviation,
+        standard_error=deviation / math.sqrt(len(accuracies)),
+        folds=tuple(accuracies),
+        thresholds=tuple(thresholds),
+    )
+
+
+def match_rate_interval(
+    scores: ArrayLike,
+    mated: ArrayLike,
+    people: ArrayLike,
+    fmr: float,
+    *,
+    rounds: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """1 − FNMR at ``fmr``, bootstrapped over people: the threshold is found anew in every round.
+
+    ``people`` is (N, 2) integers from 0: who is on either side of each pair. A non-mated pair counts
+    weight_i × weight_j times, a mated one weight_i times.
+    """
+    scores = np.asarray(scores, np.float64)
+    labels = np.asarray(mated, bool)
+    sides = np.asarray(people, np.int64)
+    value = 1 - fnmr_at(threshold_at_fmr(scores[~labels], fmr), scores[labels])
+    order = np.argsort(-scores, kind="stable")
+    descending, is_mated, sides = scores[order], labels[order], sides[order]
+    samples = np.empty(rounds)
+    for i, weight in enumerate(people_weights(int(sides.max()) + 1, rounds, seed)):
+        counts = np.where(is_mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
+        samples[i] = _weighted_match_rate(descending, is_mated, counts, fmr)
+    return percentile_interval(value, samples)
+
+
+def _weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:
+    """1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times."""
+    nonmated = np.where(is_mated, 0, counts)
+    total_mated = int(counts[is_mated].sum())
+    total_nonmated = int(nonmated.sum())
+    if total_mated == 0 or total_nonmated == 0:
+        return math.nan
+    refused = int(np.searchsorted(np.cumsum(nonmated), allowed_errors(fmr, total_nonmated), side="right"))
+    if refused == descending.size:
+        return 1.0
+    accepted = is_mated & (descending > descending[refused])
+    return float(counts[accepted].sum() / total_mated)
+
+
+# --- All pairs of a set, in blocks -----------------------------------------------------------------------------------
+
+HISTOGRAM_BINS = 4000
+"""Bins of 0.0005 over the cosine's range -1 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopPairs:
+    """All non-mated pairs at or above ``floor``: rows i < j of the set, (P,) each, by descending score."""
+
+    score: NDArray[np.float32]
+    first: Ints
+    second: Ints
+    floor: float
+
+
+@dataclass(frozen=True, slots=True)
+class AllPairs:
+    """Every pair of a set, seen once: a histogram of the non-mated scores, the exact highest, all mated ones."""
+
+    nonmated_count: int
+    histogram: Ints
+    """(HISTOGRAM_BINS,) counts of the non-mated scores over -1 to 1, equal bins."""
+    top: TopPairs
+    mated: NDArray[np.float32]
+    """(M,) scores of all mated pairs."""
+    mated_first: Ints
+    mated_second: Ints
+
+    def threshold(self, fmr: float, *, without: Bools | None = None, fewer: int = 0) -> float:
+        """The lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
+
+        ``without`` (P,) marks top pairs to leave out, ``fewer`` says how many pairs of the whole set that removes.
+        Raises ValueError where the kept top scores don't reach down to that rate.
+        """
+        scores = self.top.score if without is None else self.top.score[~without]
+        allowed = allowed_errors(fmr, self.nonmated_count - fewer)
+        if allowed >= scores.size:
+            raise ValueError(f"FMR {fmr:g} lies below the kept scores: lower the floor")
+        return float(np.nextafter(np.float64(scores[allowed]), math.inf))
+
+
+def all_pairs(
+    templates: NDArray[np.float32],
+    people: ArrayLike,
+    *,
+    floor: float,
+    block: int = 1024,
+    progress: Callable[[int], None] = lambda _rows: None,
+) -> AllPairs:
+    """Compares each of (N, D) unit ``templates`` with each other once; ``people`` (N,) says who is who.
+
+    Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
+    ``progress`` is told the rows done in each step.
+    """
+    who = np.unique(np.asarray(people), return_inverse=True)[1]
+    histogram = np.zeros(HISTOGRAM_BINS, np.int64)
+    tops: list[tuple[NDArray[np.float32], Ints, Ints]] = []
+    mates: list[tuple[NDArray[np.float32], Ints, Ints]] = []
+    for start, scores in _upper_blocks(templates, block):
+        rows, columns = scores.shape
+        above = np.arange(columns)[None, :] > np.arange(rows)[:, None]
+        same = who[start : start + rows, None] == who[None, start:]
+        other = scores[above & ~same]
+        histogram += _histogram(other)
+        tops.append(_where(scores, above & ~same & (scores >= floor), start))
+        mates.append(_where(scores, above & same, start))
+        progress(rows)
+    score, first, second = (np.concatenate(part) for part in zip(*tops, strict=True))
+    mated, mated_first, mated_second = (np.concatenate(part) for part in zip(*mates, strict=True))
+    order = np.argsort(-score, kind="stable")
+    return AllPairs(
+        nonmated_count=int(histogram.sum()),
+        histogram=histogram,
+        top=TopPairs(score[order], first[order], second[order], floor),
+        mated=mated,
+        mated_first=mated_first,
+        mated_second=mated_second,
+    )
+
+
+def _upper_blocks(templates: NDArray[np.float32], block: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """(start, scores of rows start… with all rows from start on), block by block."""
+    for start in range(0, len(templates), block):
+        yield start, templates[start : start + block] @ templates[start:].T
+
+
+def _histogram(scores: NDArray[np.float32]) -> Ints:
+    index = ((scores + 1) * (HISTOGRAM_BINS / 2)).astype(np.int32)
+    return np.bincount(np.clip(index, 0, HISTOGRAM_BINS - 1), minlength=HISTOGRAM_BINS).astype(np.int64)
+
+
+def _where(scores: NDArray[np.float32], mask: Bools, start: int) -> tuple[NDArray[np.float32], Ints, Ints]:
+    row, column = np.nonzero(mask)
+    return scores[row, column], row.astype(np.int64) + start, column.astype(np.int64) + start
+
+
+# --- Identification --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """What each probe's search gave. ``rank`` is where its own subject stands (1 = first; ties count against it),
+    ``mate_score`` that subject's score, ``best_score`` the highest of all. All (P,)."""
+
+    rank: Ints
+    mate_score: Floats
+    best_score: Floats
+
+
+def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
+    """``scores`` (P, S) of each probe with each subject, ``mates`` (P,) each probe's own subject's column."""
+    scores = np.asarray(scores, np.float64)
+    mates = np.asarray(mates, np.int64)
+    mate_score = np.take_along_axis(scores, mates[:, None], axis=1)[:, 0]
+    rank = (scores >= mate_score[:, None]).sum(axis=1)
+    return Ranking(rank.astype(np.int64), mate_score, scores.max(axis=1))
+
+
+def cmc(rank: ArrayLike, depth: int) -> Floats:
+    """Cumulative match characteristic: (depth,) shares of probes found at rank 1, 2, … ``depth`` or better."""
+    ranks = np.asarray(rank, np.int64)
+    counts = np.bincount(np.clip(ranks, 0, depth + 1), minlength=depth + 2)[1 : depth + 1]
+    return np.cumsum(counts) / ranks.size
+
+
+def threshold_at_fpir(nonmated_best: ArrayLike, fpir: float) -> float:
+    """The lowest threshold at which no more than ``fpir`` of the searches of people who are not enrolled return
+    anybody; ``nonmated_best`` is each such search's highest score."""
+    return threshold_at_fmr(nonmated_best, fpir)
+
+
+def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:
+    """False negative identification rate: the share of enrolled people's probes whose own subject does not come
+    first at or above the threshold (NIST FRTE 1:N, rank 1)."""
+    threshold = threshold_at_fpir(nonmated_best, fpir)
+    return float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold)))
+
+
+# --- Retrieval -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """``recall`` {k: share of images with one of their kind among the k nearest}; mean average precision at R and
+    R-precision (Musgrave et al., "A metric learning reality check", ECCV 2020); ``images`` that have a mate."""
+
+    recall: dict[int, float]
+    map_at_r: float
+    r_precision: float
+    images: int
+
+
+def retrieval(
+    templates: NDArray[np.float32], labels: ArrayLike, ks: Sequence[int] = (1, 2, 4, 8), block: int = 1024
+) -> Retrieval:
+    """Searches each of (N, D) unit ``templates`` among all others. Images that are alone of their label are only
+    searched among, not searched for. Equal scores keep the order of the set."""
+    who = np.unique(np.asarray(labels), return_inverse=True)[1]
+    mates = np.bincount(who)[who] - 1
+    depth = min(len(who) - 1, max(int(mates.max()), *ks))
+    hits = np.concatenate(
+        [_neighbours_alike(templates, who, start, block, depth) for start in range(0, len(who), block)]
+    )
+    asked = mates > 0
+    hits, mates = hits[asked], mates[asked]
+    if not len(hits):
+        raise ValueError("retrieval needs at least two images of one label")
+    within = hits & (np.arange(depth)[None, :] < mates[:, None])
+    precision = np.cumsum(within, axis=1) / np.arange(1, depth + 1)
+    return Retrieval(
+        recall={k: float(hits[:, :k].any(axis=1).mean()) for k in ks},
+        map_at_r=float(((precision * within).sum(axis=1) / mates).mean()),
+        r_precision=float((within.sum(axis=1) / mates).mean()),
+        images=len(hits),
+    )
+
+
+def _neighbours_alike(templates: NDArray[np.float32], who: Ints, start: int, block: int, depth: int) -> Bools:
+    """(rows, depth): is the n-th nearest other image of the same label?"""
+    rows = np.arange(start, min(start + block, len(who)))
+    scores = templates[rows] @ templates.T
+    scores[np.arange(len(rows)), rows] = -np.inf
+    nearest = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
+    return np.asarray(who[nearest] == who[rows, None])
+
+
+def clustering_nmi(templates: NDArray[np.float32], labels: ArrayLike, seed: int = 0) -> float:
+    """Normalised mutual information (arithmetic mean) between the labels and k-means clusters, k = number of labels."""
+    from sklearn.cluster import KMeans  # noqa: PLC0415  only this figure needs scikit-learn
+    from sklearn.metrics import normalized_mutual_info_score  # noqa: PLC0415  the same
+
+    labels = np.asarray(labels)
+    clusters = KMeans(len(np.unique(labels)), n_init=1, random_state=seed).fit_predict(templates)
+    return float(normalized_mutual_info_score(labels, clusters))
+
+
+# --- Error versus discard --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """What is left after the worst ``share`` of mated pairs is dropped."""
+
+    share: float
+    fnmr: float
+    errors: int
+    pairs: int
+
+
+def error_versus_discard(
+    mated: ArrayLike, pair_quality: ArrayLike, threshold: float, shares: Sequence[float]
+) -> list[Discard]:
+    """FNMR of what is left when the worst share of mated pairs by quality is dropped (Grother and Tabassi, "Performance
+    of biometric quality measures", TPAMI 29(4), 2007). A pair's quality is the lower one of its two faces.
+
+    The threshold stays. Of equal qualities those that come first are dropped first.
+    """
+    scores = np.asarray(mated, np.float64)[np.argsort(np.asarray(pair_quality, np.float64), kind="stable")]
+    rows = []
+    for share in shares:
+        left = scores[round(share * scores.size) :]
+        errors = int((left < threshold).sum())
+        rows.append(Discard(share, errors / left.size if left.size else math.nan, errors, int(left.size)))
+    return rows
