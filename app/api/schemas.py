@@ -10,26 +10,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 MAX_ID_LENGTH = 255
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
-
-
-def _addressable(value: str) -> str:
-    """Refuses the two names that every URL library removes from a path, and control characters."""
-    if value in {".", ".."}:
-        raise ValueError("'.' and '..' cannot be addressed in a URL")
-    if any(character < " " or character == "\x7f" for character in value):
-        raise ValueError("control characters are not allowed")
-    return value
-
-
-def _printable(value: str) -> str:
-    if "\x00" in value:
-        raise ValueError("the NUL character is not allowed")
-    return value
 
 
 Id: TypeAlias = Annotated[
@@ -37,11 +22,12 @@ Id: TypeAlias = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ID_LENGTH,
-        description="An id in any script, 1 to 255 characters; percent-encode it in paths (`/` as `%2F`).",
+        description="An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no "
+        "control characters. Percent-encode it in paths (`/` as `%2F`).",
+        examples=["collins"],
     ),
-    AfterValidator(_addressable),
 ]
-Name: TypeAlias = Annotated[str, Field(max_length=MAX_ID_LENGTH), AfterValidator(_printable)]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
 Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648); a data URL (`data:image/jpeg;base64,...`) will do.")
@@ -141,6 +127,7 @@ class GalleryCreate(Params):
         description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
         "model); `none` keeps templates alone.",
     )
+    metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
 
 
 class SubjectCreate(Params):
@@ -162,7 +149,7 @@ class PageParams(Params):
 
 
 class SubjectPageParams(PageParams):
-    search: Annotated[str, AfterValidator(_printable)] | None = Field(
+    search: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
     )
 
@@ -340,6 +327,7 @@ class Gallery(Wire):
     id: str
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
+    metadata: Metadata
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime

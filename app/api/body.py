@@ -1,0 +1,336 @@
+"""Request bodies: read within a limit, then taken apart.
+
+Images come as multipart fields, as base64 in JSON, or as the raw body; parameters beside them as form or JSON
+fields. The body is never written to disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import binascii
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from python_multipart import MultipartParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.requests import Request
+
+from app.errors import EmptyImage, InvalidInput
+
+Model = TypeVar("Model", bound=BaseModel)
+
+FORM_OVERHEAD = 64 * 1024
+"""Bytes allowed beside the images: boundaries, headers, parameters."""
+MAX_TEXT_FIELD = 4096
+"""Bytes of one parameter sent as a form field."""
+MAX_TEXT_FIELDS = 16
+"""More form fields than any route has."""
+MAX_ERRORS = 10
+"""How many wrong fields one answer lists."""
+JSON_TYPE = "application/json"
+FORM_TYPE = "multipart/form-data"
+RAW_TYPE = "application/octet-stream"
+
+_DATA_URL = re.compile(r"data:[^,]{0,255};base64,", re.IGNORECASE)
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Bytes of one image, of a whole body, and how many images one enrollment may have."""
+
+    image_bytes: int
+    request_bytes: int
+    images: int
+    seconds: float
+
+    def body_bytes(self, images: int) -> int:
+        """The longest body that ``images`` images can need: base64 makes four bytes of three."""
+        return min(self.request_bytes, images * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFields:
+    """Which images a route takes: these names, each once; or, if ``many``, one name any number of times."""
+
+    names: tuple[str, ...]
+    many: bool = False
+
+    @property
+    def raw(self) -> bool:
+        """Whether the body may be the image itself."""
+        return len(self.names) == 1
+
+    def count(self, limits: BodyLimits) -> int:
+        return limits.images if self.many else len(self.names)
+
+
+ONE_IMAGE = ImageFields(("image",))
+TWO_IMAGES = ImageFields(("image1", "image2"))
+MANY_IMAGES = ImageFields(("images",), many=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body as it came: media type in lower case without parameters."""
+
+    data: bytes
+    media_type: str
+    boundary: bytes = b""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What was in a body: images by field name, and the other fields (``strict``: already typed, as JSON is)."""
+
+    images: dict[str, list[bytes]] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
+    strict: bool = False
+
+
+async def read_body(request: Request, limit: int, seconds: float) -> Body:
+    """The body, at most ``limit`` bytes of it: it is not read further.
+
+    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``).
+    """
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        _too_large(limit)
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise InvalidInput("compressed bodies are not read", code="unsupported_media_type")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                data += chunk
+                if len(data) > limit:
+                    _too_large(limit)
+    except TimeoutError:
+        raise InvalidInput("the body did not arrive in time", code="body_timeout") from None
+    media_type, options = parse_options_header(request.headers.get("content-type"))
+    return Body(bytes(data), media_type.decode("latin-1").lower(), options.get(b"boundary", b""))
+
+
+def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
+    """Takes a body with images apart.
+
+    Raises InvalidInput: ``unsupported_media_type``, ``invalid_json``, ``invalid_multipart``, ``invalid_base64``,
+    ``missing_image``, ``too_many_images``, ``payload_too_large``, ``invalid_request``.
+    """
+    if body.media_type == FORM_TYPE:
+        parts = _parse_form(body, wanted, limits)
+    elif body.media_type == JSON_TYPE:
+        parts = _parse_json_images(body, wanted, limits)
+    elif wanted.raw and (body.media_type == RAW_TYPE or body.media_type.startswith("image/")):
+        parts = Parts(images={wanted.names[0]: [body.data]})
+    elif not body.data:
+        raise EmptyImage("the body is empty")
+    else:
+        kinds = [FORM_TYPE, JSON_TYPE] + ([RAW_TYPE, "image/*"] if wanted.raw else [])
+        raise InvalidInput(f"send one of {', '.join(kinds)}", code="unsupported_media_type", supported=kinds)
+    _check_images(parts.images, wanted, limits)
+    return parts
+
+
+def parse_json(body: Body, model: type[Model]) -> Model:
+    """A JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images`."""
+    if body.media_type != JSON_TYPE:
+        raise InvalidInput(f"send {JSON_TYPE}", code="unsupported_media_type", supported=[JSON_TYPE])
+    return validate(model, _load_object(body.data), "body", strict=True)
+
+
+def merge(model: type[Model], query: Model, parts: Parts) -> Model:
+    """Parameters from the query and from the body's fields as one; saying one twice is refused."""
+    given = validate(model, parts.fields, "body", strict=parts.strict)
+    asked = query.model_dump(exclude_unset=True)
+    added = given.model_dump(exclude_unset=True)
+    if twice := sorted(asked.keys() & added.keys()):
+        raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body", errors=[])
+    return validate(model, asked | added, "body", strict=False)
+
+
+def validate(model: type[Model], values: object, where: str, *, strict: bool) -> Model:
+    try:
+        return model.model_validate(values, strict=strict)
+    except ValidationError as error:
+        raise invalid_request(
+            [{**one} for one in error.errors(include_input=False, include_url=False)], where
+        ) from None
+
+
+def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInput:
+    """Pydantic's errors as one of ours: places and sentences, never the values that were sent."""
+    listed = []
+    for error in errors[:MAX_ERRORS]:
+        place = ".".join(str(part)[:100] for part in ((where,) if where else ()) + tuple(error["loc"]))
+        listed.append({"where": place, "what": str(error["msg"])})
+    message = "; ".join(f"{one['where']}: {one['what']}" for one in listed[:3])
+    return InvalidInput(message or "the request is not valid", errors=listed)
+
+
+# ---------------------------------------------------------------- multipart
+
+
+def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
+    parts = Parts()
+    texts = 0
+    for name, data in _form_parts(body):
+        if name in wanted.names:
+            parts.images.setdefault(name, []).append(data)
+            if sum(map(len, parts.images.values())) > wanted.count(limits):
+                _too_many(wanted, limits)
+            continue
+        texts += 1
+        if texts > MAX_TEXT_FIELDS or len(data) > MAX_TEXT_FIELD:
+            raise InvalidInput("too many or too long form fields", code="payload_too_large")
+        if name in parts.fields:
+            raise InvalidInput(f"{name[:100]}: given twice", errors=[])
+        try:
+            parts.fields[name] = data.decode()
+        except UnicodeDecodeError:
+            raise InvalidInput("a form field is not UTF-8", code="invalid_multipart") from None
+    return parts
+
+
+class _FormReader:
+    """Collects the parts that python-multipart calls back with."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, bytes]] = []
+        self.complete = False
+        self._header = bytearray()
+        self._value = bytearray()
+        self._disposition = b""
+        self._data = bytearray()
+
+    def callbacks(self) -> Any:
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._end_header,
+            "on_part_data": lambda data, start, end: self._data.extend(data[start:end]),
+            "on_part_end": self._end,
+            "on_end": self._finish,
+        }
+
+    def _begin(self) -> None:
+        self._disposition, self._data = b"", bytearray()
+
+    def _end_header(self) -> None:
+        if bytes(self._header).lower() == b"content-disposition":
+            self._disposition = bytes(self._value)
+        self._header, self._value = bytearray(), bytearray()
+
+    def _end(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        if b"name" not in options:
+            raise InvalidInput("a part of the form has no name", code="invalid_multipart")
+        self.parts.append((options[b"name"].decode("utf-8", "replace"), bytes(self._data)))
+
+    def _finish(self) -> None:
+        self.complete = True
+
+
+def _form_parts(body: Body) -> Iterator[tuple[str, bytes]]:
+    if not body.boundary:
+        raise InvalidInput("the content type names no boundary", code="invalid_multipart")
+    reader = _FormReader()
+    try:
+        parser = MultipartParser(body.boundary, reader.callbacks())
+        parser.write(body.data)
+        parser.finalize()
+    except FormParserError:
+        raise InvalidInput("the body is not a well-formed form", code="invalid_multipart") from None
+    if not reader.complete:
+        raise InvalidInput("the form is cut short", code="invalid_multipart")
+    yield from reader.parts
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def _parse_json_images(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
+    fields = _load_object(body.data)
+    parts = Parts(strict=True)
+    for name in wanted.names:
+        value = fields.pop(name, None)
+        texts = value if wanted.many and isinstance(value, list) else [] if value is None else [value]
+        if len(texts) > wanted.count(limits):
+            _too_many(wanted, limits)
+        if isinstance(value, list) and not wanted.many:
+            raise InvalidInput(f"{name}: one image is due, as a string", errors=[])
+        if texts:
+            parts.images[name] = [_decode_base64(text, name, limits.image_bytes) for text in texts]
+    parts.fields = fields
+    return parts
+
+
+def _decode_base64(text: object, name: str, limit: int) -> bytes:
+    if not isinstance(text, str):
+        raise InvalidInput(f"{name}: base64 in a string is due", code="invalid_base64", field=name)
+    if prefix := _DATA_URL.match(text):
+        text = text[prefix.end() :]
+    if len(text) > limit * 2:
+        _too_large(limit)
+    try:
+        return binascii.a2b_base64("".join(text.split()).encode("ascii"), strict_mode=True)
+    except (binascii.Error, UnicodeEncodeError):
+        raise InvalidInput(f"{name}: this is not base64", code="invalid_base64", field=name) from None
+
+
+def _load_object(data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        if _LONE_SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # UnicodeError and JSONDecodeError are ValueErrors
+        raise InvalidInput("the body is not JSON", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise InvalidInput("the body is not a JSON object", errors=[])
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    message = f"{name} is not JSON"
+    raise ValueError(message)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        _refuse_constant(text)
+    return value
+
+
+# ---------------------------------------------------------------- limits
+
+
+def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits: BodyLimits) -> None:
+    for name in wanted.names:
+        found = images.get(name, [])
+        if not found:
+            raise InvalidInput(f"{name}: an image is due", code="missing_image", expected=list(wanted.names))
+        if len(found) > 1 and not wanted.many:
+            _too_many(wanted, limits)
+    if any(len(image) > limits.image_bytes for found in images.values() for image in found):
+        _too_large(limits.image_bytes)
+
+
+def _too_many(wanted: ImageFields, limits: BodyLimits) -> NoReturn:
+    most = wanted.count(limits)
+    raise InvalidInput(
+        f"{' and '.join(wanted.names)}: {'one image' if most == 1 else f'{most} images'} at most",
+        code="too_many_images",
+        limit=most,
+    )
+
+
+def _too_large(limit: int) -> NoReturn:
+    raise InvalidInput(f"at most {limit} bytes are taken", code="payload_too_large", limit=limit)

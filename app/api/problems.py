@@ -1,0 +1,131 @@
+"""Every error the REST interface answers with: one table of codes, one shape.
+
+``{"error": {"code", "message", "details"}, "request_id"}``; `python -m app.api.problems` prints the README's table.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.api.schemas import ErrorAnswer, Problem
+from app.errors import LikenessError, Overloaded
+
+RETRY_AFTER_S = 1.0
+"""What a client is told to wait when the error does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    status: int
+    code: str
+    meaning: str
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(400, "invalid_json", "The body is not JSON (NaN and Infinity are not JSON either)."),
+    Kind(400, "invalid_multipart", "The body is not the multipart form its content type promises."),
+    Kind(400, "invalid_path", "The path is not percent-encoded UTF-8."),
+    Kind(401, "missing_key", "No key came with the request."),
+    Kind(401, "wrong_key", "The key is not this server's."),
+    Kind(404, "not_found", "There is no such route."),
+    Kind(404, "gallery_not_found", "There is no such gallery."),
+    Kind(404, "subject_not_found", "There is no such subject in the gallery."),
+    Kind(404, "face_not_found", "There is no such face of the subject."),
+    Kind(404, "crop_not_stored", "The face is there, but its gallery keeps no crops."),
+    Kind(405, "method_not_allowed", "The route is there, the method is not."),
+    Kind(408, "body_timeout", "The body did not arrive in time."),
+    Kind(409, "conflict", "Something else changed the same thing."),
+    Kind(409, "gallery_exists", "A gallery of this id is there already."),
+    Kind(409, "subject_exists", "A subject of this id is there already."),
+    Kind(409, "subject_without_faces", "The subject has no enrolled face to compare with."),
+    Kind(409, "package_mismatch", "The gallery's templates come from another model package than the one that runs."),
+    Kind(413, "payload_too_large", "The body is larger than the route takes."),
+    Kind(413, "image_too_large", "The image has more bytes, more pixels or a longer side than is taken."),
+    Kind(415, "unsupported_media_type", "The content type is none that the route takes."),
+    Kind(415, "unsupported_image", "The bytes are no image, or one of a kind that is not read."),
+    Kind(
+        422, "invalid_request", "A parameter or field is missing, unknown or out of range; `details.errors` says which."
+    ),
+    Kind(422, "invalid_id", "The id is empty, too long, `.` or `..`, or holds control characters."),
+    Kind(422, "invalid_name", "The name is empty, too long, or holds control characters."),
+    Kind(422, "invalid_cursor", "The cursor is none that this list gave."),
+    Kind(422, "invalid_metadata", "The metadata is no JSON object, or larger or nested deeper than is taken."),
+    Kind(422, "invalid_base64", "The image is not base64."),
+    Kind(422, "missing_image", "An image is missing; `details.expected` names the fields."),
+    Kind(422, "too_many_images", "More images than the route takes."),
+    Kind(422, "empty_image", "The image has no bytes."),
+    Kind(422, "invalid_image", "The image is damaged or cut short."),
+    Kind(422, "no_face", "No face was found in the image (`details.image` or `details.rejected` says which)."),
+    Kind(422, "ambiguous_face", "Several faces, none of them clearly the photo's subject."),
+    Kind(422, "low_quality", "The face is too poor to enroll; `details.rejected` has the reasons."),
+    Kind(422, "nothing_enrolled", "No image could be taken, for different reasons; `details.rejected` lists them."),
+    Kind(422, "operating_point_unavailable", "The error rate was never measured; `details` has the measured range."),
+    Kind(422, "not_calibrated", "The model package has no operating points, so nothing can be decided with it."),
+    Kind(422, "package_not_loaded", "The model package asked for is not the one that runs."),
+    Kind(429, "overloaded", "Too many requests at once; try again after `Retry-After` seconds."),
+    Kind(500, "internal_error", "The server's fault; the log has it under the request id."),
+    Kind(503, "not_ready", "The server is starting or stopping."),
+    Kind(503, "request_timeout", "The work took longer than a request may."),
+    Kind(503, "unusable", "The installation is at fault (a model, a device)."),
+)
+BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemAnswer:
+    """An error as HTTP: status, extra headers, and the JSON body of the one shape."""
+
+    status: int
+    headers: dict[str, str]
+    body: ErrorAnswer
+
+
+def answer_problem(error: LikenessError, request_id: str) -> ProblemAnswer:
+    """The HTTP answer of an error of ours; a code that the table lacks is a fault of the server's (500)."""
+    kind = BY_CODE.get(error.code, BY_CODE["internal_error"])
+    headers = {}
+    if isinstance(error, Overloaded) or kind.status == 429:
+        headers["retry-after"] = str(math.ceil(_seconds(error.details.get("retry_after"))))
+    if kind.status == 401:
+        headers["www-authenticate"] = 'Bearer realm="Likeness"'
+    known = kind.code == error.code
+    problem = Problem(
+        code=kind.code,
+        message=error.message if known else kind.meaning,
+        details=plain(dict(error.details)) if known else {},
+    )
+    return ProblemAnswer(kind.status, headers, ErrorAnswer(error=problem, request_id=request_id))
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can say it: no NaN, no bytes, no arrays, nothing but the plain types."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes"
+    return str(value)
+
+
+def problems_table() -> str:
+    """Every code as a Markdown table: status, code, meaning."""
+    lines = ["| status | code | meaning |", "|---|---|---|"]
+    lines += [f"| {kind.status} | `{kind.code}` | {kind.meaning} |" for kind in KINDS]
+    return "\n".join(lines)
+
+
+def _seconds(value: object) -> float:
+    return max(RETRY_AFTER_S, value) if isinstance(value, (int, float)) and math.isfinite(value) else RETRY_AFTER_S
+
+
+if __name__ == "__main__":
+    sys.stdout.write(problems_table() + "\n")

@@ -1,0 +1,147 @@
+"""Settings, read from the environment: `LIKENESS_` + name. Read in `main` and `cli` only.
+
+`python -m app.config` prints the table that the README shows.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from app.errors import Unusable
+
+PREFIX = "LIKENESS_"
+PROJECT = Path(__file__).resolve().parent.parent
+MIB = 1024 * 1024
+
+Rate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+def _default_threads() -> int:
+    """Decoding, detecting and aligning keep a core busy each; four, so that small machines overlap waiting too."""
+    return max(4, os.cpu_count() or 1)
+
+
+class Settings(BaseSettings):
+    """Every setting there is, with its default."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
+    port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    data_dir: Path = Field(default=Path("data"), description="Folder of the key, the database and prepared models.")
+    models_dir: Path = Field(default=PROJECT / "models", description="Folder of the model packages.")
+    database_url: str | None = Field(
+        default=None,
+        description="SQLAlchemy URL, e.g. `postgresql+psycopg://user:password@host/name`; "
+        "by default SQLite in the data folder.",
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        default="cpu", description="Where models run; `cuda` fails at start when no GPU can be used, `auto` tries it."
+    )
+    embedder: str = Field(default="sface", description="Model package that makes templates: `name` or `name@version`.")
+    detector: str = Field(default="yunet", description="Model package that finds faces: `name` or `name@version`.")
+    fmr: Rate = Field(default=1e-4, description="False match rate that verification decides at unless asked otherwise.")
+    fpir: Rate = Field(
+        default=0.01,
+        description="False positive identification rate that identification decides at unless asked otherwise.",
+    )
+    min_face: int = Field(default=20, ge=10, le=1000, description="Smallest face to look for, in pixels.")
+    max_image_bytes: int = Field(default=10 * MIB, ge=1024, description="Largest image file, in bytes.")
+    max_image_pixels: int = Field(default=50_000_000, ge=1, description="Most pixels an image may have.")
+    max_image_side: int = Field(default=16_384, ge=1, description="Longest side an image may have, in pixels.")
+    max_images: int = Field(default=50, ge=1, le=1000, description="Most images in one enrollment.")
+    max_request_bytes: int = Field(default=64 * MIB, ge=1024, description="Largest body of any request, in bytes.")
+    max_metadata_bytes: int = Field(
+        default=16 * 1024, ge=2, description="Largest metadata of one subject, in bytes of JSON."
+    )
+    threads: int = Field(
+        default_factory=_default_threads,
+        ge=1,
+        le=1024,
+        description="Requests worked on at once; by default one a core, at least four.",
+    )
+    model_threads: int = Field(
+        default_factory=lambda: os.cpu_count() or 1,
+        ge=1,
+        le=1024,
+        description="Threads one run of the embedder uses on the CPU; by default one a core.",
+    )
+    max_batch: int = Field(default=32, ge=1, le=1024, description="Most faces embedded in one batch.")
+    queue_limit: int = Field(
+        default=64, ge=1, description="Requests held at once, waiting ones included; more are answered with 429."
+    )
+    request_timeout: float = Field(
+        default=60, gt=0, allow_inf_nan=False, description="Seconds until a request is given up."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity that is logged; `info` logs each request."
+    )
+
+    @property
+    def database(self) -> str:
+        """The database's URL, whether it was given or follows from the data folder."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'likeness.db'}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 (pydantic-settings' own signature)
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the same)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the same)
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments first, then the environment; no other places to look for."""
+        return init_settings, env_settings
+
+
+def load_settings(**given: object) -> Settings:
+    """Settings from the environment, those ``given`` taking precedence.
+
+    Raises Unusable (code ``unknown_setting`` or ``invalid_setting``) with one line that names what is wrong.
+    """
+    refuse_unknown(os.environ)
+    try:
+        return Settings(**given)  # type: ignore[arg-type]  # validated right here
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
+        raise Unusable(f"{name}: {first['msg']}", code="invalid_setting", setting=name) from None
+
+
+def refuse_unknown(environ: Mapping[str, str]) -> None:
+    """Raises Unusable (``unknown_setting``) for a variable that means nothing, naming the nearest that does."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for name in sorted(environ):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
+            raise Unusable(f"{name} is no setting; did you mean {nearest}?", code="unknown_setting", nearest=nearest)
+
+
+def settings_table() -> str:
+    """Every setting as a Markdown table: variable, default, meaning."""
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        lines.append(f"| `{PREFIX}{name.upper()}` | {_shown_default(name, field)} | {field.description} |")
+    return "\n".join(lines)
+
+
+def _shown_default(name: str, field: FieldInfo) -> str:
+    if name == "models_dir":
+        return "the project's `models`"
+    if field.default_factory is not None or field.default is None:
+        return ""
+    return f"`{field.default}`"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(settings_table() + "\n")
