@@ -21,6 +21,8 @@ from app.errors import Unusable
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
 MIB = 1024 * 1024
+CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY"})
+"""What the command line reads to find a server elsewhere; no business of the server's own."""
 
 Rate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
@@ -120,7 +122,7 @@ def load_settings(**given: object) -> Settings:
 
 def refuse_unknown(environ: Mapping[str, str]) -> None:
     """Raises Unusable (``unknown_setting``) for a variable that means nothing, naming the nearest that does."""
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_VARIABLES
     for name in sorted(environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]

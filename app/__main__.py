@@ -1,0 +1,5 @@
+"""`python -m app` is `likeness`."""
+
+from app.cli import main
+
+main()

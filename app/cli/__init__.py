@@ -1,0 +1,44 @@
+"""The command line. Every command works on a running server, or in this process where there is none."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from app.cli import administration, output, recognition
+from app.errors import LikenessError
+
+app = typer.Typer(
+    name="likeness",
+    help="Face recognition: detect, verify, enroll, identify.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(recognition.detect)
+app.command()(recognition.verify)
+app.command()(recognition.enroll)
+app.command()(recognition.identify)
+app.command()(administration.key)
+app.add_typer(administration.galleries, name="galleries")
+app.add_typer(administration.models, name="models")
+
+
+@app.command()
+def serve() -> None:
+    """Start the server; its settings come from the environment (LIKENESS_...)."""
+    from app import main as server  # noqa: PLC0415 (the other commands start quicker without)
+    from app.config import load_settings  # noqa: PLC0415 (the same)
+
+    server.serve(load_settings())
+
+
+def main() -> None:
+    """What the `likeness` command runs."""
+    try:
+        app()
+    except LikenessError as error:
+        output.complain(error)
+        sys.exit(output.exit_code(error))
+    except BrokenPipeError:  # `likeness ... | head`
+        sys.exit(output.Exit.DONE)

@@ -1,0 +1,80 @@
+"""From a command to a server: the one named, the one running on this data folder, or one started in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio.from_thread
+import httpx
+
+from app import instance
+from app.client import Client
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+IN_PROCESS_URL = "http://in-process"
+TIMEOUT_S = 300.0
+
+
+class InProcess(httpx.BaseTransport):
+    """Hands requests to the app itself, with its lifespan, on an event loop in a thread of its own."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(anyio.from_thread.start_blocking_portal())
+        lifespan: AbstractContextManager[Mapping[str, Any] | None] = self._portal.wrap_async_context_manager(
+            app.router.lifespan_context(app)
+        )
+        try:
+            given: Mapping[str, Any] | None = self._stack.enter_context(lifespan)
+        except BaseException:
+            self._stack.close()
+            raise
+
+        async def with_state(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope | {"state": dict(given or {})}, receive, send)
+
+        self._asgi = httpx.ASGITransport(app=with_state)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._portal.call(self._handle, request)
+
+    async def _handle(self, request: httpx.Request) -> httpx.Response:
+        response = await self._asgi.handle_async_request(request)
+        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def connect(server: str | None, key: str | None) -> Iterator[Client]:
+    """A client for ``server``; without one, for whatever holds the data folder, and else for this very process.
+
+    Raises Unusable where settings, models or the data folder are.
+    """
+    if server:
+        with Client(server, key, timeout_s=TIMEOUT_S) as client:
+            yield client
+        return
+    from app import main  # noqa: PLC0415 (a command that speaks to a server needs none of what it imports)
+    from app.config import load_settings  # noqa: PLC0415 (the same)
+
+    settings = load_settings()
+    if url := instance.running_at(settings.data_dir):
+        with Client(url, key or main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S) as client:
+            yield client
+        return
+    with (
+        instance.claim(settings.data_dir),
+        Client(
+            IN_PROCESS_URL,
+            main.admin_key(settings.data_dir),
+            timeout_s=TIMEOUT_S,
+            transport=InProcess(main.create_app(settings)),
+        ) as client,
+    ):
+        yield client

@@ -1,0 +1,223 @@
+"""detect, verify, enroll, identify: the photos' commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from app.api import schemas
+from app.cli import options, output, photos
+from app.cli.connect import connect
+from app.cli.output import Exit
+from app.client import ApiError, Client
+from app.errors import LikenessError
+
+Answer = TypeVar("Answer", bound=BaseModel)
+BATCH = 8
+"""Photos per enrollment request: few enough to stay below any sensible body limit, refused photos or not."""
+
+
+def detect(
+    paths: options.Paths,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+    jobs: options.Jobs = 2,
+) -> None:
+    """Find the faces in photos: where, how sure, how good."""
+    files = photos.collect(paths)
+    with connect(server, key) as client:
+        results = _answers(client.detect, files, "detect", jobs)
+        code = _say_all(results, as_json, _detect_lines)
+    raise typer.Exit(code)
+
+
+def verify(
+    photo1: Annotated[Path, typer.Argument(help="A photo.")],
+    photo2: Annotated[Path, typer.Argument(help="Another.")],
+    fmr: options.Fmr = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Do two photos show the same person? Exit code 0: yes, 1: no."""
+    photos.collect([photo1, photo2])
+    with connect(server, key) as client:
+        answer = client.verify(photo1, photo2, fmr=fmr)
+    if as_json:
+        output.say_json(answer)
+    else:
+        word = "same person" if answer.match else "not the same person"
+        output.say(f"{word}: score {answer.score:.4f}, threshold {answer.threshold:.4f} at FMR {answer.fmr:g}")
+    raise typer.Exit(Exit.DONE if answer.match else Exit.NO)
+
+
+def enroll(
+    gallery: options.Gallery,
+    subject: Annotated[str | None, typer.Argument(help="The subject's id; made where it is new.")] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Photos of that one person, or folders of them.")] = None,
+    people: Annotated[
+        Path | None, typer.Option(help="Instead of SUBJECT and PATHS: a folder with one folder a person.")
+    ] = None,
+    quality: Annotated[str | None, typer.Option(help="Least quality taken: none, low, medium or high.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the gallery if it is not there.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+    jobs: options.Jobs = 2,
+) -> None:
+    """Add people to a gallery: photos of one, or a whole folder of people."""
+    work = _enrollments(subject, paths, people)
+    with connect(server, key) as client:
+        if create:
+            _ensure_gallery(client, gallery)
+
+        def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
+            return _try(lambda: client.enroll(gallery, item[0], item[1], quality=quality))
+
+        code = Exit.DONE
+        for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
+            code = max(code, _say_enrolled(person, files, result, as_json))
+    raise typer.Exit(code)
+
+
+def identify(
+    gallery: options.Gallery,
+    paths: options.Paths,
+    limit: Annotated[int | None, typer.Option(min=1, max=100, help="Candidates per face.")] = None,
+    fmr: options.Fmr = None,
+    fpir: Annotated[float | None, typer.Option(help="False positive identification rate to decide at.")] = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+    jobs: options.Jobs = 2,
+) -> None:
+    """Who of a gallery is in these photos? Exit code 1: nobody known in any of them."""
+    files = photos.collect(paths)
+    known = False
+
+    def lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]:
+        return _identify_lines(path, answer)
+
+    def ask(path: Path) -> schemas.IdentifyAnswer:
+        nonlocal known
+        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir)
+        known = known or any(face.decision == "known" for face in answer.faces)
+        return answer
+
+    with connect(server, key) as client:
+        code = _say_all(_answers(ask, files, "identify", jobs), as_json, lines)
+    raise typer.Exit(code or (Exit.DONE if known else Exit.NO))
+
+
+def _try(work: Callable[[], Answer]) -> Answer | LikenessError:
+    """What one photo does wrong must not end the others' work; what any photo would meet (no server, no key) does."""
+    try:
+        return work()
+    except ApiError as error:
+        if output.exit_code(error) is Exit.REFUSED:
+            return error
+        raise
+
+
+def _answers(
+    ask: Callable[[Path], Answer], files: Sequence[Path], label: str, jobs: int
+) -> Iterator[tuple[Path, Answer | LikenessError]]:
+    return photos.each(lambda path: _try(lambda: ask(path)), files, label, jobs=jobs)
+
+
+def _say_all(
+    results: Iterator[tuple[Path, Answer | LikenessError]],
+    as_json: bool,
+    lines: Callable[[Path, Answer], Iterator[str]],
+) -> Exit:
+    code = Exit.DONE
+    for path, result in results:
+        if isinstance(result, LikenessError):
+            code = Exit.REFUSED
+            output.complain(result, path)
+            if as_json:
+                output.say_json(output.error_json(path, result))
+        elif as_json:
+            output.say_json({"path": str(path)} | result.model_dump(mode="json", exclude_none=True))
+        else:
+            for line in lines(path, result):
+                output.say(line)
+    return code
+
+
+def _detect_lines(path: Path, answer: schemas.DetectAnswer) -> Iterator[str]:
+    if not answer.faces:
+        yield f"{path}: no face"
+    for face in answer.faces:
+        box = face.box
+        reasons = f" ({', '.join(face.quality.reasons)})" if face.quality.reasons else ""
+        yield (
+            f"{path}: face at {box.x:.0f},{box.y:.0f} {box.width:.0f}x{box.height:.0f}, "
+            f"score {face.score:.2f}, quality {face.quality.score:.0f}{reasons}"
+        )
+
+
+def _identify_lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]:
+    if not answer.faces:
+        yield f"{path}: no face"
+    for face in answer.faces:
+        place = f"face at {face.box.x:.0f},{face.box.y:.0f}"
+        if not face.candidates:
+            yield f"{path}: {place}: {face.decision}"
+            continue
+        best = face.candidates[0]
+        name = f" ({best.name})" if best.name else ""
+        nearest = "" if face.decision == "known" else "nearest "
+        yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}"
+
+
+def _enrollments(subject: str | None, paths: list[Path] | None, people: Path | None) -> list[tuple[str, list[Path]]]:
+    """(subject, photos) per request."""
+    if (people is None) == (subject is None) or (subject is not None and not paths):
+        raise typer.BadParameter("give either SUBJECT and PATHS, or --people FOLDER")
+    everyone = photos.people(people) if people is not None else {subject or "": photos.collect(paths or [])}
+    return [
+        (person, files[start : start + BATCH])
+        for person, files in everyone.items()
+        for start in range(0, len(files), BATCH)
+    ]
+
+
+def _ensure_gallery(client: Client, gallery: str) -> None:
+    try:
+        client.create_gallery(gallery)
+    except ApiError as error:
+        if error.code != "gallery_exists":
+            raise
+
+
+def _say_enrolled(person: str, files: list[Path], result: schemas.EnrollAnswer | LikenessError, as_json: bool) -> Exit:
+    if as_json:
+        head = {"subject": person, "paths": [str(path) for path in files]}
+        if isinstance(result, LikenessError):
+            problem = {"code": result.code, "message": result.message, "details": dict(result.details)}
+            output.say_json(head | {"error": problem})
+        else:
+            output.say_json(head | result.model_dump(mode="json", exclude_none=True))
+    rejected = _rejected(result)
+    if not as_json:
+        output.say(f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused")
+    for row in rejected:
+        reasons = f": {', '.join(row.reasons)}" if row.reasons else ""
+        output.complain(LikenessError(f"{row.message}{reasons}", code=row.code), files[row.index])
+    return Exit.REFUSED if rejected else Exit.DONE
+
+
+def _rejected(result: schemas.EnrollAnswer | LikenessError) -> list[schemas.RejectedImage]:
+    """The photos that were not taken, also where that was all of them (which the server answers as an error)."""
+    if isinstance(result, schemas.EnrollAnswer):
+        return result.rejected
+    listed = result.details.get("rejected")
+    if not isinstance(listed, list):
+        raise result
+    return [schemas.RejectedImage.model_validate(row) for row in listed]
