@@ -1,0 +1,370 @@
+"""What every loss stands on: stable numerics, checks of the batch, and the shape of a class-level loss.
+
+A class-level loss compares embeddings with one row (or K rows, its centres) per class. Everything it computes is
+written for *some* of the class rows, so that one code serves the whole table in one process and a sampled shard of
+it in each of several (`training.losses.partial_fc`). The numbers are float32 whatever autocast or half precision
+surrounds the loss; float64 stays float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from app.errors import InvalidInput
+
+NORM_FLOOR = 1e-12
+"""A vector shorter than this has no direction: its unit vector and its gradient are zero."""
+WEIGHT_STD = 0.01
+"""Rows start as N(0, 0.01²), as in the released code of ArcFace; after normalisation only the direction matters."""
+ROW_BLOCK = 4096
+"""Class rows are drawn in blocks of this many, each with its own seed: the start does not depend on sharding."""
+HALF_TYPES = (torch.float16, torch.bfloat16)
+LABEL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+Gradient = Literal["exact", "detached"]
+
+
+class LossError(InvalidInput, ValueError):
+    """A loss was asked for, or fed, with what it cannot use."""
+
+    code = "invalid_loss_input"
+
+
+# ---------------------------------------------------------------------------------------------------- numerics
+
+
+def upcast(values: Tensor) -> Tensor:
+    """float16 and bfloat16 to float32; float32 and float64 as they are."""
+    return values.float() if values.dtype in HALF_TYPES else values
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """(..., D) → (..., D) of length 1; a zero vector stays zero and gets a zero gradient."""
+    norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    direction: Tensor = vectors / norm.masked_fill(norm <= NORM_FLOOR, math.inf)
+    return direction
+
+
+def angle(u: Tensor, v: Tensor) -> Tensor:
+    """The angle in radians, [0, π], between unit vectors (..., D): 2·atan2(|u − v|, |u + v|).
+
+    Unlike acos of the inner product it keeps its digits near 0 and π (W. Kahan), and its gradient stays finite there.
+    """
+    return 2 * torch.atan2(torch.linalg.vector_norm(u - v, dim=-1), torch.linalg.vector_norm(u + v, dim=-1))
+
+
+def psi(phi: Tensor, last: int | None = None) -> Tensor:
+    """(−1)^k cos φ − 2k with k = ⌊φ/π⌋: cosine made monotone and C¹ for φ ≥ 0 (SphereFace, arXiv 1704.08063).
+
+    `last` bounds k, so that rounding of φ at its upper end opens no further piece.
+    """
+    k = torch.floor(phi.detach() / math.pi).clamp(min=0, max=last)
+    return (1 - 2 * (k % 2)) * torch.cos(phi) - 2 * k
+
+
+def detach_margin(plain: Tensor, margined: Tensor, grad: Gradient) -> Tensor:
+    """The margined value; with `detached` it is reached forward only and the gradient is that of the plain value.
+
+    `detached` is SphereFace-R's characteristic gradient detachment (arXiv 2109.05565).
+    """
+    return plain + (margined - plain).detach() if grad == "detached" else margined
+
+
+def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim: int | None) -> None:
+    """Refuses a batch that a loss would otherwise silently misread. Raises `LossError`, a ValueError."""
+    check_embeddings(embeddings, dim)
+    if labels.dtype not in LABEL_TYPES:
+        raise LossError(f"labels must be integers, not {labels.dtype}")
+    if labels.shape != embeddings.shape[:1]:
+        raise LossError(f"expected {len(embeddings)} labels in one dimension, got shape {tuple(labels.shape)}")
+    if num_classes is None:
+        return
+    low, high = (int(end) for end in labels.aminmax())
+    if low < 0 or high >= num_classes:
+        raise LossError(f"labels must lie in 0…{num_classes - 1}, got {low}…{high}")
+
+
+def check_embeddings(embeddings: Tensor, dim: int | None) -> None:
+    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+        raise LossError(f"embeddings must be (B, D) floats, got {tuple(embeddings.shape)} of {embeddings.dtype}")
+    if len(embeddings) == 0:
+        raise LossError("the batch is empty")
+    if dim is not None and embeddings.shape[1] != dim:
+        raise LossError(f"embeddings have {embeddings.shape[1]} dimensions, the loss has {dim}")
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise LossError(message)
+
+
+def full_precision(near: Tensor) -> torch.autocast:
+    """Within it autocast is off on the device of `near`."""
+    return torch.autocast(near.device.type, enabled=False)
+
+
+# --------------------------------------------------------------------------------- the table of classes, in part
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """`num_classes` classes in `dim` dimensions, of which rows first…stop−1 live in this process."""
+
+    num_classes: int
+    dim: int
+    first: int = 0
+    stop: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.num_classes >= 1, f"num_classes must be at least 1, not {self.num_classes}")
+        require(self.dim >= 1, f"dim must be at least 1, not {self.dim}")
+        require(0 <= self.first < self.end <= self.num_classes, f"no rows between {self.first} and {self.end}")
+
+    @property
+    def end(self) -> int:
+        return self.num_classes if self.stop is None else self.stop
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.first
+
+    def draw(self, *shape: int, std: float = WEIGHT_STD) -> nn.Parameter:
+        """(rows, *shape) of N(0, std²); the same numbers for a class wherever the table is cut."""
+        seed = int(torch.randint(2**31, ()).item())
+        values = torch.empty(self.rows, *shape)
+        for block in range(self.first // ROW_BLOCK, -(-self.end // ROW_BLOCK)):
+            start = block * ROW_BLOCK
+            generator = torch.Generator().manual_seed(seed * ROW_BLOCK + block)
+            drawn = torch.randn(min(ROW_BLOCK, self.num_classes - start), *shape, generator=generator)
+            low, high = max(start, self.first), min(start + ROW_BLOCK, self.end)
+            values[low - self.first : high - self.first] = drawn[low - start : high - start] * std
+        return nn.Parameter(values)
+
+    def zeros(self, *shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.zeros(self.rows, *shape))
+
+
+class Ranks(Protocol):
+    """How the processes that share a table of classes agree; alone there is nothing to agree on."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sum over the processes, with gradient."""
+
+    def same(self, values: Tensor) -> Tensor:
+        """The first process's values, everywhere. No gradient."""
+
+    def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
+        """(B,) −log softmax at each sample's class, over the columns of all processes."""
+
+    def parameter(self, values: Tensor) -> Tensor:
+        """A parameter that every process holds; its gradient is summed over them."""
+
+
+class Alone:
+    """All classes are here."""
+
+    def total(self, values: Tensor) -> Tensor:
+        return values
+
+    def same(self, values: Tensor) -> Tensor:
+        return values
+
+    def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
+        return F.cross_entropy(logits, part.column, reduction="none")
+
+    def parameter(self, values: Tensor) -> Tensor:
+        return values
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch against the class rows at hand.
+
+    `x` (B, D) floats; `rows` the class parameters by name, each (R, …); `sample` (n,) the samples whose class is among
+    these rows and `column` (n,) the row of each; alone, that is every sample in order.
+    """
+
+    x: Tensor
+    rows: Mapping[str, Tensor]
+    sample: Tensor
+    column: Tensor
+    ranks: Ranks
+
+    @property
+    def weight(self) -> Tensor:
+        return self.rows["weight"]
+
+    def at_target(self, columns: Tensor) -> Tensor:
+        """(B, R) → (n,)."""
+        return columns[self.sample, self.column]
+
+    def put(self, columns: Tensor, values: Tensor) -> Tensor:
+        """(B, R) with the target entries replaced by values (n,)."""
+        return columns.index_put((self.sample, self.column), values)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """(n,) values of this process's targets → (B,) of all samples. No gradient."""
+        empty = torch.zeros(len(self.x), dtype=values.dtype, device=values.device)
+        return self.ranks.total(empty.index_put((self.sample,), values.detach())).detach()
+
+
+# -------------------------------------------------------------------------------------------- class-level losses
+
+
+class ClassLoss(nn.Module):
+    """Embeddings against a learned table of classes.
+
+    `forward(embeddings, labels)` takes (B, D) floats of any length and (B,) integers in 0…C−1 and gives the scalar
+    loss in float32 (float64 for float64). `logits(embeddings)` gives (B, C) scaled scores *without* margin, since
+    there are no labels: what to use at evaluation. `margin_logits(embeddings, labels)` gives the (B, C) that the loss
+    is made of. Both leave running statistics alone; `forward` updates them in training mode. Labels that are out of
+    range or no integers, and embeddings of another shape, raise `LossError` (a ValueError).
+
+    `margin_scale` in [0, 1] multiplies the margin, for warming it up; it is not part of the state.
+    """
+
+    class_parameters: Sequence[str] = ("weight",)
+    """Parameters with one row per class, what `PartialFC` shards and samples."""
+
+    weight: nn.Parameter
+
+    def __init__(self, table: ClassTable) -> None:
+        super().__init__()
+        self.table = table
+        self.margin_scale = 1.0
+
+    @property
+    def num_classes(self) -> int:
+        return self.table.num_classes
+
+    @property
+    def dim(self) -> int:
+        return self.table.dim
+
+    # what a loss defines
+
+    def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        """(B, D), rows (R, …) → (B, R): how well each class fits, before scale and margin."""
+        raise NotImplementedError
+
+    def scale(self, x: Tensor) -> float | Tensor:
+        """What scores are multiplied with: a number, or (B, 1)."""
+        raise NotImplementedError
+
+    def target(self, part: Part, scores: Tensor) -> Tensor:
+        """(n,) the score with its margin, of each sample for its own class."""
+        return part.at_target(scores)
+
+    def margined(self, part: Part, scores: Tensor) -> Tensor:
+        """(B, R) logits with the margin in them."""
+        return self.scale(part.x) * part.put(scores, self.target(part, scores))
+
+    def per_sample(self, part: Part, logits: Tensor) -> Tensor:
+        """(B,)"""
+        return part.ranks.cross_entropy(logits, part)
+
+    def sample_penalty(self, x: Tensor) -> Tensor | None:
+        """(B,) what an embedding costs by itself."""
+        del x
+        return None
+
+    def row_penalty(self, rows: Mapping[str, Tensor]) -> Tensor | None:
+        """(R,) what a class's rows cost by themselves."""
+        del rows
+        return None
+
+    def observe(self, part: Part, scores: Tensor) -> None:
+        """Updates running statistics before a training step's margin is computed."""
+
+    def advance(self) -> None:
+        """Counts a training step, after its loss."""
+
+    # what all share
+
+    def class_rows(self) -> dict[str, Tensor]:
+        return {name: self.get_parameter(name) for name in self.class_parameters}
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        check_batch(embeddings, labels, self.num_classes, self.dim)
+        with full_precision(embeddings):
+            return self.of(self._whole(embeddings, labels), self.num_classes)
+
+    def of(self, part: Part, class_count: int) -> Tensor:
+        """The scalar loss of a batch against `class_count` classes, of which `part` holds some."""
+        scores = self.scores(part.x, part.rows)
+        if self.training:
+            with torch.no_grad():
+                self.observe(part, scores)
+        loss = self.per_sample(part, self.margined(part, scores)).mean()
+        sample_penalty = self.sample_penalty(part.x)
+        if sample_penalty is not None:
+            loss = loss + sample_penalty.mean()
+        row_penalty = self.row_penalty(part.rows)
+        if row_penalty is not None:
+            loss = loss + part.ranks.total(row_penalty.sum()) / class_count
+        if self.training:
+            self.advance()
+        return loss
+
+    def logits(self, embeddings: Tensor) -> Tensor:
+        check_embeddings(embeddings, self.dim)
+        with full_precision(embeddings):
+            x, rows = same_type(embeddings, self.class_rows())
+            return self.scale(x) * self.scores(x, rows)
+
+    def margin_logits(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        check_batch(embeddings, labels, self.num_classes, self.dim)
+        with full_precision(embeddings):
+            part = self._whole(embeddings, labels)
+            return self.margined(part, self.scores(part.x, part.rows))
+
+    def _whole(self, embeddings: Tensor, labels: Tensor) -> Part:
+        require(self.table.rows == self.num_classes, "this loss holds a shard of its classes: call its PartialFC")
+        x, rows = same_type(embeddings, self.class_rows())
+        return Part(x, rows, torch.arange(len(x), device=x.device), labels.long(), Alone())
+
+    def extra_repr(self) -> str:
+        return f"num_classes={self.num_classes}, dim={self.dim}"
+
+
+def same_type(embeddings: Tensor, rows: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Both in the wider of their types, at least float32."""
+    dtype = torch.promote_types(torch.float32, embeddings.dtype)
+    for row in rows.values():
+        dtype = torch.promote_types(dtype, row.dtype)
+    return embeddings.to(dtype), {name: row.to(dtype) for name, row in rows.items()}
+
+
+class CosineLoss(ClassLoss):
+    """z_j = s·cos θ_j, with a margin on the target's cosine."""
+
+    def __init__(self, table: ClassTable, *, s: float, centers: int | None = None) -> None:
+        super().__init__(table)
+        require(s > 0, f"s must be positive, not {s}")
+        self.s = s
+        self.weight = table.draw(table.dim) if centers is None else table.draw(centers, table.dim)
+
+    def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        return F.linear(unit(x), unit(rows["weight"]))
+
+    def scale(self, x: Tensor) -> float | Tensor:
+        del x
+        return self.s
+
+    def target_angle(self, part: Part) -> Tensor:
+        """(n,) radians, accurate also near 0 and π; only for the target, which costs B·D instead of B·C."""
+        return angle(unit(part.x[part.sample]), unit(self.target_rows(part)))
+
+    def target_rows(self, part: Part) -> Tensor:
+        """(n, D)"""
+        return part.weight[part.column]
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, s={self.s}"

@@ -1,0 +1,142 @@
+"""Several vectors per class: `weight` is (C, K, D)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from training.losses.base import ClassLoss, ClassTable, Gradient, Part, require, unit
+from training.losses.margin import AngularLoss, Mode, angular_margin
+
+DISTANCE_FLOOR = 1e-5
+"""Added under the regulariser's root, whose slope at 0 is infinite (SoftTriple's released code)."""
+SAME_CENTER = 0.1
+"""Centres nearer than this (Euclidean, on the unit sphere: 5.7°) count as one."""
+
+
+def center_cosines(x: Tensor, weight: Tensor) -> Tensor:
+    """(B, D), (R, K, D) → (B, R, K)."""
+    return F.linear(unit(x), unit(weight).flatten(0, 1)).reshape(len(x), *weight.shape[:2])
+
+
+def count_centers(weight: Tensor, threshold: float) -> Tensor:
+    """(C, K, D) → (C,) how many groups each class's centres form when those nearer than `threshold` are joined."""
+    centers = unit(weight.detach())
+    near = torch.cdist(centers, centers) < threshold
+    reach = near | torch.eye(weight.shape[1], dtype=torch.bool, device=weight.device)
+    for _ in range(weight.shape[1].bit_length()):
+        reach = (reach.float() @ reach.float()) > 0
+    leads = ~reach.tril(-1).any(dim=2)  # no centre before it in its group
+    return leads.sum(dim=1)
+
+
+class SubCenterArcFace(AngularLoss):
+    """ArcFace against the nearest of a class's K centres (Sub-center ArcFace, ECCV 2020).
+
+    cos θ_j = max_k cos θ_jk. centers = 3, s = 64, m = 0.5: that paper. `mode` and `grad` as in ArcFace.
+    """
+
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        s: float = 64.0,
+        m: float = 0.5,
+        centers: int = 3,
+        mode: Mode = "continuous",
+        grad: Gradient = "exact",
+    ) -> None:
+        require(centers >= 1, f"centers must be at least 1, not {centers}")
+        super().__init__(table, s=s, mode=mode, grad=grad, centers=centers)
+        self.m, self.centers = m, centers
+
+    def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        return center_cosines(x, rows["weight"]).amax(dim=2)
+
+    def target_rows(self, part: Part) -> Tensor:
+        centers = part.weight[part.column]  # (n, K, D)
+        cosines = torch.einsum("nd,nkd->nk", unit(part.x[part.sample]), unit(centers)).detach()
+        return centers[torch.arange(len(centers), device=centers.device), cosines.argmax(dim=1)]
+
+    def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
+        del part
+        return angular_margin(theta, cosine, 1.0, self.m * self.margin_scale, self.mode)
+
+
+class HardTriple(ClassLoss):
+    """z_c = la·(S_c − margin·[c = y]) with S_c = max_k x·w_ck (SoftTriple paper, arXiv 1909.05235).
+
+    la = 20, margin = 0.01, centers = 10: that paper. `tau` weighs the regulariser of `SoftTriple`, by default 0.
+    Embeddings and centres are normalised inside.
+    """
+
+    def __init__(
+        self, table: ClassTable, *, centers: int = 10, la: float = 20.0, margin: float = 0.01, tau: float = 0.0
+    ) -> None:
+        super().__init__(table)
+        require(centers >= 1, f"centers must be at least 1, not {centers}")
+        require(la > 0, f"la must be positive, not {la}")
+        require(tau >= 0, f"tau must not be negative, got {tau}")
+        self.centers, self.la, self.margin, self.tau = centers, la, margin, tau
+        self.weight = table.draw(centers, table.dim)
+
+    def pool(self, cosines: Tensor) -> Tensor:
+        """(B, R, K) → (B, R)."""
+        return cosines.amax(dim=2)
+
+    def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
+        return self.pool(center_cosines(x, rows["weight"]))
+
+    def scale(self, x: Tensor) -> float | Tensor:
+        del x
+        return self.la
+
+    def target(self, part: Part, scores: Tensor) -> Tensor:
+        return part.at_target(scores) - self.margin * self.margin_scale
+
+    def row_penalty(self, rows: Mapping[str, Tensor]) -> Tensor | None:
+        """(R,) tau/(K(K−1))·Σ_{t<s} √(2 − 2 w_s·w_t + 1e-5), from one K×K Gram matrix per class."""
+        if self.tau == 0 or self.centers == 1:
+            return None
+        centers = unit(rows["weight"])
+        first, second = torch.triu_indices(self.centers, self.centers, offset=1, device=centers.device)
+        gram = centers @ centers.transpose(1, 2)
+        apart = torch.sqrt((2 - 2 * gram[:, first, second]).clamp(min=0) + DISTANCE_FLOOR)
+        return self.tau / (self.centers * (self.centers - 1)) * apart.sum(dim=1)
+
+    @torch.no_grad()
+    def distinct_centers(self, threshold: float = SAME_CENTER) -> Tensor:
+        """(C,) how many different centres each class keeps, those nearer than `threshold` being one."""
+        return count_centers(self.weight, threshold)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, centers={self.centers}, la={self.la}"
+
+
+class SoftTriple(HardTriple):
+    """z_c = la·(S'_c − margin·[c = y]), S'_c = Σ_k q_k x·w_ck, q = softmax_k(x·w_ck / gamma) (arXiv 1909.05235).
+
+    Plus tau/(C·K·(K−1))·Σ_c Σ_{t<s} √(2 − 2 w_cs·w_ct + 1e-5), which draws a class's superfluous centres together: the
+    printed sum, over unordered pairs, hence half the mean distance. la = 20, gamma = 0.1, tau = 0.2, margin = 0.01,
+    centers = 10: that paper. S' is the average under the entropy-smoothed weights q, not the log-sum-exp.
+    """
+
+    def __init__(
+        self,
+        table: ClassTable,
+        *,
+        centers: int = 10,
+        la: float = 20.0,
+        gamma: float = 0.1,
+        tau: float = 0.2,
+        margin: float = 0.01,
+    ) -> None:
+        super().__init__(table, centers=centers, la=la, margin=margin, tau=tau)
+        require(gamma > 0, f"gamma must be positive, not {gamma}; for gamma → 0 take hardtriple")
+        self.gamma = gamma
+
+    def pool(self, cosines: Tensor) -> Tensor:
+        return (torch.softmax(cosines / self.gamma, dim=2) * cosines).sum(dim=2)
