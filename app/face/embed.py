@@ -1,0 +1,116 @@
+"""Aligned crops to templates, joined with what other requests embed at the same time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from app.runtime.batcher import Batcher
+from app.runtime.session import EmbedderSession
+from app.types import Pixels, Template, Vector, Vectors
+
+CPU_MAX_BATCH = 1
+CUDA_MAX_BATCH = 64
+CUDA_WAIT_S = 0.002
+QUEUE_LIMIT = 256
+
+
+class Embedder:
+    """Templates of aligned crops by one embedding package; `embed` may be called from many threads at once.
+
+    The defaults are those measured best for the device: on a CPU as many workers as cores, each with one crop at a
+    time (a bigger batch falls out of the cache); on a GPU one worker with big batches. ``flip`` averages each crop's
+    vector with its mirror image's, at twice the cost.
+    """
+
+    def __init__(
+        self,
+        session: EmbedderSession,
+        *,
+        flip: bool = False,
+        max_batch: int | None = None,
+        max_wait_s: float | None = None,
+        queue_limit: int = QUEUE_LIMIT,
+        workers: int | None = None,
+    ) -> None:
+        gpu = session.device == "cuda"
+        self.package_id, self.dimension, self.device = session.package_id, session.dimension, session.device
+        self._session, self._flip = session, flip
+        self._batcher = Batcher[Pixels, Vector](
+            self._embed_batch,
+            max_batch=max_batch or (CUDA_MAX_BATCH if gpu else CPU_MAX_BATCH),
+            max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
+            queue_limit=queue_limit,
+            workers=workers or (1 if gpu else _cores()),
+            name="embed",
+        )
+
+    def embed(self, crops: Sequence[Pixels]) -> tuple[list[Template], int]:
+        """Templates of (112, 112, 3) uint8 RGB aligned crops in their order, and the size of the largest batch that
+        one of them was part of (0 without crops).
+
+        Raises Overloaded when too much is waiting already.
+        """
+        results = self._batcher.run_counted(crops)
+        templates = [Template(vector, self.package_id) for vector, _batch in results]
+        return templates, max((batch for _vector, batch in results), default=0)
+
+    @property
+    def waiting(self) -> int:
+        """How many crops wait now."""
+        return self._batcher.waiting
+
+    def close(self) -> None:
+        """Finishes what waits and takes nothing more."""
+        self._batcher.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _embed_batch(self, crops: list[Pixels]) -> list[Vector]:
+        stacked = np.stack(crops)
+        vectors = self._run(stacked)
+        if self._flip:
+            vectors = unit(vectors + self._run(stacked[:, :, ::-1]))
+        return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
+
+    def _run(self, crops: Pixels) -> Vectors:
+        """Runs (N, 112, 112, 3) in sizes from a fixed set: ONNX Runtime plans and keeps memory for every size."""
+        if self.device == "cuda":  # padding is cheaper than a second launch
+            padded = np.zeros((bucket(len(crops)), *crops.shape[1:]), np.uint8)
+            padded[: len(crops)] = crops
+            return self._session.run(padded)[: len(crops)]
+        edges = np.cumsum([0, *powers_of_two(len(crops))])
+        return np.concatenate([self._session.run(np.ascontiguousarray(crops[a:b])) for a, b in pairwise(edges)])
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """(N, D) rows scaled to length 1; a zero row (a vector and its opposite were added) stays zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled
+
+
+def bucket(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def powers_of_two(count: int) -> list[int]:
+    """The powers of two, largest first, that make up ``count``: 13 = 8 + 4 + 1."""
+    return [1 << bit for bit in reversed(range(count.bit_length())) if count >> bit & 1]
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
