@@ -88,7 +88,7 @@ class Batcher(Generic[T, R]):
                 retry = max(LEAST_RETRY_S, len(self._queue) * self._seconds_per_item / len(self._workers))
                 raise Overloaded("Too much is waiting already.", retry_after=round(retry, 3))
             now = time.monotonic()
-            taken = [_Waiting[T, R](item, now) for item in items]
+            taken: list[_Waiting[T, R]] = [_Waiting(item, now) for item in items]
             self._queue.extend(taken)
             self._changed.notify(len(taken))
         return [each.future for each in taken]
