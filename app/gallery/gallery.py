@@ -1,0 +1,360 @@
+"""Galleries: SQL and the index, kept in step. Everything above speaks to this module only.
+
+A change is written to SQL first, then to the index, both under the gallery's own lock; the caller hears of it when both
+hold it. Where the index could not follow, or where it isn't known whether SQL committed, the index is thrown away and
+made anew from SQL at the next use: the two never disagree in silence.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from app.errors import Conflict, InvalidInput, NotFound, Overloaded
+from app.gallery.crops import encode_crop
+from app.gallery.index import Index, Match
+from app.gallery.records import (
+    UNSET,
+    Candidate,
+    CheckReport,
+    Counts,
+    CropPolicy,
+    FaceBlock,
+    FaceRow,
+    Gallery,
+    Metadata,
+    NewFace,
+    Page,
+    SearchResult,
+    Subject,
+    Unset,
+)
+from app.gallery.store import Store
+from app.types import Template, Vectors
+
+UNIT_TOLERANCE = 1e-3
+"""How far a template's length may be from 1."""
+CHECK_EXAMPLES = 20
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Live:
+    """A gallery's index in memory, None until it is needed or once it can't be trusted; `lock` orders all changes."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    index: Index | None = None
+
+
+class Galleries:
+    """All galleries of one database; safe to share between threads, for one process a database.
+
+    Every call may raise Unusable ``database_unavailable`` and Overloaded ``database_busy`` besides what it says,
+    and every call that names a gallery InvalidInput ``invalid_id`` and NotFound ``gallery_not_found``.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._live: dict[int, _Live] = {}
+        self._live_lock = threading.Lock()
+
+    def close(self) -> None:
+        self._store.close()
+
+    def load(self) -> None:
+        """Makes every gallery's index ready, so that no first caller waits for it."""
+        cursor = None
+        while True:
+            page = self._store.galleries(cursor)
+            for gallery in page.items:
+                self._index(gallery)
+            if (cursor := page.next_cursor) is None:
+                return
+
+    # Galleries
+
+    def create_gallery(
+        self,
+        gallery_id: str,
+        embedder: str,
+        dimension: int,
+        *,
+        store: CropPolicy = "crop",
+        metadata: Metadata | None = None,
+    ) -> Gallery:
+        """`embedder` is the id of the package whose templates, of `dimension` numbers, the gallery takes.
+
+        Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``.
+        """
+        return self._store.create_gallery(gallery_id, embedder, dimension, store, metadata)
+
+    def gallery(self, gallery_id: str) -> Gallery:
+        return self._store.gallery(gallery_id)
+
+    def list_galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
+        """Raises InvalidInput ``invalid_cursor``."""
+        return self._store.galleries(cursor, limit)
+
+    def counts(self, gallery_id: str) -> Counts:
+        return self._store.counts(self._store.gallery(gallery_id))
+
+    def delete_gallery(self, gallery_id: str) -> Counts:
+        """With all its subjects, faces, crops and vectors; says how many there were."""
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery) as live:
+            counts = self._store.delete_gallery(gallery)
+            live.index = None
+            self._forget(gallery)
+        return counts
+
+    # Subjects
+
+    def create_subject(
+        self,
+        gallery_id: str,
+        subject_id: str | None = None,
+        name: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> Subject:
+        """A subject without faces; its id is made where none is given.
+
+        Raises InvalidInput ``invalid_name``, ``invalid_metadata``; Conflict ``subject_exists``.
+        """
+        return self._store.create_subject(self._store.gallery(gallery_id), subject_id, name, metadata)
+
+    def subject(self, gallery_id: str, subject_id: str) -> Subject:
+        """Raises NotFound ``subject_not_found``."""
+        return self._store.subject(self._store.gallery(gallery_id), subject_id)
+
+    def list_subjects(
+        self, gallery_id: str, cursor: str | None = None, limit: int = 100, search: str | None = None
+    ) -> Page[Subject]:
+        """`search` keeps those whose id or name contains it, whatever the case.
+
+        Raises InvalidInput ``invalid_cursor``, ``invalid_search``.
+        """
+        return self._store.subjects(self._store.gallery(gallery_id), cursor, limit, search)
+
+    def update_subject(
+        self,
+        gallery_id: str,
+        subject_id: str,
+        *,
+        name: str | Unset | None = UNSET,
+        metadata: Metadata | Unset = UNSET,
+    ) -> Subject:
+        """Replaces what is given, metadata as a whole; a `name` of None removes it.
+
+        Raises InvalidInput ``invalid_name``, ``invalid_metadata``; NotFound ``subject_not_found``.
+        """
+        return self._store.update_subject(self._store.gallery(gallery_id), subject_id, name, metadata)
+
+    def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
+        """With its faces, crops and vectors; the subject as it was. Raises NotFound ``subject_not_found``."""
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery) as live:
+            subject = self._store.delete_subject(gallery, subject_id)
+            self._follow(gallery, live, lambda index: index.remove_subject(subject.key))
+        return subject
+
+    # Faces
+
+    def enroll(
+        self,
+        gallery_id: str,
+        subject_id: str,
+        faces: Sequence[NewFace],
+        *,
+        name: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> tuple[Subject, list[FaceRow]]:
+        """Adds one or more faces to the subject, all or none; the subject is made where it is missing.
+
+        `name` and `metadata` replace the subject's where given.
+        Raises InvalidInput ``invalid_name``, ``invalid_metadata``, ``invalid_template`` (not a unit vector of the
+        gallery's dimension); Conflict ``package_mismatch``.
+        """
+        if not faces:
+            raise ValueError("an enrollment needs a face")
+        gallery = self._store.gallery(gallery_id)
+        vectors = check_templates(gallery, [face.template for face in faces])
+        crops = [_crop_to_keep(gallery, face) for face in faces]
+        with self._changing(gallery) as live:
+            subject, rows = self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
+            block = FaceBlock(
+                faces=np.array([row.key for row in rows], np.int64),
+                subjects=np.full(len(rows), subject.key, np.int64),
+                qualities=np.array([row.quality.score for row in rows], np.float32),
+                vectors=vectors,
+            )
+            self._follow(gallery, live, lambda index: index.add(block))
+        return subject, rows
+
+    def list_faces(
+        self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100
+    ) -> Page[FaceRow]:
+        """Without their crops. Raises InvalidInput ``invalid_cursor``; NotFound ``subject_not_found``."""
+        return self._store.faces(self._store.gallery(gallery_id), subject_id, cursor, limit)
+
+    def face(self, gallery_id: str, subject_id: str, face_id: str) -> FaceRow:
+        """With its crop, where the gallery keeps them. Raises NotFound ``subject_not_found``, ``face_not_found``."""
+        return self._store.face(self._store.gallery(gallery_id), subject_id, face_id)
+
+    def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
+        """With its crop and vector. Raises NotFound ``subject_not_found``, ``face_not_found``."""
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery) as live:
+            face, subject = self._store.delete_face(gallery, subject_id, face_id)
+            self._follow(gallery, live, lambda index: index.remove(face, subject))
+
+    # Asking
+
+    def search(self, gallery_id: str, probes: Sequence[Template], limit: int) -> SearchResult:
+        """For each probe the `limit` subjects with the highest scores, exactly.
+
+        A subject deleted while the search ran is left out. Raises InvalidInput ``invalid_template``;
+        Conflict ``package_mismatch``.
+        """
+        gallery = self._store.gallery(gallery_id)
+        vectors = check_templates(gallery, probes)
+        index = self._index(gallery)
+        subjects, faces = index.subjects, index.faces
+        found = index.search(vectors, limit)
+        return SearchResult(subjects, faces, tuple(tuple(row) for row in self._name(found)))
+
+    def verify(self, gallery_id: str, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
+        """Each probe against one subject; None where it has no faces.
+
+        Raises InvalidInput ``invalid_template``; NotFound ``subject_not_found``; Conflict ``package_mismatch``.
+        """
+        gallery = self._store.gallery(gallery_id)
+        vectors = check_templates(gallery, probes)
+        subject = self._store.subject(gallery, subject_id)
+        found = self._index(gallery).verify(vectors, subject.key)
+        named = self._name([[match] if match else [] for match in found])
+        return [row[0] if row else None for row in named]
+
+    def check(self, gallery_id: str) -> CheckReport:
+        """Compares every face in SQL with the index; changes to the gallery wait meanwhile, searches don't."""
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery) as live:
+            index = live.index
+            assert index is not None  # noqa: S101 - `_changing` made it
+            difference = index.compare(self._store.blocks(gallery))
+            counts = self._store.counts(gallery)
+        examples = self._store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
+        return CheckReport(
+            gallery=gallery.id,
+            subjects=counts.subjects,
+            faces=counts.faces,
+            indexed=index.faces,
+            missing=len(difference.missing),
+            different=len(difference.different),
+            extra=difference.extra,
+            examples=tuple(face_id for face_id, _, _ in examples.values()),
+        )
+
+    def rebuild(self, gallery_id: str) -> None:
+        """Makes the gallery's index anew from SQL."""
+        gallery = self._store.gallery(gallery_id)
+        live = self._of(gallery)
+        with live.lock:
+            live.index = self._build(gallery)
+
+    # Inside
+
+    def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
+        """The matches with their ids; those deleted since are left out."""
+        labels = self._store.labels([match.face for row in found for match in row])
+        return [
+            [
+                Candidate(subject=subject, name=name, face_id=face_id, score=match.score, mean_score=match.mean_score)
+                for match in row
+                if match.face in labels
+                for face_id, subject, name in [labels[match.face]]
+            ]
+            for row in found
+        ]
+
+    def _of(self, gallery: Gallery) -> _Live:
+        with self._live_lock:
+            return self._live.setdefault(gallery.key, _Live())
+
+    def _forget(self, gallery: Gallery) -> None:
+        with self._live_lock:
+            self._live.pop(gallery.key, None)
+
+    def _index(self, gallery: Gallery) -> Index:
+        live = self._of(gallery)
+        if (index := live.index) is not None:
+            return index
+        with live.lock:
+            return self._ensure(gallery, live)
+
+    def _ensure(self, gallery: Gallery, live: _Live) -> Index:
+        """The lock is held."""
+        if live.index is None:
+            live.index = self._build(gallery)
+        return live.index
+
+    def _build(self, gallery: Gallery) -> Index:
+        try:
+            self._store.check_gallery(gallery)
+        except NotFound:
+            self._forget(gallery)
+            raise
+        index = Index(gallery.dimension)
+        for block in self._store.blocks(gallery):
+            index.add(block)
+        return index
+
+    @contextmanager
+    def _changing(self, gallery: Gallery) -> Iterator[_Live]:
+        """Holds the gallery's lock, its index ready."""
+        live = self._of(gallery)
+        with live.lock:
+            self._ensure(gallery, live)
+            try:
+                yield live
+            except (InvalidInput, NotFound, Conflict, Overloaded):
+                raise  # said before anything was written
+            except BaseException:
+                live.index = None  # a commit whose answer was lost may have happened
+                raise
+
+    def _follow(self, gallery: Gallery, live: _Live, change: Callable[[Index], object]) -> None:
+        """Makes in the index the change that SQL has committed."""
+        try:
+            change(self._ensure(gallery, live))
+        except Exception:  # noqa: BLE001 - whatever it was, the index can't be trusted any more
+            _log.exception("The index of gallery key %d could not follow a change; it is made anew.", gallery.key)
+            live.index = None
+            live.index = self._build(gallery)
+
+
+def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
+    """The templates' vectors, (N, D) float32, all of the gallery's package and of length 1.
+
+    Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
+    """
+    for template in templates:
+        if template.package != gallery.embedder:
+            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
+            raise Conflict(message, code="package_mismatch", gallery=gallery.embedder, template=template.package)
+        if template.vector.shape != (gallery.dimension,):
+            message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
+            raise InvalidInput(message, code="invalid_template")
+        if not abs(float(np.linalg.norm(template.vector)) - 1) <= UNIT_TOLERANCE:  # NaN is refused too
+            raise InvalidInput("A template must be a vector of length 1.", code="invalid_template")
+    if not templates:
+        return np.empty((0, gallery.dimension), np.float32)
+    return np.stack([template.vector for template in templates]).astype(np.float32)
+
+
+def _crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
+    return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None

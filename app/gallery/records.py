@@ -1,0 +1,299 @@
+"""What a gallery holds, as plain frozen values, and how big and of what form each may be."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import InvalidInput
+from app.types import Box, Pixels, Quality, Template, Vectors
+
+MAX_TEXT = 255
+"""Characters (code points, after NFC) of an id or a name."""
+MAX_METADATA_BYTES = 16 * 1024
+"""Default limit of a metadata object, as compact JSON in UTF-8."""
+MAX_METADATA_DEPTH = 16
+"""Objects and lists inside each other, the outermost object counted."""
+_NFC_SHRINKS = 4
+"""NFC may turn up to four code points into one (U+1F82 is such), so longer raw text can't fit."""
+_REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
+"""Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
+_CURSOR_CHECK_BYTES = 6
+
+Metadata: TypeAlias = Mapping[str, object]
+"""A JSON object."""
+CropPolicy: TypeAlias = Literal["crop", "none"]
+"""Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
+T = TypeVar("T")
+Keys: TypeAlias = NDArray[np.int64]
+"""(N,) int64: internal keys of faces or subjects."""
+
+
+class Unset(Enum):
+    """The type of UNSET: an argument that was not given, where None means "none"."""
+
+    UNSET = "unset"
+
+
+UNSET = Unset.UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """``embedder`` is the id of the only package whose templates it takes, ``dimension`` their length."""
+
+    key: int
+    """Internal; never used again for another gallery."""
+    id: str
+    embedder: str
+    dimension: int
+    store: CropPolicy
+    metadata: Metadata
+    created_at: str
+    """UTC, ISO 8601, as all times here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """``updated_at`` moves with its name, metadata and faces."""
+
+    key: int
+    id: str
+    name: str | None
+    metadata: Metadata
+    face_count: int
+    created_at: str
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class FaceRow:
+    """One enrolled face; ``subject`` is its subject's id, ``template`` float32 little endian bytes of ``package``."""
+
+    key: int
+    face_id: str
+    """32 hexadecimal digits, unique everywhere."""
+    subject: str
+    quality: Quality
+    box: Box
+    package: str
+    template: bytes
+    crop: bytes | None
+    """JPEG of the aligned 112x112 crop; None where the gallery keeps none, and in lists."""
+    created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewFace:
+    """A face to enroll; ``crop`` (112, 112, 3) uint8 RGB is kept where the gallery's policy says so."""
+
+    template: Template
+    quality: Quality
+    box: Box
+    crop: Pixels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of a list in order of creation; ``next_cursor`` asks for what follows, None at the end."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a gallery (or what was deleted of it) holds; ``subjects`` counts those without faces too."""
+
+    subjects: int
+    faces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A subject that a probe may show: its best face's score, and the score against its mean template.
+
+    The mean is over all its faces, weighted by quality. Scores are cosines, -1 to 1.
+    """
+
+    subject: str
+    name: str | None
+    face_id: str
+    score: float
+    mean_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """``candidates`` of each probe, best first; ``subjects`` and ``faces`` that were searched."""
+
+    subjects: int
+    faces: int
+    candidates: tuple[tuple[Candidate, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """Whether a gallery's index holds what SQL does, bit by bit.
+
+    Faces that the index lacks (``missing``), has otherwise (``different``), or has without SQL (``extra``);
+    ``examples`` are the face ids of some of the first two.
+    """
+
+    gallery: str
+    subjects: int
+    faces: int
+    indexed: int
+    missing: int
+    different: int
+    extra: int
+    examples: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return self.missing == self.different == self.extra == 0
+
+
+@dataclass(frozen=True, slots=True)
+class FaceBlock:
+    """Some of a gallery's faces as the index takes them: one row a face in each array."""
+
+    faces: Keys
+    subjects: Keys
+    qualities: NDArray[np.float32]
+    """(N,) 0-100."""
+    vectors: Vectors
+
+
+def clean_id(text: str, what: str) -> str:
+    """`text` in NFC, fit to be the id of a `what` ("gallery", "subject").
+
+    Any script, emoji and slashes are fine; ids are compared exactly, case included.
+    Raises InvalidInput ``invalid_id``.
+    """
+    cleaned = _clean_text(text, f"{what} id", "invalid_id")
+    if cleaned in {".", ".."}:
+        raise InvalidInput(f"A {what} id can't be {cleaned!r}: no URL can hold it.", code="invalid_id")
+    return cleaned
+
+
+def clean_name(text: str) -> str:
+    """`text` in NFC, fit to be a subject's name. Raises InvalidInput ``invalid_name``."""
+    return _clean_text(text, "name", "invalid_name")
+
+
+def clean_search(text: str) -> str:
+    """`text` in NFC, fit to look for in ids and names. Raises InvalidInput ``invalid_search``."""
+    return _clean_text(text, "search text", "invalid_search")
+
+
+def _clean_text(text: str, what: str, code: str) -> str:
+    cleaned = unicodedata.normalize("NFC", text) if len(text) <= MAX_TEXT * _NFC_SHRINKS else text
+    if not 1 <= len(cleaned) <= MAX_TEXT:
+        raise InvalidInput(f"A {what} has 1 to {MAX_TEXT} characters, not {len(cleaned)}.", code=code)
+    for character in cleaned:
+        if unicodedata.category(character) in _REFUSED_CATEGORIES:
+            raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)
+    return cleaned
+
+
+def fold(*texts: str | None) -> str:
+    """The texts as substring search compares them: case-folded, one a line."""
+    return "\n".join(unicodedata.normalize("NFC", text.casefold()) for text in texts if text)
+
+
+def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> str:
+    """`metadata` as compact JSON.
+
+    Raises InvalidInput ``invalid_metadata`` where it is no JSON object (NaN and Infinity are no JSON),
+    is nested deeper than MAX_METADATA_DEPTH, larger than `max_bytes`, or holds NUL or lone surrogates.
+    """
+    _check_json(metadata)
+    try:
+        text = json.dumps(metadata, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        size = len(text.encode())
+    except ValueError as error:  # NaN, numbers of thousands of digits, lone surrogates
+        raise _invalid_metadata("Metadata must be plain JSON.") from error
+    if size > max_bytes:
+        raise _invalid_metadata(f"Metadata takes {size} bytes as JSON; {max_bytes} are allowed.", limit=max_bytes)
+    return text
+
+
+def _check_json(metadata: Metadata) -> None:
+    """Level by level, so that neither depth nor a cycle can exhaust the stack."""
+    if not isinstance(metadata, dict):
+        raise _invalid_metadata("Metadata must be a JSON object.")
+    level: list[object] = [metadata]
+    for _ in range(MAX_METADATA_DEPTH):
+        deeper: list[object] = []
+        for value in level:
+            deeper += _children(value)
+        if not deeper:
+            return
+        level = deeper
+    if any(isinstance(value, dict | list) for value in level):
+        raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")
+    for value in level:
+        _children(value)
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, dict):
+        for key in value:
+            _check_string(key)
+        return list(value.values())
+    if isinstance(value, list):
+        return list(value)
+    if isinstance(value, str):
+        _check_string(value)
+    elif value is not None and not isinstance(value, bool | int | float):
+        raise _invalid_metadata(f"Metadata can't hold a {type(value).__name__}.")
+    return []
+
+
+def _check_string(text: object) -> None:
+    if not isinstance(text, str):
+        raise _invalid_metadata("Metadata keys must be strings.")
+    if "\0" in text:
+        raise _invalid_metadata("Metadata can't hold the character U+0000.")
+
+
+def _invalid_metadata(message: str, **details: object) -> InvalidInput:
+    return InvalidInput(message, code="invalid_metadata", **details)
+
+
+def encode_cursor(listing: str, last_key: int) -> str:
+    """An opaque cursor that goes on after `last_key` in the list called `listing`."""
+    payload = last_key.to_bytes(8, "big")
+    return base64.urlsafe_b64encode(payload + _cursor_check(listing, payload)).decode().rstrip("=")
+
+
+def decode_cursor(listing: str, cursor: str) -> int:
+    """The key to go on after. Raises InvalidInput ``invalid_cursor`` where it isn't a cursor of `listing`."""
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _invalid_cursor() from error
+    payload, check = raw[:8], raw[8:]
+    if len(payload) != 8 or check != _cursor_check(listing, payload):
+        raise _invalid_cursor()
+    return int.from_bytes(payload, "big")
+
+
+def _cursor_check(listing: str, payload: bytes) -> bytes:
+    """Tells accidents and other lists' cursors apart; no secret, since a key in reach harms no one."""
+    return hashlib.blake2s(listing.encode() + b"\0" + payload, digest_size=_CURSOR_CHECK_BYTES).digest()
+
+
+def _invalid_cursor() -> InvalidInput:
+    return InvalidInput("This cursor is not one that this list gave out.", code="invalid_cursor")

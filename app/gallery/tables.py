@@ -1,0 +1,87 @@
+"""The SQL tables as they are now; `migrations/` holds how they came to be so."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+KEY = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only where the column is an INTEGER."""
+
+GALLERIES = Table(
+    "galleries",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("embedder", Text, nullable=False),
+    Column("dimension", Integer, nullable=False),
+    Column("store", String(8), nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    sqlite_autoincrement=True,  # keys are never used again: a late write can't reach another's rows
+)
+
+SUBJECTS = Table(
+    "subjects",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("id", Text, nullable=False),
+    Column("name", Text),
+    Column("folded", Text, nullable=False),  # id and name as substring search compares them
+    Column("metadata", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("updated_at", String(32), nullable=False),
+    UniqueConstraint("gallery_key", "id"),
+    Index(None, "gallery_key", "key"),
+    sqlite_autoincrement=True,
+)
+
+FACES = Table(
+    "faces",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), nullable=False),
+    Column("face_id", String(32), nullable=False, unique=True),
+    Column("package", Text, nullable=False),
+    Column("template", LargeBinary, nullable=False),
+    Column("quality", Float, nullable=False),
+    Column("reasons", Text, nullable=False),
+    Column("x", Float, nullable=False),
+    Column("y", Float, nullable=False),
+    Column("width", Float, nullable=False),
+    Column("height", Float, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "gallery_key", "key"),
+    Index(None, "subject_key", "key"),
+    sqlite_autoincrement=True,
+)
+
+CROPS = Table(
+    # Apart from the faces, so that reading a million templates doesn't read a million pictures.
+    "crops",
+    METADATA,
+    Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("jpeg", LargeBinary, nullable=False),
+)
