@@ -2,7 +2,7 @@
 
 LikenessError
 ├── InvalidInput            the caller must send something else
-│   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge
+│   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge  ImageTooSmall
 │   ├── NoFace  AmbiguousFace  LowQuality
 │   └── OperatingPointUnavailable
 ├── NotFound                the thing named is not there
@@ -50,6 +50,12 @@ class UnsupportedImage(InvalidInput):
 
 class ImageTooLarge(InvalidInput):
     code = "image_too_large"
+
+
+class ImageTooSmall(InvalidInput):
+    """No face fits into so few pixels."""
+
+    code = "image_too_small"
 
 
 class NoFace(InvalidInput):

@@ -1,0 +1,324 @@
+"""Faces in pixels: YuNet (W. Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", Machine Intelligence Research
+20, 2023) through OpenCV, at as few scales as find every face there is.
+
+YuNet by itself is sure of faces between about 24 and 400 pixels of its input, hints at those from 10, and sees
+nothing below (measured; the constants say it). So the photo is looked at
+
+1. at the finest scale, in which the smallest face asked for is 10 pixels wide,
+2. at coarser ones, until a face as large as the whole photo is well within its range,
+3. and closer, wherever the finest one hints at a face too small for it: those spots are enlarged and looked at
+   together.
+
+What all of them found is merged in one non-maximum suppression, in which the better-scaled sight of a face wins.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import Unusable
+from app.types import Box, Detection, Pixels
+
+MIN_FACE: Final = 20
+"""Width of the smallest face looked for, in pixels of the photo."""
+SCORE_THRESHOLD: Final = 0.6
+"""YuNet's score for a face, 0-1. All 4,992 photos of LFW View 1 show one above 0.8; OpenCV's sample takes 0.9 and
+loses what is dim or turned away, at 0.6 false faces are still rare."""
+HINT_THRESHOLD: Final = 0.05
+"""Score from which something small is worth a closer look: of faces 10 pixels wide, all of 120 had it."""
+NMS_THRESHOLD: Final = 0.3
+"""Intersection over union from which two sights are the same face (OpenCV's sample and the YuNet paper)."""
+INSIDE_THRESHOLD: Final = 0.8
+"""Share of a sight's area within a larger face from which it is a part of that one: an eye, a nostril."""
+MAX_FACES: Final = 1000
+"""More are not looked at closer, nor answered; the highest scores go first."""
+
+HINT_WIDTH: Final = 10
+"""Pixels of the network's input that a face must be wide to raise a hint: recall at the hint's threshold is 1.00 at 10,
+0.97 at 8, 0.88 at 7."""
+SURE_WIDTH: Final = 40
+"""From this width on, score and landmarks are as good as they get (landmarks' error falls from 4.4 % of the
+width at 20 pixels to 2.7 % at 40); narrower sights are looked at closer."""
+LARGEST_WIDTH: Final = 280
+"""Up to this width they stay good; at 400 scores begin to fall, at 512 a twentieth is lost."""
+COARSEST_SIDE: Final = 192
+"""Longer side of the coarsest level: a face that fills the photo, or is cut by its edge, is found at 96 to 320."""
+COARSER: Final = 8
+"""Most that one level may be coarser than the one before: what is 280 wide in one is 35 in the next."""
+CHEAP_AREA: Final = 640 * 480
+"""Pixels up to which the photo is looked at in full, so that most faces need no closer look."""
+
+TILE: Final = 128
+"""Side of the square in which one hint is looked at closer."""
+TILE_FACE: Final = 52
+"""Width of the hinted face in it: enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
+TILES_PER_ROW: Final = 8
+
+MAX_INPUT: Final = 1536
+"""Longest side of one network input; larger levels are cut into overlapping pieces, so that memory stays bounded."""
+OVERLAP: Final = 128
+"""Of neighbouring pieces. A wider face across the seam is found at the next, coarser level."""
+
+_Sights = NDArray[np.float64]
+"""(N, 16): box x, y, width, height; five landmarks x, y; YuNet's score; the face's width in the network's input."""
+_SCORE, _SEEN_WIDTH = 14, 15
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One scale at which the photo is looked at: input pixels per photo pixel, and that input's size."""
+
+    scale: float
+    width: int
+    height: int
+
+
+class Detector:
+    """Finds faces; may be shared by any number of threads.
+
+    OpenCV's FaceDetectorYN keeps its input between the calls, and two threads in one silently get wrong boxes:
+    each thread has its own (4 ms once, 1 MB).
+    """
+
+    def __init__(self, model_path: Path, *, min_face: int = MIN_FACE, score_threshold: float = SCORE_THRESHOLD) -> None:
+        """Raises Unusable when ``model_path`` is no model that OpenCV reads as YuNet."""
+        self.min_face = min_face
+        self.score_threshold = score_threshold
+        self._model_path = model_path
+        self._local = threading.local()
+        self._network()
+
+    def finest_scale(self, width: int, height: int, min_face: float | None = None) -> float:
+        """Largest scale that a photo of this size is looked at, at most 1: it need not be decoded any larger."""
+        return levels(width, height, min_face or self.min_face)[0].scale
+
+    def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
+        """All faces of (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels' coordinates.
+
+        ``min_face`` is the width in these pixels of the smallest one to look for, by default the detector's own.
+        """
+        bgr = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), np.uint8)
+        finest, *coarser = levels(pixels.shape[1], pixels.shape[0], min_face or self.min_face)
+        sights = self._look(bgr, finest)
+        small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
+        # What is small in a coarser level was seen better in the one before.
+        large = [sights[~small], *(_wide(self._look(bgr, level)) for level in coarser)]
+        clear = self._clear(np.concatenate(large))
+        hints = merge(sights[small & ~_same_as_any(sights, clear)])[:MAX_FACES]
+        faces = merge(np.concatenate([clear, self._clear(self._look_closer(bgr, hints))]))
+        return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")][:MAX_FACES]]
+
+    def _clear(self, sights: _Sights) -> _Sights:
+        return np.asarray(sights[sights[:, _SCORE] >= self.score_threshold])
+
+    def _look(self, bgr: Pixels, level: Level) -> _Sights:
+        """Everything YuNet hints at in one level, in photo coordinates."""
+        image = _resized(bgr, level)
+        found = []
+        for left, top, right, bottom in pieces(level.width, level.height):
+            sights = self._run(image[top:bottom, left:right])
+            found.append(_moved(sights, 1.0, left, top))
+        return _to_photo(np.concatenate(found), bgr.shape[1] / level.width, bgr.shape[0] / level.height)
+
+    def _look_closer(self, bgr: Pixels, hints: _Sights) -> _Sights:
+        """What the hints turn out to be: each spot enlarged into a tile, many tiles a run; at most one face each."""
+        found = [np.empty((0, 16))]
+        for start in range(0, len(hints), TILES_PER_ROW**2):
+            found.extend(self._look_at_tiles(bgr, hints[start : start + TILES_PER_ROW**2]))
+        return np.concatenate(found)
+
+    def _look_at_tiles(self, bgr: Pixels, hints: _Sights) -> Iterator[_Sights]:
+        columns = min(len(hints), TILES_PER_ROW)
+        rows = -(-len(hints) // columns)
+        sheet = np.zeros((rows * TILE, columns * TILE, 3), np.uint8)
+        spots = [_spot(hint) for hint in hints]
+        for index, (centre_x, centre_y, scale) in enumerate(spots):
+            y, x = (index // columns) * TILE, (index % columns) * TILE
+            sheet[y : y + TILE, x : x + TILE] = _tile(bgr, centre_x, centre_y, scale)
+        sights = self._run(sheet)
+        for index, (centre_x, centre_y, scale) in enumerate(spots):
+            middle = ((index % columns) * TILE + TILE / 2 - 0.5, (index // columns) * TILE + TILE / 2 - 0.5)
+            best = _nearest(sights, *middle)
+            moved = _moved(best, 1.0, -middle[0], -middle[1])
+            yield _moved(_moved(moved, 1 / scale, 0, 0), 1.0, centre_x, centre_y)
+
+    def _run(self, bgr: Pixels) -> _Sights:
+        """YuNet's own answer in this input's coordinates."""
+        network = self._network()
+        network.setInputSize((bgr.shape[1], bgr.shape[0]))
+        _, answer = network.detect(bgr)
+        rows = np.array(_rows(answer), np.float64).reshape(-1, 15)
+        sights = np.column_stack([rows, rows[:, 2]])
+        return np.asarray(sights[np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1)])
+
+    def _network(self) -> cv2.FaceDetectorYN:
+        network: cv2.FaceDetectorYN | None = getattr(self._local, "network", None)
+        if network is None:
+            network = self._local.network = _create(self._model_path)
+        return network
+
+
+def levels(width: int, height: int, min_face: float) -> list[Level]:
+    """The scales at which a photo of this size is looked at for faces from ``min_face`` pixels wide, finest first."""
+    cheap = math.sqrt(CHEAP_AREA / (width * height))
+    finest = min(1.0, max(HINT_WIDTH / min_face, cheap))
+    side = max(width, height)
+    scales = [finest]
+    if side * finest > LARGEST_WIDTH:
+        steps = math.ceil(math.log(side * finest / COARSEST_SIDE, COARSER) - 1e-9)
+        ratio = (side * finest / COARSEST_SIDE) ** (1 / steps)
+        scales += [finest / ratio**step for step in range(1, steps + 1)]
+    return [Level(s, max(1, round(width * s)), max(1, round(height * s))) for s in scales]
+
+
+def pieces(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
+    """Left, top, right, bottom of overlapping rectangles no larger than MAX_INPUT that cover width × height."""
+    for top, bottom in _spans(height):
+        for left, right in _spans(width):
+            yield left, top, right, bottom
+
+
+def _spans(length: int) -> list[tuple[int, int]]:
+    count = max(1, math.ceil((length - OVERLAP) / (MAX_INPUT - OVERLAP)))
+    size = math.ceil((length + (count - 1) * OVERLAP) / count)
+    starts = [round(i * (length - size) / max(1, count - 1)) for i in range(count)]
+    return [(start, min(length, start + size)) for start in starts]
+
+
+def merge(sights: _Sights) -> _Sights:
+    """One sight for each face: of those that overlap, the one with the best score at the best width.
+
+    A sight mostly within another, larger one that is kept is a part of that face and goes too.
+    """
+    order = np.argsort(-_rank(sights), kind="stable")
+    kept: list[int] = []
+    remaining = order
+    while len(remaining):
+        first, remaining = remaining[0], remaining[1:]
+        kept.append(int(first))
+        overlap = _intersections(sights[first : first + 1], sights[remaining])[0]
+        union = _areas(sights[first : first + 1]) + _areas(sights[remaining]) - overlap
+        remaining = remaining[overlap <= NMS_THRESHOLD * union]
+    return _without_parts(sights[kept])
+
+
+def _without_parts(sights: _Sights) -> _Sights:
+    areas = _areas(sights)
+    inside = _intersections(sights, sights) / areas[:, None]
+    larger = areas[None, :] > areas[:, None]
+    return np.asarray(sights[~((inside > INSIDE_THRESHOLD) & larger).any(axis=1)])
+
+
+def _rank(sights: _Sights) -> NDArray[np.float64]:
+    """The score, less where the face was smaller or larger in the network's input than it judges best."""
+    width = sights[:, _SEEN_WIDTH]
+    fit = np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
+    return np.asarray(sights[:, _SCORE] * fit)
+
+
+def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
+    """Which sights overlap one of the faces as the same face would, or lie within it."""
+    overlap = _intersections(sights, faces)
+    areas = _areas(sights)[:, None]
+    union = areas + _areas(faces)[None, :] - overlap
+    return np.asarray(((overlap > NMS_THRESHOLD * union) | (overlap > INSIDE_THRESHOLD * areas)).any(axis=1))
+
+
+def _wide(sights: _Sights) -> _Sights:
+    return np.asarray(sights[sights[:, _SEEN_WIDTH] >= LARGEST_WIDTH / COARSER])
+
+
+def _rows(answer: object) -> object:
+    """FaceDetectorYN answers None in place of no rows, which OpenCV's type stubs do not know."""
+    return () if answer is None else answer
+
+
+def _areas(sights: _Sights) -> NDArray[np.float64]:
+    return np.asarray(sights[:, 2] * sights[:, 3])
+
+
+def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
+    """(len(a), len(b)) areas that the boxes share."""
+    low = np.maximum(a[:, None, :2], b[None, :, :2])
+    high = np.minimum(a[:, None, :2] + a[:, None, 2:4], b[None, :, :2] + b[None, :, 2:4])
+    return np.asarray(np.clip(high - low, 0, None).prod(axis=2))
+
+
+def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
+    """The best of the sights whose box holds the point and has about the width hinted at: one or none."""
+    left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
+    holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
+    alike = (width > TILE_FACE / 3) & (width < TILE_FACE * 2)
+    fitting = sights[holds & alike]
+    return fitting[np.argsort(-fitting[:, _SCORE], kind="stable")][:1]
+
+
+def _spot(hint: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Centre of a hinted face in the photo, and tile pixels per photo pixel."""
+    return hint[0] + hint[2] / 2, hint[1] + hint[3] / 2, TILE_FACE / max(hint[2], 1.0)
+
+
+def _tile(bgr: Pixels, centre_x: float, centre_y: float, scale: float) -> Pixels:
+    """(TILE, TILE, 3) of the photo around a point, black outside of it."""
+    middle = TILE / 2 - 0.5
+    matrix = np.array([[scale, 0, middle - scale * centre_x], [0, scale, middle - scale * centre_y]])
+    return np.asarray(cv2.warpAffine(bgr, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR), np.uint8)
+
+
+def _resized(bgr: Pixels, level: Level) -> Pixels:
+    """The photo at a level's size, averaged over areas."""
+    if (level.width, level.height) == (bgr.shape[1], bgr.shape[0]):
+        return bgr
+    return np.asarray(cv2.resize(bgr, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _moved(sights: _Sights, scale: float, x: float, y: float) -> _Sights:
+    """Boxes and landmarks scaled about the origin, then shifted by x, y."""
+    moved = sights.copy()
+    moved[:, :14] *= scale
+    moved[:, [0, 4, 6, 8, 10, 12]] += x
+    moved[:, [1, 5, 7, 9, 11, 13]] += y
+    return moved
+
+
+def _to_photo(sights: _Sights, ratio_x: float, ratio_y: float) -> _Sights:
+    """From a level's pixels to the photo's, ``ratio`` photo pixels each; pixels' centres lie at whole numbers."""
+    moved = sights.copy()
+    moved[:, 2] *= ratio_x
+    moved[:, 3] *= ratio_y
+    for columns, ratio in (([0, 4, 6, 8, 10, 12], ratio_x), ([1, 5, 7, 9, 11, 13], ratio_y)):
+        moved[:, columns] = (moved[:, columns] + 0.5) * ratio - 0.5
+    return moved
+
+
+def _detection(sight: Sequence[float] | NDArray[np.float64]) -> Detection:
+    x, y, width, height = (float(value) for value in sight[:4])
+    landmarks = np.asarray(sight[4:14], np.float32).reshape(5, 2)
+    return Detection(Box(x, y, width, height), landmarks, min(1.0, float(sight[_SCORE])))
+
+
+_creating = threading.Lock()
+
+
+def _create(model_path: Path) -> cv2.FaceDetectorYN:
+    """OpenCV warns of a call that FaceDetectorYN itself makes; its log level is the process's, hence the lock."""
+    with _creating:
+        level = cv2.utils.logging.getLogLevel()
+        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
+        try:
+            return cv2.FaceDetectorYN.create(
+                str(model_path), "", (TILE, TILE), score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD
+            )
+        except cv2.error as error:
+            raise Unusable(f"{model_path} cannot be read as a YuNet detector.", code="detector_unreadable") from error
+        finally:
+            cv2.utils.logging.setLogLevel(level)

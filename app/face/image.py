@@ -1,0 +1,417 @@
+"""Bytes to pixels: header first, limits next, and only then the decoding.
+
+Pillow reads and decodes. Each format's own reader is opened, after its signature was recognised here: no other
+format's code is reached, and nothing is guessed. The bytes are somebody else's: whatever Pillow trips over becomes
+one of the errors of `app.errors`, and a picture is decoded completely or not at all.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import struct
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageCms, ImageFile
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, UnsupportedImage
+from app.types import Pixels
+
+REDUCTIONS = (8, 4, 2)
+"""What libjpeg can shrink by while it decodes, at less than the cost of decoding."""
+MAX_JPEG_SCANS = 100
+"""Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
+(https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
+WHITE = (255, 255, 255)
+
+_PILLOW_ERRORS = (
+    OSError,  # truncated, "broken data stream", unidentified
+    SyntaxError,  # its word for a damaged header
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    AssertionError,
+    EOFError,
+    MemoryError,  # its C decoders' word for sizes that do not fit
+    NotImplementedError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+    ImageCms.PyCMSError,
+)
+"""All that damaged files make Pillow raise, as mutating them shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an image may be at most; ``max_pixels`` and the sides hold for the size that the header claims."""
+
+    max_bytes: int = 10 * 1024 * 1024
+    max_pixels: int = 50_000_000
+    max_side: int = 16_384
+    min_side: int = 16
+    """No face of 20 pixels, forehead to chin, fits into less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an image says about itself; ``width`` and ``height`` are upright, in pixels."""
+
+    format: str
+    """JPEG, PNG, WEBP, BMP, TIFF or GIF."""
+    width: int
+    height: int
+    orientation: int
+    """EXIF orientation, 1-8 (TIFF 6.0, tag 274)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Upright pixels, (H, W, 3) uint8 RGB, contiguous, read-only; each stands for ``scale`` × ``scale`` original ones.
+
+    ``left`` and ``top`` say where the first of them begins in the upright original, in pixels: not at 0 where the
+    last, incomplete blocks of a reduced photo were turned to the front.
+    """
+
+    pixels: Pixels
+    scale: int
+    left: int
+    top: int
+    header: Header
+
+    @property
+    def width(self) -> int:
+        """Of the upright original."""
+        return self.header.width
+
+    @property
+    def height(self) -> int:
+        """Of the upright original."""
+        return self.header.height
+
+
+def read_header(data: bytes, limits: Limits) -> Header:
+    """Format and upright size, without decoding.
+
+    Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
+    """
+    return _header(_open(data, limits))
+
+
+def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | None = None) -> Decoded:
+    """The first (or only) picture in ``data``, upright, RGB, transparency on white.
+
+    ``reduction`` may answer 2, 4 or 8 where that much smaller will do; only JPEG can, others answer at full size.
+    16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
+    Raises as `read_header` does.
+    """
+    image = _open(data, limits)
+    header = _header(image)
+    scale = _reduce(image, reduction(header)) if reduction else 1
+    try:
+        image.load()
+        # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
+        orientation = _orientation(image)
+        rgb = _to_rgb(image)
+    except Image.DecompressionBombError as error:
+        raise ImageTooLarge("The image has too many pixels.") from error
+    except _PILLOW_ERRORS as error:
+        raise InvalidImage(f"The {header.format} image is damaged or cut short.", format=header.format) from error
+    full = (header.height, header.width) if orientation >= 5 else (header.width, header.height)
+    return _upright(rgb, orientation, scale, full, header)
+
+
+# --- headers -------------------------------------------------------------------------------------------------------
+
+
+def _open(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    """Header parsed and within the limits, pixels untouched."""
+    if not data:
+        raise EmptyImage("The image has no bytes.")
+    if len(data) > limits.max_bytes:
+        raise ImageTooLarge(
+            f"The image has {len(data)} bytes; {limits.max_bytes} are allowed.",
+            bytes=len(data),
+            max_bytes=limits.max_bytes,
+        )
+    name = _recognise(data)
+    _silence_pillow()
+    try:
+        image = _READERS[name](data, limits)
+    except Image.DecompressionBombError as error:
+        raise ImageTooLarge("The image has too many pixels.") from error
+    except _PILLOW_ERRORS as error:
+        raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
+    width, height = image.size
+    _check_size(width, height, limits)
+    if min(width, height) < limits.min_side:
+        message = f"The image is {width}×{height} pixels; a side must have {limits.min_side}."
+        raise ImageTooSmall(message, width=width, height=height, min_side=limits.min_side)
+    return image
+
+
+_SIGNATURES = {
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "WEBP": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "GIF": re.compile(rb"GIF8[79]a"),
+    "TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
+    # Two letters are no signature; the size of the header that follows is one of these.
+    "BMP": re.compile(rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL),
+}
+_HEIF = re.compile(rb"....ftyp(heic|heix|hevc|heim|heis|hevm|mif1|msf1|avif|avis)", re.DOTALL)
+
+
+def _recognise(data: bytes) -> str:
+    for name, signature in _SIGNATURES.items():
+        if signature.match(data):
+            return name
+    readable = ", ".join(_SIGNATURES)
+    if _HEIF.match(data):
+        raise UnsupportedImage(f"HEIC and AVIF are not read; send one of {readable}.", readable=list(_SIGNATURES))
+    raise UnsupportedImage(f"The bytes are no image of a kind that is read ({readable}).", readable=list(_SIGNATURES))
+
+
+def _check_size(width: int, height: int, limits: Limits) -> None:
+    """Only what is too large, which is known before some formats are opened."""
+    if max(width, height) > limits.max_side:
+        message = f"The image is {width}×{height} pixels; a side may have {limits.max_side}."
+        raise ImageTooLarge(message, width=width, height=height, max_side=limits.max_side)
+    if width * height > limits.max_pixels:
+        message = f"The image is {width}×{height} pixels; {limits.max_pixels} are allowed."
+        raise ImageTooLarge(message, width=width, height=height, max_pixels=limits.max_pixels)
+
+
+def _header(image: ImageFile.ImageFile) -> Header:
+    orientation = _orientation(image)
+    width, height = image.size
+    # A TIFF's size is upright in Pillow already.
+    if orientation >= 5 and image.format != "TIFF":
+        width, height = height, width
+    return Header(format=str(image.format), width=width, height=height, orientation=orientation)
+
+
+def _orientation(image: ImageFile.ImageFile) -> int:
+    """EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is whole."""
+    try:
+        value = image.getexif().get(274, 1)
+    except _PILLOW_ERRORS:
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _silence_pillow() -> None:
+    """Keep Pillow's warnings about odd metadata out of the log, and from becoming errors under ``-W error``.
+
+    A filter for the whole process, as `warnings.catch_warnings` must not be used in threads.
+    """
+    known = any(action == "ignore" and module == _PILLOW for action, _, _, module, _ in warnings.filters)
+    if not known:
+        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
+
+
+_PILLOW = re.compile(r"PIL\.")
+
+
+# --- one reader a format -------------------------------------------------------------------------------------------
+
+
+def _read_jpeg(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    # Inside of pixel data an FF is always followed by 00 or RST, so that this counts scans (FF DA).
+    scans = data.count(b"\xff\xda")
+    if scans > MAX_JPEG_SCANS:
+        raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
+    return JpegImageFile(io.BytesIO(data))
+
+
+def _read_png(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    return PngImageFile(io.BytesIO(b"".join(_essential_chunks(data))))
+
+
+_PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
+
+
+def _essential_chunks(data: bytes) -> Iterator[bytes]:
+    """A PNG without what does not show in its first picture: text, profiles and animation frames are never inflated.
+
+    Orientation (eXIf) may stand behind the pixels; it is moved before them.
+    """
+    yield data[:8]
+    chunks: list[tuple[bytes, bytes]] = []
+    at = 8
+    while not chunks or chunks[-1][0] != b"IEND":
+        (length,) = struct.unpack_from(">I", data, at)  # struct.error behind the end: cut short
+        end = at + 12 + length
+        chunks.append((data[at + 4 : at + 8], data[at:end]))
+        at = end
+    yield from (chunk for kind, chunk in chunks[:1])
+    yield from (chunk for kind, chunk in chunks[1:] if kind == b"eXIf")
+    yield from (chunk for kind, chunk in chunks[1:] if kind in _PNG_PICTURE)
+
+
+def _read_webp(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    # Opening allocates the canvas, so that its size is looked at before.
+    size = _webp_size(data)
+    if size is None:
+        raise InvalidImage("The WEBP image is damaged or cut short.", format="WEBP")
+    _check_size(*size, limits)
+    return WebPImageFile(io.BytesIO(data))
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """Canvas width and height (RFC 9649, sections 2.5-2.7)."""
+    kind, start = data[12:16], data[20:30]
+    if len(start) < 10:
+        return None
+    if kind == b"VP8X":
+        return int.from_bytes(start[4:7], "little") + 1, int.from_bytes(start[7:10], "little") + 1
+    if kind == b"VP8L":
+        bits = int.from_bytes(start[1:5], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 ":
+        return int.from_bytes(start[6:8], "little") & 0x3FFF, int.from_bytes(start[8:10], "little") & 0x3FFF
+    return None
+
+
+def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    # Opening may already allocate the first frame.
+    if len(data) >= 10:
+        width, height = struct.unpack_from("<HH", data, 6)
+        _check_size(width, height, limits)
+    return GifImageFile(io.BytesIO(data))
+
+
+def _read_bmp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
+    return BmpImageFile(io.BytesIO(data))
+
+
+def _read_tiff(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    image = TiffImageFile(io.BytesIO(data))
+    # A tile is decoded whole, however little of it the picture needs.
+    tile = (image.tag_v2.get(322, 1), image.tag_v2.get(323, 1))
+    if not all(isinstance(side, int) for side in tile) or tile[0] * tile[1] > limits.max_pixels:
+        raise ImageTooLarge("The TIFF has tiles of too many pixels.", max_pixels=limits.max_pixels)
+    return image
+
+
+_READERS: dict[str, Callable[[bytes, Limits], ImageFile.ImageFile]] = {
+    "JPEG": _read_jpeg,
+    "PNG": _read_png,
+    "WEBP": _read_webp,
+    "GIF": _read_gif,
+    "TIFF": _read_tiff,
+    "BMP": _read_bmp,
+}
+
+
+# --- pixels --------------------------------------------------------------------------------------------------------
+
+
+def _reduce(image: ImageFile.ImageFile, wanted: int) -> int:
+    """Have libjpeg decode ``wanted`` times smaller, or as near below it as it can; answers by how much."""
+    if image.format != "JPEG" or wanted < 2:
+        return 1
+    factor = next((f for f in REDUCTIONS if f <= wanted and min(image.size) >= f), 1)
+    width, height = image.size
+    image.draft(None, (width // factor, height // factor))
+    return round(width / image.size[0])
+
+
+def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8 RGB of a loaded image of any of Pillow's modes."""
+    if image.mode.startswith("I;16"):
+        return _grey(_sixteen_bits(image))
+    if image.mode in ("I", "F"):
+        return _grey(_stretched(np.asarray(image, np.float64)))
+    if image.mode == "LAB":
+        return np.asarray(_from_lab(image), np.uint8)
+    return np.asarray(_opaque(image), np.uint8)
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """RGB, what is transparent composited on white."""
+    if not image.has_transparency_data:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    rgba = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
+    paper = Image.new("RGB", image.size, WHITE)
+    paper.paste(rgba.convert("RGB"), mask=rgba.getchannel("A"))
+    return paper
+
+
+def _from_lab(image: Image.Image) -> Image.Image:
+    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
+    transform = ImageCms.buildTransform(ImageCms.ImageCmsProfile(lab), ImageCms.ImageCmsProfile(srgb), "LAB", "RGB")
+    return transform.apply(image)
+
+
+def _sixteen_bits(image: Image.Image) -> NDArray[np.uint8]:
+    """The upper 8 bits of grey values; ``transparency`` is a PNG's one transparent value."""
+    values = np.asarray(image)
+    grey = (values >> (_significant_bits(image) - 8)).clip(0, 255).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        grey[values == transparent] = 255
+    return grey
+
+
+def _significant_bits(image: Image.Image) -> int:
+    """16, but for TIFFs of 12 bits a sample (tag 258), which Pillow opens as 16."""
+    bits = image.tag_v2.get(258, (16,)) if isinstance(image, TiffImageFile) else (16,)
+    return 12 if bits in ((12,), 12) else 16
+
+
+def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Values of no declared range, from their lowest to their highest; what is not finite is black."""
+    finite = np.isfinite(values)
+    if not finite.any():
+        raise ValueError("no finite pixel")
+    low, high = float(values[finite].min()), float(values[finite].max())
+    share = (np.where(finite, values, low) - low) / ((high - low) or 1.0)
+    return np.asarray(np.rint(share * 255), np.uint8)
+
+
+def _grey(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.repeat(values[:, :, None], 3, axis=2)
+
+
+def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, full: tuple[int, int], header: Header) -> Decoded:
+    """Turn by the EXIF orientation; ``full`` is the stored width and height before the reduction by ``scale``.
+
+    The last block of a reduced row or column may be incomplete; where it becomes the first, the grid begins before 0.
+    """
+    transposed, flip_x, flip_y = _TURNS[orientation]
+    overhang_x = pixels.shape[1] * scale - full[0]
+    overhang_y = pixels.shape[0] * scale - full[1]
+    if transposed:
+        pixels = pixels.transpose(1, 0, 2)
+        overhang_x, overhang_y = overhang_y, overhang_x
+    pixels = pixels[:: -1 if flip_y else 1, :: -1 if flip_x else 1]
+    pixels = np.ascontiguousarray(pixels)
+    pixels.flags.writeable = False
+    return Decoded(pixels, scale, -overhang_x if flip_x else 0, -overhang_y if flip_y else 0, header)
+
+
+_TURNS = {
+    1: (False, False, False),
+    2: (False, True, False),
+    3: (False, True, True),
+    4: (False, False, True),
+    5: (True, False, False),
+    6: (True, True, False),
+    7: (True, True, True),
+    8: (True, False, True),
+}
+"""EXIF orientation: rows and columns exchanged first, then mirrored left-right, then top-bottom."""
