@@ -24,22 +24,28 @@ from app.gallery.records import (
     CheckReport,
     Counts,
     CropPolicy,
+    Enrolled,
     FaceBlock,
     FaceRow,
     Gallery,
     Metadata,
     NewFace,
     Page,
-    SearchResult,
     Subject,
     Unset,
 )
 from app.gallery.store import Store
+from app.runtime.batcher import Batcher
 from app.types import Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
 """How far a template's length may be from 1."""
 CHECK_EXAMPLES = 20
+SEARCH_BATCH = 64
+"""Searches that share a pass; more would make the first of them wait longer than the pass saves."""
+SEARCH_QUEUE = 1_024
+SEARCH_WORKERS = 2
+"""One for the largest gallery, and one for the others not to wait behind it."""
 _log = logging.getLogger(__name__)
 
 
@@ -51,6 +57,13 @@ class _Live:
     index: Index | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Search:
+    index: Index
+    probes: Vectors
+    limit: int
+
+
 class Galleries:
     """All galleries of one database; safe to share between threads, for one process a database.
 
@@ -58,12 +71,28 @@ class Galleries:
     and every call that names a gallery InvalidInput ``invalid_id`` and NotFound ``gallery_not_found``.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        search_batch: int = SEARCH_BATCH,
+        search_queue: int = SEARCH_QUEUE,
+        search_workers: int = SEARCH_WORKERS,
+    ) -> None:
         self._store = store
+        self._searches = Batcher(
+            _search_together,
+            max_batch=search_batch,
+            max_wait_s=0,
+            queue_limit=search_queue,
+            workers=search_workers,
+            name="search",
+        )
         self._live: dict[int, _Live] = {}
         self._live_lock = threading.Lock()
 
     def close(self) -> None:
+        self._searches.close()
         self._store.close()
 
     def load(self) -> None:
@@ -96,12 +125,20 @@ class Galleries:
     def gallery(self, gallery_id: str) -> Gallery:
         return self._store.gallery(gallery_id)
 
-    def list_galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
+    def galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
         """Raises InvalidInput ``invalid_cursor``."""
         return self._store.galleries(cursor, limit)
 
     def counts(self, gallery_id: str) -> Counts:
         return self._store.counts(self._store.gallery(gallery_id))
+
+    def subjects_with_faces(self, gallery_id: str) -> int:
+        """How many subjects a search chooses among; costs nothing, where `counts` counts rows."""
+        return self._index(self._store.gallery(gallery_id)).subjects
+
+    def check_package(self, gallery_id: str, package: str) -> None:
+        """Raises Conflict ``package_mismatch`` where the gallery takes another package's templates."""
+        _check_package(self._store.gallery(gallery_id), package)
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
@@ -131,7 +168,7 @@ class Galleries:
         """Raises NotFound ``subject_not_found``."""
         return self._store.subject(self._store.gallery(gallery_id), subject_id)
 
-    def list_subjects(
+    def subjects(
         self, gallery_id: str, cursor: str | None = None, limit: int = 100, search: str | None = None
     ) -> Page[Subject]:
         """`search` keeps those whose id or name contains it, whatever the case.
@@ -172,7 +209,7 @@ class Galleries:
         *,
         name: str | None = None,
         metadata: Metadata | None = None,
-    ) -> tuple[Subject, list[FaceRow]]:
+    ) -> Enrolled:
         """Adds one or more faces to the subject, all or none; the subject is made where it is missing.
 
         `name` and `metadata` replace the subject's where given.
@@ -185,19 +222,17 @@ class Galleries:
         vectors = check_templates(gallery, [face.template for face in faces])
         crops = [_crop_to_keep(gallery, face) for face in faces]
         with self._changing(gallery) as live:
-            subject, rows = self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
+            enrolled = self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
             block = FaceBlock(
-                faces=np.array([row.key for row in rows], np.int64),
-                subjects=np.full(len(rows), subject.key, np.int64),
-                qualities=np.array([row.quality.score for row in rows], np.float32),
+                faces=np.array([row.key for row in enrolled.faces], np.int64),
+                subjects=np.full(len(enrolled.faces), enrolled.subject.key, np.int64),
+                qualities=np.array([row.quality.score for row in enrolled.faces], np.float32),
                 vectors=vectors,
             )
             self._follow(gallery, live, lambda index: index.add(block))
-        return subject, rows
+        return enrolled
 
-    def list_faces(
-        self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100
-    ) -> Page[FaceRow]:
+    def faces(self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """Without their crops. Raises InvalidInput ``invalid_cursor``; NotFound ``subject_not_found``."""
         return self._store.faces(self._store.gallery(gallery_id), subject_id, cursor, limit)
 
@@ -214,30 +249,31 @@ class Galleries:
 
     # Asking
 
-    def search(self, gallery_id: str, probes: Sequence[Template], limit: int) -> SearchResult:
-        """For each probe the `limit` subjects with the highest scores, exactly.
+    def search(self, gallery_id: str, probes: Sequence[Template], limit: int) -> list[list[Candidate]]:
+        """For each probe the `limit` subjects with the highest scores, exactly, best first.
 
         A subject deleted while the search ran is left out. Raises InvalidInput ``invalid_template``;
-        Conflict ``package_mismatch``.
+        Conflict ``package_mismatch``; Overloaded where too many searches wait.
         """
         gallery = self._store.gallery(gallery_id)
         vectors = check_templates(gallery, probes)
-        index = self._index(gallery)
-        subjects, faces = index.subjects, index.faces
-        found = index.search(vectors, limit)
-        return SearchResult(subjects, faces, tuple(tuple(row) for row in self._name(found)))
+        return self._name(self._searches.run([_Search(self._index(gallery), vectors, limit)])[0])
 
-    def verify(self, gallery_id: str, subject_id: str, probes: Sequence[Template]) -> list[Candidate | None]:
-        """Each probe against one subject; None where it has no faces.
+    def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
+        """The probe against one subject.
 
-        Raises InvalidInput ``invalid_template``; NotFound ``subject_not_found``; Conflict ``package_mismatch``.
+        Raises InvalidInput ``invalid_template``; NotFound ``subject_not_found``; Conflict ``package_mismatch``,
+        ``subject_without_faces``.
         """
         gallery = self._store.gallery(gallery_id)
-        vectors = check_templates(gallery, probes)
+        vectors = check_templates(gallery, [probe])
         subject = self._store.subject(gallery, subject_id)
-        found = self._index(gallery).verify(vectors, subject.key)
-        named = self._name([[match] if match else [] for match in found])
-        return [row[0] if row else None for row in named]
+        found = [match for match in self._index(gallery).verify(vectors, subject.key) if match]
+        named = self._name([found])[0]
+        if not named:
+            message = f"Subject {subject.id!r} has no faces to compare with."
+            raise Conflict(message, code="subject_without_faces", gallery=gallery.id, subject=subject.id)
+        return named[0]
 
     def check(self, gallery_id: str) -> CheckReport:
         """Compares every face in SQL with the index; changes to the gallery wait meanwhile, searches don't."""
@@ -273,7 +309,9 @@ class Galleries:
         labels = self._store.labels([match.face for row in found for match in row])
         return [
             [
-                Candidate(subject=subject, name=name, face_id=face_id, score=match.score, mean_score=match.mean_score)
+                Candidate(
+                    subject=subject, name=name, face_id=face_id, score=match.score, template_score=match.mean_score
+                )
                 for match in row
                 if match.face in labels
                 for face_id, subject, name in [labels[match.face]]
@@ -343,9 +381,7 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
     """
     for template in templates:
-        if template.package != gallery.embedder:
-            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
-            raise Conflict(message, code="package_mismatch", gallery=gallery.embedder, template=template.package)
+        _check_package(gallery, template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")
@@ -354,6 +390,27 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     if not templates:
         return np.empty((0, gallery.dimension), np.float32)
     return np.stack([template.vector for template in templates]).astype(np.float32)
+
+
+def _check_package(gallery: Gallery, package: str) -> None:
+    if package != gallery.embedder:
+        message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
+        raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=package)
+
+
+def _search_together(searches: list[_Search]) -> list[list[list[Match]]]:
+    """Searches of the same index share one pass over its vectors."""
+    results: list[list[list[Match]]] = [[] for _ in searches]
+    groups: dict[int, list[int]] = {}
+    for place, search in enumerate(searches):
+        groups.setdefault(id(search.index), []).append(place)
+    for places in groups.values():
+        group = [searches[place] for place in places]
+        probes = np.concatenate([search.probes for search in group])
+        found = iter(group[0].index.search(probes, max(search.limit for search in group)))
+        for place, search in zip(places, group, strict=True):
+            results[place] = [next(found)[: search.limit] for _ in search.probes]
+    return results
 
 
 def _crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:

@@ -333,7 +333,7 @@ class Index:
         for row, score in best:
             subject = int(self._subjects[row])
             mean_score = float((self._mean(list(self._rows_of(subject))) * wide).sum())
-            matches.append(Match(subject, int(self._faces[row]), score, mean_score))
+            matches.append(Match(subject, int(self._faces[row]), _cosine(score), _cosine(mean_score)))
         return matches
 
     def _mean(self, rows: list[int]) -> NDArray[np.float64]:
@@ -342,3 +342,8 @@ class Index:
         length = float(np.linalg.norm(total))
         unit: NDArray[np.float64] = total / length if length > 0 else total
         return unit
+
+
+def _cosine(score: float) -> float:
+    """Vectors are of length 1 but for float32's rounding."""
+    return min(1.0, max(-1.0, score))

@@ -113,7 +113,7 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a gallery (or what was deleted of it) holds; ``subjects`` counts those without faces too."""
+    """How much a gallery holds, or what was deleted of it held; ``subjects`` without faces are counted too."""
 
     subjects: int
     faces: int
@@ -130,24 +130,24 @@ class Candidate:
     name: str | None
     face_id: str
     score: float
-    mean_score: float
+    template_score: float
 
 
 @dataclass(frozen=True, slots=True)
-class SearchResult:
-    """``candidates`` of each probe, best first; ``subjects`` and ``faces`` that were searched."""
+class Enrolled:
+    """The subject as it is after an enrollment, and the faces added; ``created`` says whether it is new."""
 
-    subjects: int
-    faces: int
-    candidates: tuple[tuple[Candidate, ...], ...]
+    subject: Subject
+    faces: tuple[FaceRow, ...]
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
     """Whether a gallery's index holds what SQL does, bit by bit.
 
-    Faces that the index lacks (``missing``), has otherwise (``different``), or has without SQL (``extra``);
-    ``examples`` are the face ids of some of the first two.
+    ``indexed`` faces are in the index; of the ``faces`` in SQL it lacks some (``missing``) or has them otherwise
+    (``different``), ``extra`` ones SQL doesn't know. ``examples`` are the ids of some that are missing or different.
     """
 
     gallery: str
@@ -161,7 +161,17 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        return self.missing == self.different == self.extra == 0
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What disagrees, a sentence each."""
+        found = (
+            (self.missing, "in the database are not in the index"),
+            (self.different, "differ between the database and the index"),
+            (self.extra, "in the index are not in the database"),
+        )
+        return tuple(f"{count} faces {what}" for count, what in found if count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from app.gallery.records import (
     UNSET,
     Counts,
     CropPolicy,
+    Enrolled,
     FaceBlock,
     FaceRow,
     Gallery,
@@ -242,7 +243,7 @@ class Store:
         crops: Sequence[bytes | None],
         name: str | None = None,
         metadata: Metadata | None = None,
-    ) -> tuple[Subject, list[FaceRow]]:
+    ) -> Enrolled:
         """Adds `faces`, with their `crops` as JPEG, to the subject, which is made where it is missing.
 
         `name` and `metadata` replace the subject's where given.
@@ -252,13 +253,13 @@ class Store:
         changes = self._changes(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
         with self._write() as connection:
             self._hold(connection, gallery)
-            subject_key = self._ensure_subject(connection, gallery, cleaned)
+            subject_key, created = self._ensure_subject(connection, gallery, cleaned)
             keys = _insert_faces(connection, gallery, subject_key, faces, crops)
             _update_subject(connection, SUBJECTS.c.key == subject_key, changes)
             subject = _read_subject(connection, gallery, cleaned)
             query = _FACES_NAMED.where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
-            rows = [_face(row, crop) for row, crop in zip(connection.execute(query), crops, strict=True)]
-        return subject, rows
+            rows = tuple(_face(row, crop) for row, crop in zip(connection.execute(query), crops, strict=True))
+        return Enrolled(subject, rows, created)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""
@@ -393,18 +394,19 @@ class Store:
         key: int | None = connection.execute(insert).scalar()
         return key
 
-    def _ensure_subject(self, connection: Connection, gallery: Gallery, subject_id: str) -> int:
-        """Its key; the row is ours until the transaction ends.
+    def _ensure_subject(self, connection: Connection, gallery: Gallery, subject_id: str) -> tuple[int, bool]:
+        """Its key, and whether it is new; the row is ours until the transaction ends.
 
         Between the two statements others may make or delete it, on PostgreSQL: hence the turns.
         """
         query = sa.select(SUBJECTS.c.key).where(_is_subject(gallery, subject_id)).with_for_update()
         for _ in range(CREATE_ATTEMPTS):
             key: int | None = connection.execute(query).scalar()
-            if key is None:
-                key = self._insert_subject(connection, gallery, subject_id)
             if key is not None:
-                return key
+                return key, False
+            key = self._insert_subject(connection, gallery, subject_id)
+            if key is not None:
+                return key, True
         raise Overloaded(f"Others keep deleting subject {subject_id!r}.", code="database_busy")
 
     def _changes(self, subject_id: str, name: str | Unset | None, metadata: Metadata | Unset) -> dict[str, object]:
