@@ -125,12 +125,12 @@ def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
     return kind(table, **hyper)
 
 
-def hyperparameters(kind: type[nn.Module]) -> list[str]:
+def hyperparameters(kind: type) -> list[str]:
     parameters = inspect.signature(kind).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def check_hyper(name: str, kind: type[nn.Module], hyper: Iterable[str]) -> None:
+def check_hyper(name: str, kind: type, hyper: Iterable[str]) -> None:
     for argument in hyper:
         check_choice(f"argument of {name}", argument, hyperparameters(kind))
 

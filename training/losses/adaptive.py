@@ -67,8 +67,8 @@ class AdaFace(AngularLoss):
 class MagFace(AngularLoss):
     """z_y = s·cos(θ_y + m(a)), plus lam·(1/a + a/ua²), a = clip(|x|, la, ua) (MagFace, arXiv 2103.06627).
 
-    m(a) = (um − lm)/(ua − la)·(a − la) + lm. la = 10, ua = 110, lm = 0.45, um = 0.8, lam = 35, s = 64: that paper. a keeps
-    its gradient, in the margin as in the penalty: a longer embedding has to be better placed.
+    m(a) = (um − lm)/(ua − la)·(a − la) + lm. la = 10, ua = 110, lm = 0.45, um = 0.8, lam = 35, s = 64: that paper.
+    a keeps its gradient, in the margin as in the penalty: a longer embedding has to be better placed.
     """
 
     def __init__(

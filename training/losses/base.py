@@ -157,6 +157,9 @@ class Ranks(Protocol):
     def total(self, values: Tensor) -> Tensor:
         """Sum over the processes, with gradient."""
 
+    def once(self, values: Tensor) -> Tensor:
+        """What every process computes in full, with a gradient that counts only once."""
+
     def same(self, values: Tensor) -> Tensor:
         """The first process's values, everywhere. No gradient."""
 
@@ -171,6 +174,9 @@ class Alone:
     """All classes are here."""
 
     def total(self, values: Tensor) -> Tensor:
+        return values
+
+    def once(self, values: Tensor) -> Tensor:
         return values
 
     def same(self, values: Tensor) -> Tensor:
@@ -305,7 +311,7 @@ class ClassLoss(nn.Module):
         loss = self.per_sample(part, self.margined(part, scores)).mean()
         sample_penalty = self.sample_penalty(part.x)
         if sample_penalty is not None:
-            loss = loss + sample_penalty.mean()
+            loss = loss + part.ranks.once(sample_penalty.mean())
         row_penalty = self.row_penalty(part.rows)
         if row_penalty is not None:
             loss = loss + part.ranks.total(row_penalty.sum()) / class_count

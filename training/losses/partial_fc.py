@@ -1,0 +1,302 @@
+"""Class-level losses whose table of classes is sharded over processes and sampled at each step.
+
+Each rank holds C/ranks of the class rows, sees the embeddings of all ranks, and adds up what its columns contribute
+(Partial FC, arXiv 2010.05222 and 2203.15565). At `sample_rate` < 1 a rank uses only that share of its rows in a step:
+all classes of the batch, and others at random. Rows that were not drawn stay bit by bit what they were: their gradient
+is a sparse tensor of whole rows, which `training.losses.row_optimizer` turns into a step of these rows alone.
+
+Every class-level loss of the registry can be used: those coupled by softmax (all but one), with one vector or K centres
+per class, also with the target's score (curricularface, elasticface's `plus`) or a bias per class (softmax), and
+sphereface2, whose decisions are independent. Pair-level losses have no class rows and are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from training.losses import build_part
+from training.losses.base import (
+    ClassTable,
+    LossError,
+    Part,
+    check_batch,
+    full_precision,
+    require,
+    same_type,
+    upcast,
+)
+
+
+def world() -> tuple[int, int]:
+    """This process's rank and their number; (0, 1) without torch.distributed."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def summed(values: Tensor) -> Tensor:
+    if world()[1] > 1:
+        values = values.contiguous()
+        dist.all_reduce(values)
+    return values
+
+
+class _Total(torch.autograd.Function):
+    """Sum over the ranks. The result is one number that all hold a copy of, so the gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        del ctx
+        return summed(values.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return gradients[0]
+
+
+class _Shared(torch.autograd.Function):
+    """The same values on all ranks, each of which uses them for its own columns: their gradients add up."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        del ctx
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        del ctx
+        return summed(gradients[0].clone())
+
+
+class _GatherRows(torch.autograd.Function):
+    """(B_r, …) of each rank → (ΣB, …), rank after rank; the gradient of a rank's rows is the sum over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, factor: float) -> Tensor:
+        sizes = row_counts(values)
+        start = sum(sizes[: world()[0]])
+        ctx.mine, ctx.factor = slice(start, start + len(values)), factor
+        return gather_rows(values, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return summed(gradients[0].clone())[ctx.mine] * ctx.factor, None
+
+
+class _SelectRows(torch.autograd.Function):
+    """Some rows of a parameter; the gradient is sparse, of just these rows."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, index: Tensor) -> Tensor:
+        ctx.save_for_backward(index)
+        ctx.shape = values.shape
+        return values[index]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        sparse = torch.sparse_coo_tensor(
+            index[None], gradients[0], ctx.shape, is_coalesced=True, check_invariants=False
+        )
+        return sparse, None
+
+
+def row_counts(values: Tensor) -> list[int]:
+    """How many rows each rank has."""
+    ranks = world()[1]
+    if ranks == 1:
+        return [len(values)]
+    counts = [torch.zeros((), dtype=torch.long, device=values.device) for _ in range(ranks)]
+    dist.all_gather(counts, torch.tensor(len(values), device=values.device))
+    return [int(count) for count in counts]
+
+
+def gather_rows(values: Tensor, sizes: list[int] | None = None) -> Tensor:
+    """(B_r, …) of each rank → (ΣB, …) on all, rank after rank; the numbers of rows may differ. No gradient."""
+    sizes = row_counts(values) if sizes is None else sizes
+    if len(sizes) == 1:
+        return values
+    padded = values.new_zeros(max(sizes), *values.shape[1:])
+    padded[: len(values)] = values
+    parts = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def gather_with_gradient(values: Tensor, factor: float) -> Tensor:
+    """`gather_rows` whose gradient is the sum over the ranks, times `factor`."""
+    gathered: Tensor = _GatherRows.apply(values, factor)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    return gathered
+
+
+def select_rows(values: Tensor, index: Tensor) -> Tensor:
+    """values[index] with a gradient that is sparse."""
+    selected: Tensor = _SelectRows.apply(values, index)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    return selected
+
+
+class Shards:
+    """The ranks of torch.distributed's default group (`base.Ranks`)."""
+
+    def total(self, values: Tensor) -> Tensor:
+        total: Tensor = _Total.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
+        return total
+
+    def once(self, values: Tensor) -> Tensor:
+        return self.total(values / world()[1])
+
+    def same(self, values: Tensor) -> Tensor:
+        shared = values.detach().clone()
+        if world()[1] > 1:
+            dist.broadcast(shared, src=0)
+        return shared
+
+    def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
+        largest = logits.detach().amax(dim=1)
+        if world()[1] > 1:
+            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        partition = self.total(torch.exp(logits - largest[:, None]).sum(dim=1))
+        own = torch.zeros_like(largest).index_put((part.sample,), part.at_target(logits))
+        return torch.log(partition) + largest - self.total(own)
+
+    def parameter(self, values: Tensor) -> Tensor:
+        shared: Tensor = _Shared.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
+        return shared
+
+
+class PartialFC(nn.Module):
+    """`forward(embeddings, labels)` with this rank's (B_r, D) and (B_r,) → the loss of all ranks' samples together.
+
+    The loss is the same scalar on every rank. After `backward` on every rank an embedding's gradient is that of the
+    one-process loss, and so is a class row's on the rank that holds it; parameters that all hold (sphereface2's b)
+    have the same gradient everywhere. Where the backbone's gradients are *averaged* over ranks afterwards, as
+    DistributedDataParallel does, pass averaged=True: embeddings' gradients are then multiplied by the number of ranks.
+
+    In eval mode all classes are used. `full_state_dict` and `full_optimizer_state` are collective and do not depend on
+    the number of ranks: what 2 ranks saved loads on 1 or 3.
+    """
+
+    step: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        num_classes: int,
+        dim: int,
+        sample_rate: float = 1.0,
+        averaged: bool = False,
+        seed: int = 0,
+        **hyper: object,
+    ) -> None:
+        super().__init__()
+        rank, ranks = world()
+        require(0 < sample_rate <= 1, f"sample_rate must lie in (0, 1], not {sample_rate}")
+        require(num_classes >= ranks, f"{num_classes} classes do not fill {ranks} ranks")
+        self.table = ClassTable(num_classes, dim, num_classes * rank // ranks, num_classes * (rank + 1) // ranks)
+        self.sample_rate, self.seed = sample_rate, seed
+        self.factor = float(ranks) if averaged else 1.0
+        self.loss = build_part(name, self.table, **hyper)
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    @property
+    def margin_scale(self) -> float:
+        return self.loss.margin_scale
+
+    @margin_scale.setter
+    def margin_scale(self, share: float) -> None:
+        self.loss.margin_scale = share
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        check_batch(embeddings, labels, None, self.table.dim)
+        with full_precision(embeddings):
+            gathered = gather_with_gradient(upcast(embeddings), self.factor)
+            targets = gather_rows(labels.long())
+            check_batch(gathered, targets, self.table.num_classes, self.table.dim)
+            part = self._part(gathered, targets)
+            counted = summed(torch.tensor(len(part.weight), device=gathered.device))
+            loss = self.loss.of(part, int(counted))
+        if self.training:
+            self.step += 1
+        return loss
+
+    def _part(self, x: Tensor, targets: Tensor) -> Part:
+        sample = ((targets >= self.table.first) & (targets < self.table.end)).nonzero(as_tuple=True)[0]
+        column = targets[sample] - self.table.first
+        rows: Mapping[str, Tensor] = self.loss.class_rows()
+        if self.training and self.sample_rate < 1:
+            index = self.draw(column)
+            rows = {name: select_rows(row, index) for name, row in rows.items()}
+            column = torch.searchsorted(index, column)
+        x, rows = same_type(x, rows)
+        return Part(x, rows, sample, column, Shards())
+
+    @torch.no_grad()
+    def draw(self, positives: Tensor) -> Tensor:
+        """The rows of this step, sorted: those in `positives`, and others at random up to the sampled share.
+
+        Chance depends on (seed, step, first row of the shard): a resumed run draws what it would have drawn.
+        """
+        rows = self.table.rows
+        key = hash((self.seed, int(self.step), self.table.first)) % 2**63
+        generator = torch.Generator(positives.device).manual_seed(key)
+        priority = torch.rand(rows, generator=generator, device=positives.device)
+        priority[positives] = 2.0  # above all that rand can give
+        count = max(-int(-self.sample_rate * rows // 1), int((priority == 2.0).sum()))
+        return priority.topk(count).indices.sort().values
+
+    # checkpoints that do not depend on the number of ranks
+
+    def full_state_dict(self) -> dict[str, Any]:
+        """{"loss": the state of the same loss in one process, "step"}; the same on every rank. Collective."""
+        state = self.loss.state_dict()
+        for name in self.loss.class_parameters:
+            state[name] = gather_rows(state[name])
+        return {"loss": dict(state), "step": int(self.step)}
+
+    def load_full_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes this rank's rows out of what `full_state_dict` gave, on whatever number of ranks."""
+        full = dict(state["loss"])
+        for name in self.loss.class_parameters:
+            full[name] = self._mine(full[name])
+        self.loss.load_state_dict(full)
+        self.step.fill_(state["step"])
+
+    def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """`optimizer.state_dict()` with what it keeps per class row gathered over the ranks. Collective."""
+        state = optimizer.state_dict()
+        kept = {
+            number: {key: gather_rows(value) if own and self._per_row(value) else value for key, value in of.items()}
+            for number, of, own in self._numbered(optimizer, state)
+        }
+        return {**state, "state": kept}
+
+    def load_full_optimizer_state(self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+        kept = {
+            number: {key: self._mine(value) if own and self._per_row(value) else value for key, value in of.items()}
+            for number, of, own in self._numbered(optimizer, state)
+        }
+        optimizer.load_state_dict({**state, "state": kept})
+
+    def _numbered(
+        self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+    ) -> list[tuple[int, Mapping[str, Any], bool]]:
+        """Each parameter's number, its state, and whether it is one of the class parameters."""
+        own = {id(self.loss.get_parameter(name)) for name in self.loss.class_parameters}
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return [(number, of, id(parameters[number]) in own) for number, of in state["state"].items()]
+
+    @staticmethod
+    def _per_row(value: object) -> bool:
+        return isinstance(value, Tensor) and value.ndim > 0
+
+    def _mine(self, full: Tensor) -> Tensor:
+        if len(full) != self.table.num_classes:
+            raise LossError(f"the checkpoint has {len(full)} classes, this loss {self.table.num_classes}")
+        return full[self.table.first : self.table.end].clone()

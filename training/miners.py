@@ -1,0 +1,217 @@
+"""Which triplets of a batch to learn from.
+
+A miner is called with embeddings (B, D), of any length, and labels (B,), and answers `Triplets`: for each pair of one
+class (anchor, positive), in both orders, one negative, unless said otherwise. Distances are Euclidean between unit
+vectors. Chance comes from the miner's own seeded generator, whose state `state_dict()` holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from training.losses import Triplets, check_choice, check_hyper
+from training.losses.base import check_batch, full_precision, require, unit, upcast
+from training.losses.tuples import all_triplets, distances, pair_masks
+
+Variant = Literal["facenet", "wu", "roth", "all"]
+Fallback = Literal["uniform", "skip"]
+
+
+class Miner(Protocol):
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
+        """(B, D) floats, (B,) integers → positions within the batch. No gradient."""
+
+    def state_dict(self) -> dict[str, Tensor]: ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
+
+
+def gumbel_argmax(log_weights: Tensor, generator: torch.Generator) -> Tensor:
+    """(N, M) → (N,) for each row a column drawn with probability ∝ exp(log weight); −inf is never drawn.
+
+    The largest of log weight + Gumbel noise is such a draw, and nothing is exponentiated: the weights may differ by
+    hundreds of e-folds. A row needs at least one finite entry.
+    """
+    noise = torch.rand(log_weights.shape, generator=generator, dtype=torch.float64).clamp(min=1e-300)
+    noise = -torch.log(-torch.log(noise)).to(log_weights.device)
+    return (log_weights + noise).argmax(dim=1)
+
+
+def evenly(mask: Tensor) -> Tensor:
+    """(N, M) bool → log weights with which every true entry is as likely."""
+    return torch.zeros(mask.shape, dtype=torch.float64, device=mask.device).masked_fill(~mask, -math.inf)
+
+
+def log_inverse_density(distance: Tensor, dim: int, cutoff: float) -> Tensor:
+    """log 1/q(d) up to a constant; q(d) = d^(n−2)·(1 − d²/4)^((n−3)/2) is the density of the distance between two
+    random unit vectors in n dimensions (arXiv 1706.07567). Distances below `cutoff` count as it. float64."""
+    d = distance.double().clamp(min=cutoff)
+    return (2 - dim) * torch.log(d) - (dim - 3) / 2 * torch.log1p((-(d**2) / 4).clamp(min=-1 + 1e-12))
+
+
+class PairMiner:
+    """One negative for each pair (anchor, positive), chosen by `choose`."""
+
+    def __init__(self, *, seed: int = 0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @torch.no_grad()
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
+        check_batch(embeddings, labels, None, None)
+        with full_precision(embeddings):
+            distance = distances(unit(upcast(embeddings)))
+        positives, negatives = pair_masks(labels)
+        anchor, positive = self.pairs(distance, positives & negatives.any(dim=1, keepdim=True))
+        if len(anchor) == 0:
+            return Triplets(anchor, positive, anchor)
+        far = distance[anchor, positive]
+        negative, found = self.choose(far, distance[anchor], negatives[anchor], embeddings.shape[1])
+        return Triplets(anchor[found], positive[found], negative[found])
+
+    def pairs(self, distance: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, B) distances and mask → the pairs to find negatives for."""
+        del distance
+        anchor, positive = positives.nonzero(as_tuple=True)
+        return anchor, positive
+
+    def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """Of P pairs with distance `far` (P,): distances (P, B) from the anchor and which of these are negatives
+        (P, B), at least one each → the chosen columns (P,) and whether there is a choice (P,)."""
+        raise NotImplementedError
+
+    def draw(self, log_weights: Tensor) -> Tensor:
+        return gumbel_argmax(log_weights, self.generator)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.generator.set_state(state["generator"])
+
+
+class RandomMiner(PairMiner):
+    """Any negative, all as likely."""
+
+    def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        del distance, dim
+        return self.draw(evenly(negatives)), torch.ones_like(far, dtype=torch.bool)
+
+
+class HardMiner(PairMiner):
+    """The nearest negative. `hardest_positive` pairs it with each anchor's farthest positive only: "batch hard"
+    (arXiv 1703.07737)."""
+
+    def __init__(self, *, hardest_positive: bool = False, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.hardest_positive = hardest_positive
+
+    def pairs(self, distance: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.hardest_positive:
+            return super().pairs(distance, positives)
+        anchor = positives.any(dim=1).nonzero(as_tuple=True)[0]
+        return anchor, distance.masked_fill(~positives, -math.inf)[anchor].argmax(dim=1)
+
+    def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        del dim
+        return distance.masked_fill(~negatives, math.inf).argmin(dim=1), torch.ones_like(far, dtype=torch.bool)
+
+
+class SemihardMiner(PairMiner):
+    """Negatives farther than the positive, but not by more than the margin m: D_ap < D_an < D_ap + m, the band.
+
+    facenet: one of the band at random, no triplet where it is empty (arXiv 1503.03832, whose distances are squared);
+    wu: the nearest negative with D_an > D_ap, no upper end (as arXiv 1706.07567 describes it); roth: one of the band at
+    random, where it is empty any negative at random (arXiv 2002.08473's baseline); all: every triplet of the band.
+    `squared`: whether the band is measured on squared distances.
+    """
+
+    def __init__(self, *, variant: Variant = "facenet", m: float = 0.2, squared: bool = True, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        require(variant in get_args(Variant), f"variant must be one of {', '.join(get_args(Variant))}, not {variant!r}")
+        self.variant, self.m, self.squared = variant, m, squared
+
+    @torch.no_grad()
+    def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
+        if self.variant != "all":
+            return super().__call__(embeddings, labels)
+        check_batch(embeddings, labels, None, None)
+        with full_precision(embeddings):
+            distance = distances(unit(upcast(embeddings)))
+        anchor, positive, negative = all_triplets(labels)
+        within = self.band(distance[anchor, positive], distance[anchor, negative])
+        return Triplets(anchor[within], positive[within], negative[within])
+
+    def band(self, far: Tensor, near: Tensor) -> Tensor:
+        power = 2 if self.squared else 1
+        gap = near**power - far**power
+        return (gap > 0) & (gap < self.m)
+
+    def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        del dim
+        if self.variant == "wu":
+            beyond = negatives & (distance > far[:, None])
+            return distance.masked_fill(~beyond, math.inf).argmin(dim=1), beyond.any(dim=1)
+        band = negatives & self.band(far[:, None], distance)
+        found = band.any(dim=1)
+        choice = self.draw(evenly(torch.where(found[:, None], band, negatives)))
+        return choice, found | (self.variant == "roth")
+
+
+class DistanceWeightedMiner(PairMiner):
+    """A negative with probability ∝ min(λ, 1/q(D_an)), q the density of random distances (arXiv 1706.07567).
+
+    λ is realised by `cutoff` = 0.5: nearer negatives weigh as those there. Negatives at `nonzero_loss_cutoff` = 1.4
+    (the margin loss's alpha + β0) and beyond, which would cost nothing, are not drawn; an anchor with none nearer draws
+    any of its negatives evenly (`fallback` = uniform) or none (skip). Both numbers are those of the paper's released
+    code. Weights are per anchor and never leave log space, so it holds in 512 dimensions, where they span 370 e-folds.
+    """
+
+    def __init__(
+        self,
+        *,
+        cutoff: float = 0.5,
+        nonzero_loss_cutoff: float = 1.4,
+        fallback: Fallback = "uniform",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(seed=seed)
+        require(0 < cutoff < nonzero_loss_cutoff <= 2, "expected 0 < cutoff < nonzero_loss_cutoff ≤ 2")
+        require(fallback in get_args(Fallback), f"fallback must be uniform or skip, not {fallback!r}")
+        self.cutoff, self.nonzero_loss_cutoff, self.fallback = cutoff, nonzero_loss_cutoff, fallback
+
+    def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        del far
+        log_weights, found = self.log_weights(distance, negatives, dim)
+        return self.draw(log_weights), found | (self.fallback == "uniform")
+
+    def log_weights(self, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+        """(P, B) unnormalised log probabilities, and (P,) whether a negative was near enough."""
+        near = negatives & (distance < self.nonzero_loss_cutoff)
+        found = near.any(dim=1)
+        weights = log_inverse_density(distance, dim, self.cutoff).masked_fill(~near, -math.inf)
+        return torch.where(found[:, None], weights, evenly(negatives)), found
+
+
+MINERS: dict[str, type[PairMiner]] = {
+    "random": RandomMiner,
+    "hard": HardMiner,
+    "semihard": SemihardMiner,
+    "distance_weighted": DistanceWeightedMiner,
+}
+
+
+def names() -> list[str]:
+    return list(MINERS)
+
+
+def build(name: str, **hyper: object) -> Miner:
+    """The miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right one."""
+    check_choice("miner", name, names())
+    kind = MINERS[name]
+    check_hyper(name, kind, hyper)
+    return kind(**hyper)  # type: ignore[arg-type]  # checked by name above, by value in the constructor

@@ -1,0 +1,227 @@
+"""Batch samplers: which crops make up each step.
+
+All three are for `DataLoader(batch_sampler=…)`: they yield lists of positions in the data set. A batch is drawn for all
+processes together, from (seed, epoch, number of the batch) alone, and each rank takes its slice: every rank agrees
+without talking, a run means the same on any number of ranks, and resuming needs no replay. `state_dict()` is
+{"epoch", "cursor", "seed"}; loader workers fetch ahead of training, so set `cursor` to the number of batches trained
+in this epoch before saving.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from app.errors import InvalidInput
+
+
+class SamplerError(InvalidInput, ValueError):
+    """A sampler was asked for what the data or the ranks cannot give."""
+
+    code = "invalid_sampler"
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise SamplerError(message)
+
+
+class People:
+    """Which positions show whom: `labels` (N,) integers, any values."""
+
+    def __init__(self, labels: Sequence[int] | NDArray[np.integer], *, at_least: int = 1) -> None:
+        values = np.asarray(labels)
+        require(values.ndim == 1 and len(values) > 0, "labels must be a non-empty list of integers")
+        require(np.issubdtype(values.dtype, np.integer), f"labels must be integers, not {values.dtype}")
+        order = np.argsort(values, kind="stable")
+        starts = np.flatnonzero(np.diff(values[order], prepend=values[order[0]] - 1))
+        counts = np.diff(starts, append=len(values))
+        kept = counts >= at_least
+        self.order = order
+        self.starts, self.counts = starts[kept], counts[kept]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def images(self, person: int) -> NDArray[np.intp]:
+        start = self.starts[person]
+        return self.order[start : start + self.counts[person]]
+
+
+class BatchSampler(Sampler[list[int]]):
+    """Batches of `batch_size` over all ranks, of which rank `rank` of `world_size` yields its slice."""
+
+    def __init__(self, batch_size: int, *, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+        require(batch_size >= 1, f"batch_size must be at least 1, not {batch_size}")
+        require(0 <= rank < world_size, f"rank {rank} is not one of {world_size}")
+        require(batch_size % world_size == 0, f"a batch of {batch_size} does not divide over {world_size} ranks")
+        require(seed >= 0, f"seed must not be negative, got {seed}")
+        self.batch_size, self.seed = batch_size, seed
+        self.rank, self.world_size = rank, world_size
+        self.epoch, self.cursor = 0, 0
+        self._shuffled: tuple[int, NDArray[np.intp]] | None = None
+
+    def batch(self, index: int) -> NDArray[np.intp]:
+        """(batch_size,) positions of this epoch's batch number `index`, over all ranks."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch, also where one is resumed."""
+        raise NotImplementedError
+
+    def rng(self, *key: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.epoch, *key])
+
+    def order(self, size: int) -> NDArray[np.intp]:
+        """This epoch's permutation of 0…size−1."""
+        if self._shuffled is None or self._shuffled[0] != self.epoch:
+            self._shuffled = self.epoch, self.rng().permutation(size)
+        return self._shuffled[1]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        share = self.batch_size // self.world_size
+        while self.cursor < len(self):
+            batch = self.batch(self.cursor)
+            self.cursor += 1
+            yield [int(position) for position in batch[self.rank * share : (self.rank + 1) * share]]
+        self.cursor = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another epoch starts at its first batch; the one already under way goes on."""
+        if epoch != self.epoch:
+            self.epoch, self.cursor = epoch, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "cursor": self.cursor, "seed": self.seed}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.epoch, self.cursor, self.seed = state["epoch"], state["cursor"], state["seed"]
+        self._shuffled = None
+
+
+class PKSampler(BatchSampler):
+    """P people × K of their images in a batch; every person at least once an epoch.
+
+    A batch lists one person's K images after another's. People with fewer than K images repeat some (`replace`), or are
+    left out. The last batch of an epoch is filled up with people of its beginning.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | NDArray[np.integer],
+        *,
+        people: int,
+        images: int,
+        replace: bool = True,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        require(people >= 1 and images >= 1, f"expected at least 1 person and 1 image, got {people} and {images}")
+        super().__init__(people * images, seed=seed, rank=rank, world_size=world_size)
+        self.people, self.images = people, images
+        self.known = People(labels, at_least=1 if replace else images)
+        require(len(self.known) >= people, f"{people} people a batch, but only {len(self.known)} can be drawn")
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.known) / self.people)
+
+    def batch(self, index: int) -> NDArray[np.intp]:
+        chosen = np.take(
+            self.order(len(self.known)), range(index * self.people, (index + 1) * self.people), mode="wrap"
+        )
+        rng = self.rng(index)
+        return np.concatenate([self._draw(rng, self.known.images(person)) for person in chosen])
+
+    def _draw(self, rng: np.random.Generator, images: NDArray[np.intp]) -> NDArray[np.intp]:
+        """K images, each once before any twice."""
+        whole, rest = divmod(self.images, len(images))
+        return np.concatenate([images] * whole + [rng.choice(images, rest, replace=False)])
+
+
+class BalancedSampler(BatchSampler):
+    """Each place in a batch goes to a person drawn evenly, then to one of that person's images, drawn evenly.
+
+    An epoch is as many draws as there are images, rounded up to whole batches.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | NDArray[np.integer],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        super().__init__(batch_size, seed=seed, rank=rank, world_size=world_size)
+        self.known = People(labels)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.known.order) / self.batch_size)
+
+    def batch(self, index: int) -> NDArray[np.intp]:
+        rng = self.rng(index)
+        person = rng.integers(len(self.known), size=self.batch_size)
+        which = rng.integers(self.known.counts[person])
+        chosen: NDArray[np.intp] = self.known.order[self.known.starts[person] + which]
+        return chosen
+
+
+class PlainSampler(BatchSampler):
+    """Every image once an epoch, shuffled; the last batch is filled up from the first, or left out (`drop_last`)."""
+
+    def __init__(
+        self,
+        labels: Sequence[int] | NDArray[np.integer],
+        *,
+        batch_size: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        super().__init__(batch_size, seed=seed, rank=rank, world_size=world_size)
+        require(len(labels) > 0, "there are no images")
+        self.size, self.shuffle, self.drop_last = len(labels), shuffle, drop_last
+        require(len(self) > 0, f"{self.size} images do not fill a batch of {batch_size}")
+
+    def __len__(self) -> int:
+        return self.size // self.batch_size if self.drop_last else math.ceil(self.size / self.batch_size)
+
+    def batch(self, index: int) -> NDArray[np.intp]:
+        order = self.order(self.size) if self.shuffle else np.arange(self.size)
+        return np.take(order, range(index * self.batch_size, (index + 1) * self.batch_size), mode="wrap")
+
+
+def names() -> list[str]:
+    return ["plain", "balanced", "pk"]
+
+
+def build(
+    name: str,
+    labels: Sequence[int] | NDArray[np.integer],
+    *,
+    batch_size: int,
+    images: int = 4,
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+) -> BatchSampler:
+    """The sampler of that name. `batch_size` is over all ranks; `pk` takes batch_size / images people in each."""
+    if name == "pk":
+        require(batch_size % images == 0, f"a batch of {batch_size} does not divide into {images} images a person")
+        people = batch_size // images
+        return PKSampler(labels, people=people, images=images, seed=seed, rank=rank, world_size=world_size)
+    if name == "balanced":
+        return BalancedSampler(labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+    if name == "plain":
+        return PlainSampler(labels, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+    near = difflib.get_close_matches(name, names(), n=1, cutoff=0)[0]
+    raise SamplerError(f"no sampler {name!r}; did you mean {near!r}? There are: {', '.join(names())}")
