@@ -37,7 +37,8 @@ class Batcher(Generic[T, R]):
     """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
 
     ``fn`` answers one result per item, in order. ``max_wait_s`` is how long an item may wait for others to fill its
-    batch: with 0, an idle worker takes what is there at once, and batches form only while all are busy.
+    batch: with 0, an idle worker takes what is there at once, and batches form only while all are busy. Idle workers
+    share what is there evenly.
     ``queue_limit`` bounds the items that wait (those being worked on not counted).
     """
 
@@ -57,6 +58,7 @@ class Batcher(Generic[T, R]):
         self._queue: deque[_Waiting[T, R]] = deque()
         self._changed = threading.Condition()
         self._closed = False
+        self._idle = 0
         self._seconds_per_item = 0.0
         self._workers = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
@@ -152,12 +154,16 @@ class Batcher(Generic[T, R]):
         """Up to ``max_batch`` items that are still wanted; None when closed and empty."""
         with self._changed:
             while not self._queue and not self._closed:
+                self._idle += 1
                 self._changed.wait()
+                self._idle -= 1
             self._wait_for_company()
             if not self._queue:
                 return None if self._closed else []
+            fair_share = -(-len(self._queue) // (self._idle + 1))  # rounded up; idle workers take theirs
+            size = min(self._max_batch, fair_share)
             batch: list[_Waiting[T, R]] = []
-            while self._queue and len(batch) < self._max_batch:
+            while self._queue and len(batch) < size:
                 each = self._queue.popleft()
                 if each.future.set_running_or_notify_cancel():
                     batch.append(each)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Target: TypeAlias = Literal["cpu", "cuda"]
 
-STEPS_VERSION = 1
+STEPS_VERSION = 2
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
 """What the prepared graph must keep to the file as it came, on every crop."""
@@ -104,6 +104,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target) -> ModelProto:
         graph.unit_output(model)
     if target == "cpu":
         graph.split_prelu(model)
+        graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
 
