@@ -50,12 +50,17 @@ SURE_WIDTH: Final = 40
 width at 20 pixels to 2.7 % at 40); narrower sights are looked at closer."""
 LARGEST_WIDTH: Final = 280
 """Up to this width they stay good; at 400 scores begin to fall, at 512 a twentieth is lost."""
+HUGE_WIDTH: Final = 360
+"""Beyond it parts of a face begin to look like faces."""
 COARSEST_SIDE: Final = 192
 """Longer side of the coarsest level: a face that fills the photo, or is cut by its edge, is found at 96 to 320."""
 COARSER: Final = 8
 """Most that one level may be coarser than the one before: what is 280 wide in one is 35 in the next."""
 CHEAP_AREA: Final = 640 * 480
 """Pixels up to which the photo is looked at in full, so that most faces need no closer look."""
+
+SEAM: Final = 2
+"""Pixels from a piece's inner edge within which a sight counts as cut by it."""
 
 TILE: Final = 128
 """Side of the square in which one hint is looked at closer."""
@@ -112,6 +117,8 @@ class Detector:
         small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
         # What is small in a coarser level was seen better in the one before.
         large = [sights[~small], *(_wide(self._look(bgr, level)) for level in coarser)]
+        # And what is huge in a finer one is seen better in the next.
+        large[:-1] = [seen[seen[:, _SEEN_WIDTH] <= HUGE_WIDTH] for seen in large[:-1]]
         clear = self._clear(np.concatenate(large))
         hints = merge(sights[small & ~_same_as_any(sights, clear)])[:MAX_FACES]
         faces = merge(np.concatenate([clear, self._clear(self._look_closer(bgr, hints))]))
@@ -125,8 +132,9 @@ class Detector:
         image = _resized(bgr, level)
         found = []
         for left, top, right, bottom in pieces(level.width, level.height):
-            sights = self._run(image[top:bottom, left:right])
-            found.append(_moved(sights, 1.0, left, top))
+            sights = _moved(self._run(image[top:bottom, left:right]), 1.0, left, top)
+            inner = (left > 0, top > 0, right < level.width, bottom < level.height)
+            found.append(sights[~_cut(sights, (left, top, right, bottom), inner)])
         return _to_photo(np.concatenate(found), bgr.shape[1] / level.width, bgr.shape[0] / level.height)
 
     def _look_closer(self, bgr: Pixels, hints: _Sights) -> _Sights:
@@ -240,6 +248,13 @@ def _wide(sights: _Sights) -> _Sights:
 def _rows(answer: object) -> object:
     """FaceDetectorYN answers None in place of no rows, which OpenCV's type stubs do not know."""
     return () if answer is None else answer
+
+
+def _cut(sights: _Sights, piece: tuple[int, int, int, int], inner: tuple[bool, bool, bool, bool]) -> NDArray[np.bool_]:
+    """Which sights reach an inner edge of their piece: the neighbouring piece, or the next level, sees them whole."""
+    edges = np.column_stack([sights[:, :2], -(sights[:, :2] + sights[:, 2:4])])
+    limits = np.array([piece[0], piece[1], -piece[2], -piece[3]])
+    return np.asarray(((edges <= limits + SEAM) & inner).any(axis=1))
 
 
 def _areas(sights: _Sights) -> NDArray[np.float64]:

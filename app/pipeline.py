@@ -1,0 +1,216 @@
+"""From a photo's bytes to its faces: the only place that puts the stages together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from app.errors import NoFace
+from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform
+from app.face.detect import Detector
+from app.face.embed import Embedder
+from app.face.image import REDUCTIONS, Decoded, Header, Limits, decode
+from app.face.quality import assess
+from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
+
+SECOND_LOOK = (90, 180, 270)
+"""Clockwise degrees by which a photo is turned when nothing sure was found in it."""
+SURE_SCORE = 0.9
+"""From this score on, a face is upright. YuNet sees upright faces in turned ones too, with made-up landmarks: of 300
+photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when upright (52 of all 4,992), and in 99 %
+when turned."""
+SURER_BY = 0.02
+"""A turned photo's best score must be higher by this much. With both, 99.8 % of the 1,200 are turned right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The face that a photo of several is about."""
+
+    index: int
+    """Of the face in ``Photo.faces``."""
+    why: str
+    """In words, for people."""
+    runner_up: float
+    """The next face's prominence as a share of the chosen one's: 0 without another, up to 1. Of the 1,119 photos of
+    LFW View 1 with several faces, half have less than 0.09, 41 more than 0.3 and 4 more than 0.5."""
+
+
+class Pipeline:
+    """Decode, detect, align, grade and embed; may be used from any number of threads."""
+
+    def __init__(self, detector: Detector, limits: Limits) -> None:
+        self._detector = detector
+        self._limits = limits
+
+    def detect(self, image: bytes) -> Photo:
+        """Every face in a photo with its aligned crop and its quality, highest detector score first.
+
+        A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
+        ImageTooLarge and ImageTooSmall.
+        """
+        stages: dict[str, float] = {}
+        with _timed(stages, "decode"):
+            decoded = decode(image, self._limits, reduction=self._reduction)
+        with _timed(stages, "detect"):
+            found, turned = self._find(decoded)
+        if decoded.scale > 1 and any(_enlarged(detection) for detection in found):
+            # The crop of a small face needs all the pixels there are.
+            with _timed(stages, "decode"):
+                whole = decode(image, self._limits)
+            found = [_scaled(detection, decoded) for detection in found]
+            decoded = whole
+        with _timed(stages, "align"):
+            crops = [align(decoded.pixels, detection.landmarks) for detection in found]
+        with _timed(stages, "quality"):
+            originals = [_scaled(detection, decoded) for detection in found]
+            faces = tuple(
+                Face(detection, assess(crop, detection, decoded.width, decoded.height), crop)
+                for detection, crop in zip(originals, crops, strict=True)
+            )
+        return Photo(decoded.width, decoded.height, faces, turned, stages)
+
+    def embed(self, image: bytes, embedder: Embedder) -> Photo:
+        """The same, with each face's template. Raises as `detect` does, and Overloaded."""
+        photo = self.detect(image)
+        if not photo.faces:
+            return photo
+        stages = dict(photo.stages)
+        with _timed(stages, "embed"):
+            templates, batch_size = embedder.embed([face.crop for face in photo.faces])
+        faces = tuple(replace(face, template=t) for face, t in zip(photo.faces, templates, strict=True))
+        return replace(photo, faces=faces, stages=stages, batch_size=batch_size)
+
+    def _reduction(self, header: Header) -> int:
+        """How much smaller the photo may be decoded so that the detector still sees all it looks for."""
+        finest = self._detector.finest_scale(header.width, header.height)
+        return next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
+
+    def _find(self, decoded: Decoded) -> tuple[list[Detection], int]:
+        """Faces in the decoded pixels' coordinates, and the clockwise turn in degrees that showed them."""
+        min_face = self._detector.min_face / decoded.scale
+        found = self._detector.detect(decoded.pixels, min_face=min_face)
+        best = _best_score(found)
+        if best >= SURE_SCORE:
+            return found, 0
+        # Turned the right way, what was seen looks about as large.
+        widest = max((detection.box.width for detection in found), default=0.0)
+        turn, score = self._best_turn(decoded.pixels, max(min_face, widest / 2))
+        if score <= best + SURER_BY:
+            return found, 0
+        height, width = decoded.pixels.shape[:2]
+        turned = self._detector.detect(turn_pixels(decoded.pixels, turn), min_face=min_face)
+        return [turn_back(detection, turn, width, height) for detection in turned], turn
+
+    def _best_turn(self, pixels: Pixels, min_face: float) -> tuple[int, float]:
+        """The turn that shows the surest face, and that face's score."""
+        scores = {
+            turn: _best_score(self._detector.detect(turn_pixels(pixels, turn), min_face=min_face))
+            for turn in SECOND_LOOK
+        }
+        turn = max(scores, key=lambda turn: scores[turn])
+        return turn, scores[turn]
+
+
+def choose_face(photo: Photo) -> Choice:
+    """The face that a photo is about: the most prominent one. Raises NoFace without any.
+
+    Prominence = area × (1 − d / D)², with the distance d of the box's centre from the photo's, and half the photo's
+    diagonal D. In LFW View 1, where the person a photo is named after is the one in the middle, 1,118 of 1,119 photos
+    with several faces are answered so (by area alone: 1,094).
+    """
+    if not photo.faces:
+        raise NoFace("No face was found in the image.")
+    prominences = [prominence(face.detection.box, photo.width, photo.height) for face in photo.faces]
+    first, *others = sorted(range(len(prominences)), key=lambda i: -prominences[i])
+    if not others:
+        return Choice(first, "the only face", 0.0)
+    share = prominences[others[0]] / prominences[first] if prominences[first] > 0 else 1.0
+    boxes = [face.detection.box for face in photo.faces]
+    return Choice(first, _why(boxes, first, photo.width, photo.height), share)
+
+
+def prominence(box: Box, width: int, height: int) -> float:
+    """How much a photo of ``width`` × ``height`` is about the face in this box; only ratios within a photo matter."""
+    half_diagonal = math.hypot(width, height) / 2
+    closeness = max(0.0, 1 - _off_centre(box, width, height) / half_diagonal)
+    return box.area * closeness**2
+
+
+def _why(boxes: list[Box], chosen: int, width: int, height: int) -> str:
+    largest = max(range(len(boxes)), key=lambda i: boxes[i].area) == chosen
+    nearest = min(range(len(boxes)), key=lambda i: _off_centre(boxes[i], width, height)) == chosen
+    among = f"of {len(boxes)} faces"
+    if largest and nearest:
+        return f"the largest {among} and the nearest to the centre"
+    if largest:
+        return f"the largest {among}, near enough to the centre"
+    if nearest:
+        return f"the nearest to the centre {among}, large enough"
+    return f"large and near the centre at once, {among}"
+
+
+def _off_centre(box: Box, width: int, height: int) -> float:
+    return math.hypot(box.x + box.width / 2 - (width - 1) / 2, box.y + box.height / 2 - (height - 1) / 2)
+
+
+def _best_score(found: list[Detection]) -> float:
+    return max((detection.score for detection in found), default=0.0)
+
+
+def turn_pixels(pixels: Pixels, degrees: int) -> Pixels:
+    """Turned clockwise by a multiple of 90 degrees."""
+    return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
+
+
+def turn_back(detection: Detection, degrees: int, width: int, height: int) -> Detection:
+    """A face found in a photo of ``width`` × ``height`` that was turned by `turn_pixels`, where it is in the photo.
+
+    The landmarks stay the person's own: in a photo that lies on its side, the eyes stand above each other.
+    """
+    box = detection.box
+    corners = np.array([[box.x, box.y], [box.x + box.width, box.y + box.height]])
+    (left, top), (right, bottom) = np.sort(_points_back(corners, degrees, width, height), axis=0)
+    landmarks = _points_back(detection.landmarks, degrees, width, height).astype(np.float32)
+    return Detection(Box(float(left), float(top), float(right - left), float(bottom - top)), landmarks, detection.score)
+
+
+def _points_back(points: Landmarks, degrees: int, width: int, height: int) -> Landmarks:
+    """(N, 2) x, y from the turned photo to the one of ``width`` × ``height``."""
+    x, y = points[:, 0], points[:, 1]
+    if degrees == 90:
+        return np.stack([y, height - 1 - x], axis=1)
+    if degrees == 180:
+        return np.stack([width - 1 - x, height - 1 - y], axis=1)
+    return np.stack([width - 1 - y, x], axis=1)
+
+
+def _enlarged(detection: Detection) -> bool:
+    """Whether the crop would have more pixels than the face it is taken from."""
+    return scale_of(similarity_transform(detection.landmarks, CANONICAL_LANDMARKS)) > 1
+
+
+def _scaled(detection: Detection, decoded: Decoded) -> Detection:
+    """From the decoded pixels' coordinates to the original's."""
+    if decoded.scale == 1:
+        return detection
+    scale, shift = decoded.scale, np.array([decoded.left, decoded.top], np.float32)
+    box = detection.box
+    x, y = (np.array([box.x, box.y]) + 0.5) * scale - 0.5 + shift
+    landmarks = (detection.landmarks + np.float32(0.5)) * np.float32(scale) - np.float32(0.5) + shift
+    return Detection(Box(float(x), float(y), box.width * scale, box.height * scale), landmarks, detection.score)
+
+
+@contextmanager
+def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
+    """Add the milliseconds that the block takes to a stage's."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        stages[name] = stages.get(name, 0.0) + (time.perf_counter() - start) * 1000
