@@ -71,13 +71,9 @@ class Settings(BaseSettings):
         le=1024,
         description="Requests worked on at once; by default one a core, at least four.",
     )
-    model_threads: int = Field(
-        default_factory=lambda: os.cpu_count() or 1,
-        ge=1,
-        le=1024,
-        description="Threads one run of the embedder uses on the CPU; by default one a core.",
+    max_batch: int | None = Field(
+        default=None, ge=1, le=1024, description="Most faces embedded in one batch; by default 1 on a CPU, 64 on a GPU."
     )
-    max_batch: int = Field(default=32, ge=1, le=1024, description="Most faces embedded in one batch.")
     queue_limit: int = Field(
         default=64, ge=1, description="Requests held at once, waiting ones included; more are answered with 429."
     )

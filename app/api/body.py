@@ -49,6 +49,8 @@ class BodyLimits:
     request_bytes: int
     images: int
     seconds: float
+    json_bytes: int
+    """Of a body without images."""
 
     def body_bytes(self, images: int) -> int:
         """The longest body that ``images`` images can need: base64 makes four bytes of three."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.api.schemas import ErrorAnswer, Problem
-from app.errors import LikenessError, Overloaded
+from app.errors import LikenessError, Overloaded, Unusable
 
 RETRY_AFTER_S = 1.0
 """What a client is told to wait when the error does not say."""
@@ -52,24 +52,28 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(422, "invalid_id", "The id is empty, too long, `.` or `..`, or holds control characters."),
     Kind(422, "invalid_name", "The name is empty, too long, or holds control characters."),
+    Kind(422, "invalid_search", "The text to search for is too long, or holds control characters."),
     Kind(422, "invalid_cursor", "The cursor is none that this list gave."),
     Kind(422, "invalid_metadata", "The metadata is no JSON object, or larger or nested deeper than is taken."),
     Kind(422, "invalid_base64", "The image is not base64."),
     Kind(422, "missing_image", "An image is missing; `details.expected` names the fields."),
     Kind(422, "too_many_images", "More images than the route takes."),
     Kind(422, "empty_image", "The image has no bytes."),
+    Kind(422, "image_too_small", "The image has too few pixels for any face."),
     Kind(422, "invalid_image", "The image is damaged or cut short."),
     Kind(422, "no_face", "No face was found in the image (`details.image` or `details.rejected` says which)."),
     Kind(422, "ambiguous_face", "Several faces, none of them clearly the photo's subject."),
     Kind(422, "low_quality", "The face is too poor to enroll; `details.rejected` has the reasons."),
     Kind(422, "nothing_enrolled", "No image could be taken, for different reasons; `details.rejected` lists them."),
     Kind(422, "operating_point_unavailable", "The error rate was never measured; `details` has the measured range."),
-    Kind(422, "not_calibrated", "The model package has no operating points, so nothing can be decided with it."),
     Kind(422, "package_not_loaded", "The model package asked for is not the one that runs."),
     Kind(429, "overloaded", "Too many requests at once; try again after `Retry-After` seconds."),
     Kind(500, "internal_error", "The server's fault; the log has it under the request id."),
     Kind(503, "not_ready", "The server is starting or stopping."),
     Kind(503, "request_timeout", "The work took longer than a request may."),
+    Kind(503, "shutting_down", "The server is stopping."),
+    Kind(503, "database_busy", "The database is locked by others; try again after `Retry-After` seconds."),
+    Kind(503, "database_unavailable", "The database can't be reached at the moment."),
     Kind(503, "unusable", "The installation is at fault (a model, a device)."),
 )
 BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}
@@ -86,7 +90,7 @@ class ProblemAnswer:
 
 def answer_problem(error: LikenessError, request_id: str) -> ProblemAnswer:
     """The HTTP answer of an error of ours; a code that the table lacks is a fault of the server's (500)."""
-    kind = BY_CODE.get(error.code, BY_CODE["internal_error"])
+    kind = BY_CODE.get(error.code) or BY_CODE["unusable" if isinstance(error, Unusable) else "internal_error"]
     headers = {}
     if isinstance(error, Overloaded) or kind.status == 429:
         headers["retry-after"] = str(math.ceil(_seconds(error.details.get("retry_after"))))

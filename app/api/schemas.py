@@ -346,6 +346,7 @@ class GalleryCheck(Wire):
     faces: int = Field(description="Faces in the database, which is the truth.")
     indexed: int = Field(description="Faces in the index.")
     problems: list[str] = Field(description="What disagrees; empty when all is well.")
+    examples: list[str] = Field(description="Ids of some faces that are missing or different.")
 
 
 class Subject(Wire):
@@ -394,7 +395,7 @@ class RejectedImage(Wire):
 
 class EnrollAnswer(Wire):
     subject: str
-    created: bool = Field(description="Whether this call made the subject.")
+    created: bool = Field(description="Whether the subject was new.")
     enrolled: list[EnrolledFace]
     rejected: list[RejectedImage]
     model: str
@@ -445,7 +446,7 @@ class Model(Wire):
     dimension: int | None = Field(description="Length of its templates; null for detectors.")
     calibrations: list[Calibration]
     device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
-    providers: list[str] = Field(description="The execution providers its session really uses.")
+    providers: list[str] = Field(description="What computes it: ONNX Runtime's execution providers, or OpenCV.")
     provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
 
 

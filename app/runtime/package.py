@@ -12,7 +12,7 @@ import importlib.util
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
@@ -285,6 +285,22 @@ def find_packages(models_dir: Path) -> dict[str, Package]:
             raise Unusable(message, code="package_duplicate", package=package.id)
         found[package.id] = package
     return found
+
+
+def select(packages: Mapping[str, Package], name: str) -> Package:
+    """The package called ``name`` ("sface", if only one version of it is there) or ``name@version``.
+
+    Raises Unusable: package_unknown, package_ambiguous.
+    """
+    found = [package for package in packages.values() if name in {package.id, package.manifest.name}]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        message = f"There is no model package {name!r}; there are {', '.join(sorted(packages)) or 'none'}."
+        raise Unusable(message, code="package_unknown", package=name, known=sorted(packages))
+    versions = sorted(package.id for package in found)
+    message = f"{name!r} may be {' or '.join(versions)}: name one of them."
+    raise Unusable(message, code="package_ambiguous", package=name, known=versions)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:

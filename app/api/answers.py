@@ -1,0 +1,231 @@
+"""From what operations and galleries give to what goes over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from app import operations, types
+from app.api import schemas
+from app.gallery import records
+from app.runtime.package import Package
+
+
+def box(value: types.Box) -> schemas.Box:
+    return schemas.Box(x=value.x, y=value.y, width=value.width, height=value.height)
+
+
+def quality(value: types.Quality) -> schemas.Quality:
+    return schemas.Quality(score=value.score, reasons=[reason.value for reason in value.reasons])
+
+
+def image(photo: types.Photo) -> schemas.ImageSize:
+    return schemas.ImageSize.model_validate({"width": photo.width, "height": photo.height, "rotated": photo.rotated})
+
+
+def detected(face: types.Face) -> schemas.DetectedFace:
+    found = face.detection
+    return schemas.DetectedFace(
+        box=box(found.box),
+        landmarks=[(float(x), float(y)) for x, y in found.landmarks],
+        score=found.score,
+        quality=quality(face.quality),
+    )
+
+
+def detect(photo: types.Photo, *, explain: bool) -> schemas.DetectAnswer:
+    return schemas.DetectAnswer(
+        image=image(photo),
+        faces=[detected(face) for face in photo.faces],
+        explain=explained([photo]) if explain else None,
+    )
+
+
+def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnswer:
+    return schemas.EmbedAnswer(
+        image=image(photo),
+        faces=[
+            schemas.EmbeddedFace(**dict(detected(face)), embedding=face.template.vector.tolist())
+            for face in photo.faces
+            if face.template is not None
+        ],
+        model=model,
+        explain=explained([photo]) if explain else None,
+    )
+
+
+def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
+    return schemas.ChosenFace(**dict(detected(chosen.face)), image=image(chosen.photo), faces=len(chosen.photo.faces))
+
+
+def verify(found: operations.Verified, fmr_asked: float | None, model: str, *, explain: bool) -> schemas.VerifyAnswer:
+    both = [found.first, found.second]
+    return schemas.VerifyAnswer(
+        match=found.match,
+        score=found.score,
+        threshold=found.point.threshold,
+        fmr=found.point.fmr,
+        fmr_asked=fmr_asked,
+        face1=chosen_face(found.first),
+        face2=chosen_face(found.second),
+        model=model,
+        explain=explained([one.photo for one in both], both) if explain else None,
+    )
+
+
+def verify_subject(
+    found: operations.SubjectVerified, fmr_asked: float | None, model: str, *, explain: bool
+) -> schemas.SubjectVerifyAnswer:
+    chosen = found.chosen
+    return schemas.SubjectVerifyAnswer(
+        match=found.match,
+        subject=found.candidate.subject,
+        name=found.candidate.name,
+        score=found.candidate.score,
+        template_score=found.candidate.template_score,
+        face_id=found.candidate.face_id,
+        threshold=found.point.threshold,
+        fmr=found.point.fmr,
+        fmr_asked=fmr_asked,
+        face=chosen_face(chosen),
+        model=model,
+        explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
+    )
+
+
+def identify(found: operations.Identification, asked: schemas.IdentifyParams, model: str) -> schemas.IdentifyAnswer:
+    nearest = [face.nearest_other for face in found.faces]
+    return schemas.IdentifyAnswer(
+        image=image(found.photo),
+        faces=[_identified(face, found.point) for face in found.faces],
+        fmr=found.point.fmr,
+        fpir=found.point.fpir,
+        fmr_asked=asked.fmr,
+        fpir_asked=asked.fpir,
+        subjects=found.subjects,
+        model=model,
+        explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
+    )
+
+
+def _identified(face: operations.Identified, point: operations.IdentifyPoint) -> schemas.IdentifiedFace:
+    return schemas.IdentifiedFace(
+        **dict(detected(face.face)),
+        decision=face.decision,
+        candidates=[
+            schemas.Candidate(
+                subject=candidate.subject,
+                name=candidate.name,
+                score=candidate.score,
+                template_score=candidate.template_score,
+                face_id=candidate.face_id,
+            )
+            for candidate in face.candidates
+        ],
+        margin=face.margin,
+        threshold=point.threshold,
+        threshold_uncertain=point.uncertain,
+    )
+
+
+def enroll(found: operations.Enrollment, model: str, *, explain: bool) -> schemas.EnrollAnswer:
+    photos = [one.photo for one in found.chosen]
+    return schemas.EnrollAnswer(
+        subject=found.subject,
+        created=found.created,
+        enrolled=[
+            schemas.EnrolledFace(index=index, face_id=row.face_id, quality=quality(row.quality), box=box(row.box))
+            for index, row in found.enrolled
+        ],
+        rejected=[
+            schemas.RejectedImage(index=one.index, code=one.error.code, reasons=one.reasons, message=one.error.message)
+            for one in found.rejected
+        ],
+        model=model,
+        explain=explained(photos, found.chosen, found.stages) if explain else None,
+    )
+
+
+def explained(
+    photos: Iterable[types.Photo],
+    chosen: Iterable[operations.Chosen] = (),
+    stages: Mapping[str, float] | None = None,
+    nearest: Iterable[records.Candidate | None] = (),
+) -> schemas.Explain:
+    """``stages``: milliseconds of what came after the photos; their own are added up."""
+    photos = list(photos)
+    total: dict[str, float] = {}
+    for part in (*(photo.stages for photo in photos), stages or {}):
+        for stage, spent in part.items():
+            total[stage] = total.get(stage, 0.0) + spent
+    return schemas.Explain(
+        stages={stage: round(spent, 3) for stage, spent in total.items()},
+        batch_size=max((photo.batch_size for photo in photos if photo.batch_size is not None), default=None),
+        chosen=[
+            schemas.Choice(
+                index=one.choice.index,
+                why=one.choice.why,
+                runner_up_share=one.choice.runner_up if len(one.photo.faces) > 1 else None,
+            )
+            for one in chosen
+        ],
+        nearest_other=[
+            None if one is None else schemas.NearestOther(subject=one.subject, name=one.name, score=one.score)
+            for one in nearest
+        ],
+    )
+
+
+def subject(found: records.Subject) -> schemas.Subject:
+    return schemas.Subject.model_validate(
+        {
+            "id": found.id,
+            "name": found.name,
+            "metadata": found.metadata,
+            "face_count": found.face_count,
+            "created_at": found.created_at,
+            "updated_at": found.updated_at,
+        }
+    )
+
+
+def stored_face(found: records.FaceRow, gallery: records.Gallery) -> schemas.StoredFace:
+    return schemas.StoredFace.model_validate(
+        {
+            "face_id": found.face_id,
+            "box": box(found.box),
+            "quality": quality(found.quality),
+            "model": found.package,
+            "has_crop": gallery.store == "crop",
+            "created_at": found.created_at,
+        }
+    )
+
+
+def model(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:
+    """``device``: where the package runs in this server; None where it doesn't."""
+    manifest = package.manifest
+    return schemas.Model(
+        id=package.id,
+        name=manifest.name,
+        version=manifest.version,
+        task=manifest.task,
+        title=manifest.title,
+        description=manifest.description,
+        loaded=device is not None,
+        source=manifest.source.kind,
+        sha256=manifest.sha256,
+        licence=schemas.Licence(
+            name=manifest.licence.name,
+            non_commercial=manifest.licence.non_commercial,
+            url=manifest.licence.url or None,
+        ),
+        dimension=manifest.dimension,
+        calibrations=[
+            schemas.Calibration.model_validate(calibration.model_dump(include=set(schemas.Calibration.model_fields)))
+            for calibration in manifest.calibrations
+        ],
+        device=device,
+        providers=list(providers),
+        provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),
+    )

@@ -1,0 +1,154 @@
+"""What every request passes, in this order: an id, the log, the key, room in the house; and errors on the way out."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from contextlib import AbstractContextManager, nullcontext
+from urllib.parse import unquote
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.api.auth import OPEN_PATHS, is_browser_path
+from app.api.body import invalid_request
+from app.api.logs import LOGGER
+from app.api.problems import answer_problem
+from app.api.service import Service, find_service
+from app.errors import InvalidInput, LikenessError, NotFound
+
+ID_HEADER = "x-request-id"
+CLIENT_GONE = 499
+"""What the log says, as nginx does, when the client left before its answer."""
+_SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_ERROR_STATUS = 500
+
+log = logging.getLogger(LOGGER)
+
+
+class Door:
+    """ASGI middleware around all routes.
+
+    It also makes routes match the path as it was sent, segment by segment: `%2F` within an id is not a separator.
+    Path parameters arrive percent-encoded therefore, and `app.api.paths` decodes them.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        scope["request_id"] = _request_id(Headers(scope=scope))
+        answer = _Answer(send, scope["request_id"])
+        start = time.perf_counter()
+        try:
+            await self._enter(scope, receive, answer)
+        finally:
+            _log_request(scope, answer.status, time.perf_counter() - start)
+
+    async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        try:
+            _keep_encoded(scope)
+            with _admitted(scope):
+                await self._app(scope, receive, answer)
+        except LikenessError as error:
+            await _problem(scope, error)(scope, receive, answer)
+        except ClientDisconnect:
+            answer.status = CLIENT_GONE
+        except Exception:
+            log.exception("internal error", extra={"fields": {"request_id": scope["request_id"]}})
+            if answer.status == CLIENT_GONE:
+                problem = LikenessError("something went wrong; the log has it under this request id")
+                await _problem(scope, problem)(scope, receive, answer)
+
+
+class _Answer:
+    """Sends on, remembering the status and adding the headers that every answer has."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status = CLIENT_GONE
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = MutableHeaders(scope=message)
+            headers[ID_HEADER] = self._request_id
+            headers["cache-control"] = "no-store"
+            headers["x-content-type-options"] = "nosniff"
+        await self._send(message)
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """The handler of errors that FastAPI or a route raises."""
+    if isinstance(error, RequestValidationError):
+        error = invalid_request([{**one} for one in error.errors()])
+    headers = {}
+    if isinstance(error, HTTPException):
+        headers = dict(error.headers or {})
+        error = _translated(error)
+    if not isinstance(error, LikenessError):
+        raise error
+    return _problem(request.scope, error, headers)
+
+
+def _translated(error: HTTPException) -> LikenessError:
+    if error.status_code == 404:
+        return NotFound("there is no such route")
+    if error.status_code == 405:
+        return InvalidInput("the route does not take this method", code="method_not_allowed")
+    return InvalidInput(str(error.detail))
+
+
+def _problem(scope: Scope, error: LikenessError, headers: dict[str, str] | None = None) -> Response:
+    answer = answer_problem(error, scope["request_id"])
+    if answer.status == 401 and is_browser_path(scope["path"]):
+        answer.headers["www-authenticate"] = 'Basic realm="Likeness"'
+    content = answer.body.model_dump_json()
+    return Response(content, answer.status, (headers or {}) | answer.headers, "application/json")
+
+
+def _keep_encoded(scope: Scope) -> None:
+    raw = scope.get("raw_path")
+    try:
+        path = raw.decode("ascii") if raw else scope["path"]
+        unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput("the path is not percent-encoded UTF-8", code="invalid_path") from None
+    scope["path"] = path
+
+
+def _admitted(scope: Scope) -> AbstractContextManager[None]:
+    if scope["path"] in OPEN_PATHS:
+        return nullcontext()
+    service: Service = find_service(scope["app"].state)
+    service.guard.check(Headers(scope=scope), scope["path"])
+    return service.workers.admit() if scope["path"].startswith("/v1/") else nullcontext()
+
+
+def _request_id(headers: Headers) -> str:
+    given = headers.get(ID_HEADER, "")
+    return given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Names the route's template, never the path: that may hold people's ids."""
+    fields = {
+        "method": scope["method"],
+        "route": getattr(scope.get("route"), "path", None),
+        "status": status,
+        "ms": round(seconds * 1000, 1),
+        "request_id": scope["request_id"],
+    }
+    level = logging.ERROR if status == _ERROR_STATUS else logging.INFO
+    log.log(level, "request", extra={"fields": fields})

@@ -1,0 +1,178 @@
+"""One example for every answer and request, for the OpenAPI page; a test holds each to its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PHOTO = "/9j/4AAQSkZJRgABAQAAAQABAAD..."
+"""The beginning of a JPEG in base64."""
+MODEL = "sface@1.0.0"
+FACE_ID = "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"
+TIME = "2026-01-31T12:00:00Z"
+
+BOX = {"x": 177.4, "y": 68.2, "width": 92.1, "height": 121.7}
+QUALITY = {"score": 92.4, "reasons": []}
+LANDMARKS = [[204.1, 113.6], [244.9, 111.2], [227.8, 137.5], [209.3, 158.8], [243.7, 156.9]]
+FACE = {"box": BOX, "landmarks": LANDMARKS, "score": 0.93, "quality": QUALITY}
+IMAGE = {"width": 512, "height": 512, "rotated": 0}
+CHOSEN = FACE | {"image": IMAGE, "faces": 1}
+CANDIDATE = {
+    "subject": "collins",
+    "name": "Eileen Collins",
+    "score": 0.871,
+    "template_score": 0.884,
+    "face_id": FACE_ID,
+}
+SUBJECT = {
+    "id": "collins",
+    "name": "Eileen Collins",
+    "metadata": {"team": "STS-114"},
+    "face_count": 1,
+    "created_at": TIME,
+    "updated_at": TIME,
+}
+GALLERY = {
+    "id": "staff",
+    "embedder": MODEL,
+    "store": "crop",
+    "metadata": {},
+    "subjects": 1,
+    "faces": 1,
+    "created_at": TIME,
+}
+STORED_FACE = {
+    "face_id": FACE_ID,
+    "box": BOX,
+    "quality": QUALITY,
+    "model": MODEL,
+    "has_crop": True,
+    "created_at": TIME,
+}
+
+ANSWERS: dict[str, dict[str, Any]] = {
+    "DetectAnswer": {"image": IMAGE, "faces": [FACE], "explain": None},
+    "EmbedAnswer": {
+        "image": IMAGE,
+        "faces": [FACE | {"embedding": [0.0132, -0.0871, 0.0456]}],
+        "model": MODEL,
+        "explain": None,
+    },
+    "VerifyAnswer": {
+        "match": True,
+        "score": 0.871,
+        "threshold": 0.412,
+        "fmr": 0.0001,
+        "fmr_asked": None,
+        "face1": CHOSEN,
+        "face2": CHOSEN,
+        "model": MODEL,
+        "explain": None,
+    },
+    "SubjectVerifyAnswer": {
+        "match": True,
+        "subject": "collins",
+        "name": "Eileen Collins",
+        "score": 0.871,
+        "template_score": 0.884,
+        "face_id": FACE_ID,
+        "threshold": 0.412,
+        "fmr": 0.0001,
+        "fmr_asked": 0.0001,
+        "face": CHOSEN,
+        "model": MODEL,
+        "explain": None,
+    },
+    "IdentifyAnswer": {
+        "image": IMAGE,
+        "faces": [
+            FACE
+            | {
+                "decision": "known",
+                "candidates": [CANDIDATE],
+                "margin": None,
+                "threshold": 0.446,
+                "threshold_uncertain": 0.371,
+            }
+        ],
+        "fmr": 0.00002,
+        "fpir": 0.01,
+        "fmr_asked": None,
+        "fpir_asked": 0.01,
+        "subjects": 500,
+        "model": MODEL,
+        "explain": None,
+    },
+    "Gallery": GALLERY,
+    "GalleryPage": {"galleries": [GALLERY], "next_cursor": None},
+    "GalleryCheck": {
+        "ok": True,
+        "subjects": 1,
+        "faces": 1,
+        "indexed": 1,
+        "problems": [],
+        "examples": [],
+    },
+    "Subject": SUBJECT,
+    "SubjectPage": {"subjects": [SUBJECT], "next_cursor": None},
+    "StoredFace": STORED_FACE,
+    "FacePage": {"faces": [STORED_FACE], "next_cursor": None},
+    "EnrollAnswer": {
+        "subject": "collins",
+        "created": True,
+        "enrolled": [{"index": 0, "face_id": FACE_ID, "quality": QUALITY, "box": BOX}],
+        "rejected": [
+            {
+                "index": 1,
+                "code": "low_quality",
+                "reasons": ["small_face", "low_sharpness"],
+                "message": "quality 21, 35 is the least that `medium` takes",
+            }
+        ],
+        "model": MODEL,
+        "explain": None,
+    },
+    "ModelList": {
+        "models": [
+            {
+                "id": MODEL,
+                "name": "sface",
+                "version": "1.0.0",
+                "task": "embed",
+                "title": "SFace",
+                "description": "128-d face templates.",
+                "loaded": True,
+                "source": "carrier",
+                "sha256": "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee",
+                "licence": {"name": "Apache-2.0", "non_commercial": False, "url": None},
+                "dimension": 128,
+                "calibrations": [
+                    {
+                        "name": "lfw-view1",
+                        "measured_on": "LFW View 1",
+                        "comparisons": 12000000,
+                        "mated": 60000,
+                        "default": True,
+                        "points": [{"fmr": 0.0001, "threshold": 0.412}],
+                    }
+                ],
+                "device": "cpu",
+                "providers": ["CPUExecutionProvider"],
+                "provenance": {},
+            }
+        ]
+    },
+    "Version": {"name": "likeness", "version": "0.1.0"},
+    "Health": {"status": "ok"},
+}
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "DetectRequest": {"image": PHOTO},
+    "EmbedRequest": {"image": PHOTO},
+    "VerifyRequest": {"image1": PHOTO, "image2": PHOTO, "fmr": 0.0001},
+    "SubjectVerifyRequest": {"image": PHOTO, "fmr": 0.0001},
+    "IdentifyRequest": {"image": PHOTO, "limit": 5, "fpir": 0.01},
+    "EnrollRequest": {"images": [PHOTO, PHOTO], "quality": "medium"},
+    "GalleryCreate": {"id": "staff"},
+    "SubjectCreate": {"id": "collins", "name": "Eileen Collins", "metadata": {"team": "STS-114"}},
+    "SubjectPatch": {"name": "Eileen Marie Collins"},
+}

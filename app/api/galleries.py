@@ -1,0 +1,110 @@
+"""Galleries: sets of enrolled people."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from app.api import docs, schemas
+from app.api.paths import GalleryId
+from app.api.service import Service, ServiceDep
+from app.gallery.records import Gallery
+
+router = APIRouter(prefix="/v1/galleries", tags=["galleries"])
+
+GALLERY_CODES = ("gallery_not_found", "invalid_id")
+
+
+@router.get(
+    "",
+    summary="List galleries",
+    responses=docs.answer(schemas.GalleryPage) | docs.call_errors("invalid_cursor"),
+)
+async def list_galleries(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.GalleryPage:
+    """All galleries with their counts, in the order they were made, page by page."""
+
+    def read() -> schemas.GalleryPage:
+        page = service.galleries.galleries(query.cursor, query.limit)
+        return schemas.GalleryPage(
+            galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
+        )
+
+    return await service.run(read)
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a gallery",
+    responses=docs.answer(schemas.Gallery, 201)
+    | docs.call_errors(*docs.JSON_CODES, "invalid_id", "invalid_metadata", "gallery_exists", "package_not_loaded"),
+    openapi_extra=docs.request_body(schemas.GalleryCreate),
+)
+async def create_gallery(request: Request, service: ServiceDep) -> schemas.Gallery:
+    """Makes an empty gallery for templates of one model package, which stays the gallery's for good."""
+    asked = await service.read_json(request, schemas.GalleryCreate)
+
+    def make() -> schemas.Gallery:
+        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata)
+        return _answer(service, made)
+
+    return await service.run(make)
+
+
+@router.get(
+    "/{gallery}",
+    summary="Show a gallery",
+    responses=docs.answer(schemas.Gallery) | docs.call_errors(*GALLERY_CODES),
+)
+async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
+    """The gallery with the number of its subjects and faces."""
+    return await service.run(lambda: _answer(service, service.galleries.gallery(gallery)))
+
+
+@router.delete(
+    "/{gallery}",
+    status_code=204,
+    summary="Delete a gallery with everyone in it",
+    responses=docs.call_errors(*GALLERY_CODES),
+)
+async def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
+    """Removes the gallery, its subjects, their faces, stored crops and vectors. There is no way back."""
+    await service.run(lambda: service.galleries.delete_gallery(gallery))
+
+
+@router.get(
+    "/{gallery}/check",
+    summary="Check a gallery",
+    responses=docs.answer(schemas.GalleryCheck) | docs.call_errors(*GALLERY_CODES),
+)
+async def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
+    """Compares the database, which is the truth, with the search index: the same faces, and the same vectors?"""
+
+    def check() -> schemas.GalleryCheck:
+        report = service.galleries.check(gallery)
+        return schemas.GalleryCheck(
+            ok=report.ok,
+            subjects=report.subjects,
+            faces=report.faces,
+            indexed=report.indexed,
+            problems=list(report.problems),
+            examples=list(report.examples),
+        )
+
+    return await service.run(check)
+
+
+def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
+    counts = service.galleries.counts(gallery.id)
+    return schemas.Gallery.model_validate(
+        {
+            "id": gallery.id,
+            "embedder": gallery.embedder,
+            "store": gallery.store,
+            "metadata": gallery.metadata,
+            "subjects": counts.subjects,
+            "faces": counts.faces,
+            "created_at": gallery.created_at,
+        }
+    )

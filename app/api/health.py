@@ -1,0 +1,47 @@
+"""What answers without a key: is it alive, is it ready, which version is it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from app.api import docs, schemas
+
+router = APIRouter(tags=["server"])
+
+NAME = "likeness"
+
+
+@router.get(
+    "/livez",
+    summary="Is the process alive?",
+    responses=docs.answer(schemas.Health) | docs.errors(*docs.OPEN_CODES),
+)
+async def livez() -> schemas.Health:
+    """Answers as long as the process can; restart it when it does not."""
+    return schemas.Health(status="ok")
+
+
+@router.get(
+    "/readyz",
+    summary="Does the server take requests?",
+    responses=docs.answer(schemas.Health)
+    | docs.errors(*docs.OPEN_CODES)
+    | {503: {"model": schemas.Health, "description": "Starting or draining."}},
+)
+async def readyz(request: Request, response: Response) -> schemas.Health:
+    """200 once models are warm and galleries can be searched; 503 before, and while the server stops."""
+    service = getattr(request.app.state, "service", None)
+    health = schemas.Health(status=service.status if service else "starting")
+    if health.status != "ok":
+        response.status_code = 503
+    return health
+
+
+@router.get(
+    "/version",
+    summary="Which version is this?",
+    responses=docs.answer(schemas.Version) | docs.errors(*docs.OPEN_CODES),
+)
+async def version(request: Request) -> schemas.Version:
+    """The version of the server."""
+    return schemas.Version(name=NAME, version=request.app.version)

@@ -1,0 +1,69 @@
+"""What the routes work with; made by `main` when the server starts, and found through the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+from fastapi import Depends, Request
+from starlette.datastructures import State
+
+from app.api import body, schemas
+from app.api.auth import KeyGuard
+from app.api.work import Workers
+from app.errors import LikenessError
+from app.gallery.gallery import Galleries
+from app.operations import Operations
+
+T = TypeVar("T")
+Params = TypeVar("Params", bound=schemas.Params)
+
+
+@dataclass(slots=True)
+class Service:
+    """All the state there is; ``status`` is the one thing that changes."""
+
+    operations: Operations
+    galleries: Galleries
+    workers: Workers
+    limits: body.BodyLimits
+    guard: KeyGuard
+    models: tuple[schemas.Model, ...]
+    version: str
+    status: Literal["ok", "starting", "draining"] = "starting"
+
+    async def read(
+        self, request: Request, wanted: body.ImageFields, query: Params
+    ) -> tuple[dict[str, list[bytes]], Params]:
+        """The images of a request by field name, and its parameters from the query and the body as one."""
+        limits = self.limits
+        raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds)
+
+        def parse() -> tuple[dict[str, list[bytes]], Params]:
+            parts = body.parse_images(raw, wanted, limits)
+            return parts.images, body.merge(type(query), query, parts)
+
+        return await self.workers.run(parse)
+
+    async def read_json(self, request: Request, model: type[Params]) -> Params:
+        raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds)
+        return await self.workers.run(lambda: body.parse_json(raw, model))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await self.workers.run(work)
+
+
+def find_service(state: State) -> Service:
+    """Raises LikenessError (``not_ready``) before the start and after the end."""
+    service: Service | None = getattr(state, "service", None)
+    if service is None:
+        raise LikenessError("the server is starting or stopping", code="not_ready")
+    return service
+
+
+def service_of(request: Request) -> Service:
+    return find_service(request.app.state)
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]

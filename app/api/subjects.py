@@ -1,0 +1,92 @@
+"""Subjects: the people of a gallery."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+
+from app.api import answers, docs, schemas
+from app.api.paths import GalleryId, SubjectId
+from app.api.service import ServiceDep
+from app.gallery.records import UNSET
+
+router = APIRouter(prefix="/v1/galleries/{gallery}/subjects", tags=["subjects"])
+
+SUBJECT_CODES = ("gallery_not_found", "subject_not_found", "invalid_id")
+
+
+@router.get(
+    "",
+    summary="List the subjects of a gallery",
+    responses=docs.answer(schemas.SubjectPage)
+    | docs.call_errors("gallery_not_found", "invalid_id", "invalid_cursor", "invalid_search"),
+)
+async def list_subjects(
+    service: ServiceDep, gallery: GalleryId, query: Annotated[schemas.SubjectPageParams, Query()]
+) -> schemas.SubjectPage:
+    """The subjects in the order they were made, page by page; with `search` those whose id or name contains it."""
+
+    def read() -> schemas.SubjectPage:
+        page = service.galleries.subjects(gallery, cursor=query.cursor, limit=query.limit, search=query.search)
+        return schemas.SubjectPage(subjects=[answers.subject(one) for one in page.items], next_cursor=page.next_cursor)
+
+    return await service.run(read)
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a subject",
+    responses=docs.answer(schemas.Subject, 201)
+    | docs.call_errors(
+        *docs.JSON_CODES, "gallery_not_found", "invalid_id", "invalid_name", "invalid_metadata", "subject_exists"
+    ),
+    openapi_extra=docs.request_body(schemas.SubjectCreate),
+)
+async def create_subject(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Subject:
+    """Makes a subject without faces. Enrolling makes a missing subject too; this is for giving it a name first."""
+    asked = await service.read_json(request, schemas.SubjectCreate)
+    return await service.run(
+        lambda: answers.subject(service.galleries.create_subject(gallery, asked.id, asked.name, asked.metadata))
+    )
+
+
+@router.get(
+    "/{subject}",
+    summary="Show a subject",
+    responses=docs.answer(schemas.Subject) | docs.call_errors(*SUBJECT_CODES),
+)
+async def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
+    """The subject with its name, metadata and number of faces."""
+    return await service.run(lambda: answers.subject(service.galleries.subject(gallery, subject)))
+
+
+@router.patch(
+    "/{subject}",
+    summary="Change a subject's name or metadata",
+    responses=docs.answer(schemas.Subject)
+    | docs.call_errors(*docs.JSON_CODES, *SUBJECT_CODES, "invalid_name", "invalid_metadata"),
+    openapi_extra=docs.request_body(schemas.SubjectPatch),
+)
+async def update_subject(
+    request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId
+) -> schemas.Subject:
+    """What is given is replaced as a whole (metadata too), what is absent stays as it is, a `name` of null goes."""
+    asked = await service.read_json(request, schemas.SubjectPatch)
+    name = asked.name if "name" in asked.model_fields_set else UNSET
+    metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
+    return await service.run(
+        lambda: answers.subject(service.galleries.update_subject(gallery, subject, name=name, metadata=metadata))
+    )
+
+
+@router.delete(
+    "/{subject}",
+    status_code=204,
+    summary="Delete a subject with its faces",
+    responses=docs.call_errors(*SUBJECT_CODES),
+)
+async def delete_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> None:
+    """Removes the subject, its faces, their stored crops and vectors. There is no way back."""
+    await service.run(lambda: service.galleries.delete_subject(gallery, subject))

@@ -1,0 +1,235 @@
+"""Builds the server from its settings, and runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+
+from app import instance
+from app.api import answers, auth, docs, faces, galleries, health, logs, models, recognition, subjects
+from app.api.body import BodyLimits
+from app.api.door import Door, answer_error
+from app.api.service import Service
+from app.api.work import Workers
+from app.config import Settings
+from app.errors import Unusable
+from app.face.detect import Detector
+from app.face.embed import Embedder
+from app.face.image import Limits
+from app.gallery.gallery import Galleries
+from app.gallery.store import Store
+from app.operations import Operations
+from app.pipeline import Pipeline
+from app.runtime.package import CROP_SIDE, Package, Thresholds, find_packages, locate, select
+from app.runtime.session import open_embedder
+from app.types import Pixels
+
+DISTRIBUTION = "likeness"
+ROUTERS = (
+    recognition.router,
+    galleries.router,
+    subjects.router,
+    faces.router,
+    models.router,
+    health.router,
+)
+JSON_OVERHEAD = 64 * 1024
+"""Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
+CROPS_WAITING = 4096
+"""Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (the address is looked up here, not listened on)
+PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
+NOT_RUNNING: tuple[None, list[str]] = (None, [])
+DRAIN_S = 30
+"""Seconds that requests in work are given when the server stops."""
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The application; everything it needs is built when its lifespan begins, which raises Unusable where it can't."""
+    app: FastAPI = FastAPIOffline(
+        redoc_url=None,
+        static_url="/docs/assets",
+        title="Likeness",
+        version=version(DISTRIBUTION),
+        lifespan=partial(_lifespan, settings),
+        redirect_slashes=False,
+        openapi_tags=[
+            {"name": "recognition", "description": "From photos to answers."},
+            {"name": "galleries", "description": "Sets of enrolled people."},
+            {"name": "subjects", "description": "The people of a gallery."},
+            {"name": "faces", "description": "Their enrolled images."},
+            {"name": "server", "description": "The server itself."},
+        ],
+    )
+    app.add_middleware(Door)
+    for error in (HTTPException, RequestValidationError):
+        app.add_exception_handler(error, answer_error)
+    for router in ROUTERS:
+        app.include_router(router)
+    docs.install(app)
+    return app
+
+
+def serve(settings: Settings) -> None:
+    """Runs the server until it is told to stop (SIGINT, SIGTERM), which ends requests in work first.
+
+    Raises Unusable with one clear sentence where settings, models, the data folder or the port are.
+    """
+    logs.configure(settings.log_level)
+    auth.prepare_data_dir(settings.data_dir)
+    with _listen(settings) as listener:
+        url = _url(listener)
+        with instance.claim(settings.data_dir, url):
+            asyncio.run(_serve(settings, listener, url))
+
+
+def admin_key(data_dir: Path) -> str:
+    """The key in the data folder, made if it is missing."""
+    auth.prepare_data_dir(data_dir)
+    return auth.load_key(data_dir)[0]
+
+
+def rotate_admin_key(data_dir: Path) -> str:
+    """A new key in place of the old one, which a running server keeps until its next start."""
+    auth.prepare_data_dir(data_dir)
+    return auth.replace_key(data_dir)
+
+
+async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
+    _, made = auth.load_key(settings.data_dir)
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=DRAIN_S
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn hands them on when it is done, and we are not yet
+        signal.signal(number, lambda *_: None)
+    async with app.router.lifespan_context(app):
+        server = _Server(config, app)
+        sys.stdout.write(_greeting(settings, url, made=made))
+        sys.stdout.flush()
+        await server.serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Says that it is draining as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._app.state.service.status = "draining"
+        super().handle_exit(sig, frame)
+
+
+@asynccontextmanager
+async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
+    stack = ExitStack()
+    try:
+        service = await asyncio.to_thread(_build, settings, stack)
+        app.state.service = service
+        service.status = "ok"
+        yield
+        service.status = "draining"
+    finally:
+        await asyncio.to_thread(stack.close)
+        app.state.service = None
+
+
+def _build(settings: Settings, stack: ExitStack) -> Service:
+    """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
+    auth.prepare_data_dir(settings.data_dir)
+    key, _ = auth.load_key(settings.data_dir)
+    packages = find_packages(settings.models_dir)
+    cache = settings.data_dir / "models"
+    found_detector = _select(packages, settings.detector, "detect")
+    found_embedder = _select(packages, settings.embedder, "embed")
+    detector = Detector(locate(found_detector, cache), min_face=settings.min_face)
+    limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
+    pipeline = Pipeline(detector, limits)
+    session = open_embedder(found_embedder, cache, settings.device)
+    embedder = Embedder(session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING)
+    stack.callback(embedder.close)
+    store = Galleries(Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes))
+    stack.callback(store.close)
+    workers = Workers(settings.threads, settings.queue_limit, settings.request_timeout)
+    stack.callback(workers.close)
+    thresholds = Thresholds(found_embedder.manifest)
+    operations = Operations(pipeline, embedder, thresholds, store, fmr=settings.fmr, fpir=settings.fpir)
+    store.load()
+    _warm(detector, embedder)
+    running = {
+        found_detector.id: ("cpu", ["OpenCV DNN"]),
+        found_embedder.id: (session.device, PROVIDERS[session.device]),
+    }
+    return Service(
+        operations=operations,
+        galleries=store,
+        workers=workers,
+        limits=BodyLimits(
+            image_bytes=settings.max_image_bytes,
+            request_bytes=settings.max_request_bytes,
+            images=settings.max_images,
+            seconds=settings.request_timeout,
+            json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
+        ),
+        guard=auth.KeyGuard.of(key),
+        models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
+        version=version(DISTRIBUTION),
+    )
+
+
+def _select(packages: dict[str, Package], name: str, task: str) -> Package:
+    package = select(packages, name)
+    if package.manifest.task != task:
+        raise Unusable(f"{package.id} is no package for `{task}`", code="package_wrong_task", package=package.id)
+    return package
+
+
+def _warm(detector: Detector, embedder: Embedder) -> None:
+    """One run through the models, so that no first caller waits for what they set up."""
+    grey: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
+    detector.detect(grey)
+    embedder.embed([grey])
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """A socket that listens already, so that its port is known. Raises Unusable (``port_unusable``)."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        raise Unusable(message, code="port_unusable") from None
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    host = WILDCARDS.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _greeting(settings: Settings, url: str, *, made: bool) -> str:
+    key = settings.data_dir / auth.KEY_FILE
+    lines = [
+        f"Likeness {version(DISTRIBUTION)} answers at {url}, described at {url}/docs (its password is the key)",
+        f"The admin key {'was made; it' if made else ''} is in {key}".replace("  ", " "),
+        "Try it with a photo of yours:",
+        f'  curl -H "x-api-key: $(cat {key})" -F image=@photo.jpg {url}/v1/detect',
+    ]
+    return "\n".join(lines) + "\n"

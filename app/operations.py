@@ -1,0 +1,413 @@
+"""Enroll, verify, identify: the only place where thresholds decide.
+
+A decision is made at an operating point: a threshold named by the false match rate (FMR) it was measured at. For
+identification the rate is chosen so that somebody who is not enrolled is taken for anyone at all with the false
+positive identification rate (FPIR) asked for: FMR = 1 - (1 - FPIR)^(1/subjects), comparisons taken as independent
+(Daugman 2000, "Biometric decision landscapes").
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace
+from app.face.embed import Embedder
+from app.face.quality import QualityLevel
+from app.gallery.gallery import Galleries
+from app.gallery.records import Candidate, CropPolicy, FaceRow, Gallery, Metadata, NewFace
+from app.pipeline import Choice, Pipeline, choose_face
+from app.runtime.package import Thresholds
+from app.types import Face, Photo, Template
+
+AMBIGUOUS_SHARE = 0.5
+"""An enrollment photo whose second face is at least half as prominent as the first doesn't say whom it shows."""
+UNCERTAIN_FACTOR = 10.0
+"""`uncertain` reaches from the operating point decided at down to the one of ten times its FMR."""
+
+Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPoint:
+    """Where verification decides: ``fmr`` is the rate measured at ``threshold``."""
+
+    threshold: float
+    fmr: float
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifyPoint:
+    """Where identification decides, ``fpir`` being what ``fmr`` makes of all the gallery's subjects."""
+
+    threshold: float
+    uncertain: float
+    fmr: float
+    fpir: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The face of a photo that an operation used, and why."""
+
+    photo: Photo
+    choice: Choice
+
+    @property
+    def face(self) -> Face:
+        return self.photo.faces[self.choice.index]
+
+    @property
+    def template(self) -> Template:
+        return _template(self.face)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    match: bool
+    score: float
+    point: VerifyPoint
+    first: Chosen
+    second: Chosen
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVerified:
+    match: bool
+    candidate: Candidate
+    point: VerifyPoint
+    chosen: Chosen
+    nearest_other: Candidate | None
+    stages: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """One face of a probe: ``nearest_other`` is the best subject that is not its answer."""
+
+    face: Face
+    decision: Decision
+    candidates: tuple[Candidate, ...]
+    margin: float | None
+    nearest_other: Candidate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Identification:
+    photo: Photo
+    faces: tuple[Identified, ...]
+    point: IdentifyPoint
+    subjects: int
+    stages: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An image of an enrollment that was not taken."""
+
+    index: int
+    error: InvalidInput
+
+    @property
+    def reasons(self) -> list[str]:
+        found = self.error.details.get("reasons", [])
+        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Enrollment:
+    """``enrolled`` pairs each taken image's index with the row it became."""
+
+    subject: str
+    created: bool
+    enrolled: tuple[tuple[int, FaceRow], ...]
+    rejected: tuple[Rejected, ...]
+    chosen: tuple[Chosen, ...]
+    stages: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Milliseconds by stage."""
+
+    stages: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def time(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.stages[stage] = self.stages.get(stage, 0.0) + (time.perf_counter() - start) * 1000
+
+
+class Operations:
+    """The service's verbs over photos, for one embedder package. Synchronous; safe to share between threads."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        embedder: Embedder,
+        thresholds: Thresholds,
+        galleries: Galleries,
+        *,
+        fmr: float,
+        fpir: float,
+    ) -> None:
+        self._pipeline = pipeline
+        self._embedder = embedder
+        self._thresholds = thresholds
+        self._galleries = galleries
+        self._fmr = fmr
+        self._fpir = fpir
+
+    @property
+    def package(self) -> str:
+        """Id of the package whose templates are compared."""
+        return self._thresholds.package
+
+    def detect(self, image: bytes) -> Photo:
+        return self._pipeline.detect(image)
+
+    def embed(self, image: bytes) -> Photo:
+        return self._pipeline.embed(image, self._embedder)
+
+    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None) -> Verified:
+        """Whether the most prominent faces of two photos are one person's.
+
+        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what the images deserve.
+        """
+        point = verify_point(self._thresholds, fmr, self._fmr)
+        first = self._one_face(image1, "image1")
+        second = self._one_face(image2, "image2")
+        score = cosine(first.template, second.template)
+        return Verified(score >= point.threshold, score, point, first, second)
+
+    def verify_subject(
+        self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
+    ) -> SubjectVerified:
+        """Whether the photo's most prominent face is the subject's.
+
+        Raises NotFound, Conflict (``subject_without_faces``, ``package_mismatch``), and what `verify` raises.
+        """
+        point = verify_point(self._thresholds, fmr, self._fmr)
+        self._galleries.check_package(gallery, self.package)
+        self._galleries.subject(gallery, subject)  # before any work on the photo
+        chosen = self._one_face(image, "image")
+        clock = _Clock()
+        with clock.time("search"):
+            candidate = self._galleries.verify(gallery, subject, chosen.template)
+            others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
+        nearest = next((other for other in others if other.subject != candidate.subject), None)
+        match = candidate.score >= point.threshold
+        return SubjectVerified(match, candidate, point, chosen, nearest, clock.stages)
+
+    def identify(
+        self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
+    ) -> Identification:
+        """Who each face of the photo is; no face gives an empty answer.
+
+        Raises NotFound, Conflict (``package_mismatch``), OperatingPointUnavailable, and what the image deserves.
+        """
+        self._galleries.check_package(gallery, self.package)
+        subjects = self._galleries.subjects_with_faces(gallery)
+        point = identify_point(self._thresholds, fmr, fpir, self._fpir, subjects)
+        photo = self.embed(image)
+        clock = _Clock()
+        with clock.time("search"):
+            # each of the other faces may take one subject away, and the margin needs one more
+            probes = [_template(face) for face in photo.faces]
+            rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
+        faces = [
+            _identified(face, ranking, point, limit)
+            for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
+        ]
+        return Identification(photo, tuple(faces), point, subjects, clock.stages)
+
+    def enroll(
+        self, gallery: str, subject: str, images: Sequence[bytes], quality: QualityLevel = QualityLevel.MEDIUM
+    ) -> Enrollment:
+        """Adds the photos' faces to the subject, which is made if it is missing; bad photos are left out.
+
+        Raises InvalidInput when no photo is good enough (``details.rejected`` says why each isn't), NotFound, Conflict.
+        """
+        self._galleries.check_package(gallery, self.package)
+        taken: list[tuple[int, Chosen]] = []
+        rejected: list[Rejected] = []
+        for index, image in enumerate(images):
+            try:
+                taken.append((index, self._enrollable(image, quality)))
+            except InvalidInput as error:
+                rejected.append(Rejected(index, error))
+        if not taken:
+            raise _all_rejected(rejected)
+        clock = _Clock()
+        with clock.time("store"):
+            made = self._galleries.enroll(gallery, subject, [_new_face(chosen) for _, chosen in taken])
+        enrolled = tuple(zip((index for index, _ in taken), made.faces, strict=True))
+        used = tuple(chosen for _, chosen in taken)
+        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), used, clock.stages)
+
+    def create_gallery(
+        self, gallery: str, embedder: str | None, store: CropPolicy = "crop", metadata: Metadata | None = None
+    ) -> Gallery:
+        """An empty gallery for templates of the package that runs, named by its id, its name, or not at all.
+
+        Raises InvalidInput (``package_not_loaded`` for any other package), Conflict (``gallery_exists``).
+        """
+        if embedder not in {None, self.package, self.package.partition("@")[0]}:
+            message = f"this server makes templates with {self.package}"
+            raise InvalidInput(message, code="package_not_loaded", loaded=self.package)
+        return self._galleries.create_gallery(
+            gallery, self.package, self._embedder.dimension, store=store, metadata=metadata
+        )
+
+    def _one_face(self, image: bytes, name: str) -> Chosen:
+        try:
+            photo = self.embed(image)
+        except InvalidInput as error:
+            raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
+        if not photo.faces:
+            raise NoFace(f"{name}: no face was found", image=name)
+        return Chosen(photo, choose_face(photo))
+
+    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
+        photo = self.embed(image)
+        if not photo.faces:
+            raise NoFace("no face was found")
+        chosen = Chosen(photo, choose_face(photo))
+        share = chosen.choice.runner_up
+        if share >= AMBIGUOUS_SHARE:
+            raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
+        quality = chosen.face.quality
+        if quality.score < level.minimum:
+            reasons = [reason.value for reason in quality.reasons]
+            message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
+            raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
+        return chosen
+
+
+# ---------------------------------------------------------------- operating points
+
+
+def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
+    """Raises OperatingPointUnavailable where the rate was not measured.
+
+    A default that the package was not measured at gives way to the nearest rate that was.
+    """
+    if asked is not None:
+        return VerifyPoint(thresholds.threshold(asked), asked)
+    fmr = _measured(thresholds, default)
+    return VerifyPoint(thresholds.threshold(fmr), fmr)
+
+
+def identify_point(
+    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: float, subjects: int
+) -> IdentifyPoint:
+    """Raises OperatingPointUnavailable where a rate that was asked for was not measured.
+
+    The default gives way to the nearest measured rate: in galleries larger than was measured for, to the strictest one;
+    the answer's ``fpir`` then says what is really to be expected.
+    """
+    if fmr is None:
+        fmr = fmr_for(default if fpir is None else fpir, subjects)
+        if fpir is None:
+            fmr = _measured(thresholds, fmr)
+    threshold = thresholds.threshold(fmr)
+    uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
+    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects))
+
+
+def fmr_for(fpir: float, subjects: int) -> float:
+    """The FMR of one comparison that gives ``fpir`` over ``subjects`` independent ones; none counts as one."""
+    return -math.expm1(math.log1p(-fpir) / max(subjects, 1))
+
+
+def fpir_of(fmr: float, subjects: int) -> float:
+    """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
+    return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
+
+
+def _measured(thresholds: Thresholds, fmr: float) -> float:
+    """``fmr``, or the nearest rate that was measured."""
+    if thresholds.lowest is None or thresholds.highest is None:
+        return fmr  # `Thresholds.threshold` says that nothing was measured
+    return min(max(fmr, thresholds.lowest), thresholds.highest)
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def cosine(a: Template, b: Template) -> float:
+    """Cosine similarity of two unit vectors, -1 to 1; raises Conflict (``package_mismatch``) across packages."""
+    if a.package != b.package:
+        raise Conflict(f"templates of {a.package} and {b.package} don't compare", code="package_mismatch")
+    dot = np.dot(a.vector.astype(np.float64), b.vector.astype(np.float64))
+    return float(np.clip(dot, -1.0, 1.0))
+
+
+def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[Candidate]]:
+    """Each face's ranking without the subjects that are given to other faces of the photo.
+
+    The best-scoring pair of a face and a subject goes first, then the best of what is left, and so on, down to
+    ``floor``: nobody is in a photo twice. Scores below it decide nothing, so they take nobody away either.
+    """
+    pairs = [
+        (-candidate.score, face, candidate.subject)
+        for face, ranking in enumerate(rankings)
+        for candidate in ranking
+        if candidate.score >= floor
+    ]
+    given: dict[str, int] = {}
+    served: set[int] = set()
+    for _, face, subject in sorted(pairs):
+        if face not in served and subject not in given:
+            given[subject] = face
+            served.add(face)
+    return [
+        [candidate for candidate in ranking if given.get(candidate.subject, face) == face]
+        for face, ranking in enumerate(rankings)
+    ]
+
+
+def decide(score: float | None, point: IdentifyPoint) -> Decision:
+    """``score``: the first candidate's; None where there is none."""
+    if score is None or score < point.uncertain:
+        return "unknown"
+    return "known" if score >= point.threshold else "uncertain"
+
+
+def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
+    decision = decide(ranking[0].score if ranking else None, point)
+    margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
+    others = ranking if decision == "unknown" else ranking[1:]
+    return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
+
+
+def _template(face: Face) -> Template:
+    if face.template is None:
+        raise ValueError("the face was not embedded")
+    return face.template
+
+
+def _new_face(chosen: Chosen) -> NewFace:
+    face = chosen.face
+    return NewFace(chosen.template, face.quality, face.detection.box, face.crop)
+
+
+def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
+    codes = {one.error.code for one in rejected}
+    listed = [
+        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
+        for one in rejected
+    ]
+    if len(codes) > 1:
+        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
+    first = rejected[0].error
+    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})
