@@ -214,7 +214,7 @@ def test_retrieval_equals_a_loop_over_images(block: int) -> None:
             row.append(any(alike[:k]))
         precision.append(sum(alike[:r]) / r)
         at_r.append(sum(sum(alike[: n + 1]) / (n + 1) for n in range(r) if alike[n]) / r)
-    assert ours.images == len(at_r)
+    assert len(ours.searched) == len(at_r)
     assert ours.recall == pytest.approx({k: np.mean(row) for k, row in recall.items()})
     assert ours.r_precision == pytest.approx(np.mean(precision))
     assert ours.map_at_r == pytest.approx(np.mean(at_r))

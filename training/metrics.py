@@ -364,13 +364,29 @@ def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class Retrieval:
-    """``recall`` {k: share of images with one of their kind among the k nearest}; mean average precision at R and
-    R-precision (Musgrave et al., "A metric learning reality check", ECCV 2020); ``images`` that have a mate."""
+    """Each searched image's figures, (S,) each; the properties are the means that papers print.
 
-    recall: dict[int, float]
-    map_at_r: float
-    r_precision: float
-    images: int
+    Recall@k: is one of its kind among the k nearest? MAP@R and R-precision: Musgrave et al., "A metric learning
+    reality check", ECCV 2020.
+    """
+
+    searched: Ints
+    """Row numbers of the images that have a mate."""
+    recall_of: dict[int, Bools]
+    average_precision: Floats
+    r_precision_of: Floats
+
+    @property
+    def recall(self) -> dict[int, float]:
+        return {k: float(values.mean()) for k, values in self.recall_of.items()}
+
+    @property
+    def map_at_r(self) -> float:
+        return float(self.average_precision.mean())
+
+    @property
+    def r_precision(self) -> float:
+        return float(self.r_precision_of.mean())
 
 
 def retrieval(
@@ -380,27 +396,25 @@ def retrieval(
     searched among, not searched for. Equal scores keep the order of the set."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     mates = np.bincount(who)[who] - 1
-    depth = min(len(who) - 1, max(int(mates.max()), *ks))
-    hits = np.concatenate(
-        [_neighbours_alike(templates, who, start, block, depth) for start in range(0, len(who), block)]
-    )
-    asked = mates > 0
-    hits, mates = hits[asked], mates[asked]
-    if not len(hits):
+    depth = min(len(who) - 1, max(int(mates.max(initial=0)), *ks))
+    searched = np.flatnonzero(mates > 0)
+    if not len(searched):
         raise ValueError("retrieval needs at least two images of one label")
+    blocks = [searched[start : start + block] for start in range(0, len(searched), block)]
+    hits = np.concatenate([_neighbours_alike(templates, who, rows, depth) for rows in blocks])
+    mates = mates[searched]
     within = hits & (np.arange(depth)[None, :] < mates[:, None])
     precision = np.cumsum(within, axis=1) / np.arange(1, depth + 1)
     return Retrieval(
-        recall={k: float(hits[:, :k].any(axis=1).mean()) for k in ks},
-        map_at_r=float(((precision * within).sum(axis=1) / mates).mean()),
-        r_precision=float((within.sum(axis=1) / mates).mean()),
-        images=len(hits),
+        searched=searched,
+        recall_of={k: np.asarray(hits[:, :k].any(axis=1)) for k in ks},
+        average_precision=(precision * within).sum(axis=1) / mates,
+        r_precision_of=within.sum(axis=1) / mates,
     )
 
 
-def _neighbours_alike(templates: NDArray[np.float32], who: Ints, start: int, block: int, depth: int) -> Bools:
+def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, depth: int) -> Bools:
     """(rows, depth): is the n-th nearest other image of the same label?"""
-    rows = np.arange(start, min(start + block, len(who)))
     scores = templates[rows] @ templates.T
     scores[np.arange(len(rows)), rows] = -np.inf
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :depth]

@@ -1,0 +1,506 @@
+"""`python -m training evaluate …`: how well a model package recognises people, through the service's own pipeline.
+
+No torch: what runs here is what serves. Each command writes ``result.json`` (and plots) into ``--out`` and prints a
+table. Templates can be kept in a file (``--templates``) so that the next command need not make them again.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from app.errors import LikenessError
+from app.runtime.package import find_packages, load_package, write_manifest
+from app.runtime.session import Device
+from training import metrics, plots, protocols
+from training import operating_points as points
+from training.metrics import Curve, Interval, Ints
+from training.pairs import PairList, person_of, read_pairs
+from training.photos import Photos, Templates, make_templates, open_photos
+from training.service import Service, open_service
+
+app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
+MODELS = Path("models")
+CACHE = Path("data/cache")
+
+
+class Protocol(StrEnum):
+    """What an accuracy is computed over: the folds of the list, folds made here, or none."""
+
+    AUTO = "auto"
+    LFW = "lfw"
+    PLAIN = "plain"
+
+
+Images = Annotated[Path, typer.Option(help="Folder or uncompressed tar file with photos as folder/file.jpg.")]
+PackageName = Annotated[str, typer.Option(help="Embedder package: a name in --models, a name@version, or a folder.")]
+Out = Annotated[Path, typer.Option(help="Folder for result.json and plots; made where it is missing.")]
+Kept = Annotated[
+    Path | None, typer.Option(help="File (.npz) that templates are read from, or written to if it is not there.")
+]
+Models = Annotated[Path, typer.Option(help="Folder of model packages.")]
+Cache = Annotated[Path, typer.Option(help="Folder for prepared model files.")]
+OnDevice = Annotated[Device, typer.Option(help="cpu, cuda or auto.")]
+Threads = Annotated[int, typer.Option(help="Photos worked on at once; 0 = one a core.")]
+Aligned = Annotated[
+    bool, typer.Option("--aligned", help="The images are aligned 112×112 crops: embed them as they are.")
+]
+Flip = Annotated[bool, typer.Option("--flip", help="Average each template with its mirrored crop's.")]
+Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
+
+
+@app.command()
+def pairs(
+    *,
+    images: Images,
+    pairs: Annotated[list[Path], typer.Option(help="LFW pair list; several are joined.")],
+    package: PackageName,
+    out: Out,
+    protocol: Annotated[Protocol, typer.Option(help="auto: lfw where the list has folds.")] = Protocol.AUTO,
+    folds: Annotated[
+        int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
+    ] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds of the bootstrap over people.")] = 1000,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
+    with _told():
+        listed = _joined([read_pairs(path) for path in pairs])
+        made = _templates(
+            images, listed.photos, templates, _Way(package, models, cache, device, threads, aligned, flip)
+        )
+        figures = protocols.verification(made, listed, folds=_folds(listed, protocol, folds), rounds=rounds, seed=seed)
+        scores, mated = protocols.pair_scores(made, listed), listed.mated
+        curve = metrics.error_curve(scores[mated], scores[~mated])
+        settings = {"images": str(images), "pairs": [str(path) for path in pairs], "flip": flip, "aligned": aligned}
+        _write(
+            out,
+            "verification",
+            made,
+            settings,
+            {"verification": _plain(figures), "det": protocols.curve_points(curve)},
+        )
+        _write_scores(out / "scores.csv", listed, scores)
+        if draw:
+            plots.det({made.package: curve}, out / "det.svg")
+            plots.roc({made.package: curve}, out / "roc.svg")
+            marks = {f"FMR {rate.at:g}": rate.threshold for rate in figures.match_rates}
+            plots.score_histogram(scores[mated], scores[~mated], out / "scores.svg", marks)
+        _show_verification(made, figures)
+
+
+@app.command()
+def identification(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    people: Annotated[int, typer.Option(help="How many people are enrolled, with one photo each.")] = 500,
+    seeds: Annotated[int, typer.Option(help="How many draws of people (seeds 0, 1, …).")] = 10,
+    strangers: Annotated[int, typer.Option(help="People not enrolled who search, one photo each; 0 = all.")] = 0,
+    photos_of: Annotated[
+        list[Path] | None, typer.Option(help="Pair list: take only the photos that it names (may be given again).")
+    ] = None,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+) -> None:
+    """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
+    with _told():
+        names = _named(images, photos_of or [])
+        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        results = []
+        for seed in range(seeds):
+            draw = protocols.draw_people(made.names, people, seed, strangers or None)
+            results.append(protocols.identification(made, draw, seed))
+        summary = _summary(results)
+        settings = {"images": str(images), "people": people, "seeds": seeds, "photos": len(names), "flip": flip}
+        runs = [_plain(result) for result in results]
+        _write(out, "identification", made, settings, {"summary": summary, "draws": runs})
+        _show_identification(made, results, summary)
+
+
+@app.command()
+def retrieval(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    nmi: Annotated[
+        bool, typer.Option("--nmi", help="Also NMI of k-means clusters (slow; needs scikit-learn).")
+    ] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of the bootstrap over people.")] = 1000,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+) -> None:
+    """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
+    with _told():
+        names = _named(images, photos_of or [])
+        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        people = points.numbered([person_of(name) for name in made.names])
+        figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed)
+        if nmi:
+            figures["NMI"] = Interval(metrics.clustering_nmi(made.vectors, people, seed), math.nan, math.nan)
+        settings = {"images": str(images), "photos": len(names), "flip": flip}
+        _write(out, "retrieval", made, settings, {"retrieval": _plain(figures)})
+        table = Table(
+            "figure", "value", "95 % interval", title=f"{made.package}: retrieval among {len(names):,} photos"
+        )
+        for name, figure in figures.items():
+            table.add_row(name, _percent(figure.value), _interval(figure))
+        _console().print(table)
+
+
+@app.command(name="operating-points")
+def operating_points(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
+    measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which photos.")],
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    merge_above: Annotated[
+        float | None,
+        typer.Option(
+            help="Take two people for one where the mean score of all pairs of their faces is at or above this, "
+            "and leave their pairs out; by default nobody."
+        ),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the calibration into the package's manifest.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Make it the package's default calibration.")] = False,
+    rounds: Annotated[int, typer.Option(help="Rounds of the bootstrap over people.")] = points.ROUNDS,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
+    with _told():
+        names = _named(images, photos_of or [])
+        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        vectors = made.vectors[made.found]
+        shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
+        people = points.numbered([person_of(photo) for photo in shown])
+        with _progress("comparing", len(shown)) as advance:
+            compared = points.compare_all(vectors, people, progress=advance)
+        merged = None if merge_above is None else points.same_people(compared, people, above=merge_above)
+        plain = points.measure(compared, people, rounds=rounds, seed=seed)
+        used = plain if merged is None else points.measure(compared, people, merged=merged, rounds=rounds, seed=seed)
+        about = f"all pairs of {len(shown)} photos of {int(people.max()) + 1} people"
+        if merged is not None:
+            about += _merged_note(merged, used)
+        settings = {"images": str(images), "merge_above": merge_above, "rounds": rounds, "seed": seed, "flip": flip}
+        result = {
+            "about": about,
+            "comparisons": used.comparisons,
+            "mated": len(compared.mated),
+            "points": _plain(used.points),
+            "points_with_everybody_apart": _plain(plain.points),
+            "highest_left_out": [float(score) for score in compared.top.score[used.left_out][:20]],
+            "highest_kept": [float(score) for score in compared.top.score[~used.left_out][:20]],
+        }
+        _write(out, "operating_points", made, settings, result)
+        if draw:
+            marks = {f"FMR {point.fmr:g}": point.threshold.value for point in used.points}
+            plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
+        _show_points(made.package, about, used, plain)
+        if write:
+            folder = _folder(package, models)
+            new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
+            write_manifest(folder, points.with_calibration(load_package(folder).manifest, new))
+            _console().print(f"Written to {folder}/manifest.json")
+
+
+@app.command()
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="result.json of `evaluate pairs`, two or more.")],
+    out: Annotated[Path, typer.Option(help="The picture to draw: .svg or .png.")],
+    labels: Annotated[list[str] | None, typer.Option(help="A label for each, in order.")] = None,
+) -> None:
+    """Several runs of `evaluate pairs` in one DET plot and one table."""
+    with _told():
+        if labels and len(labels) != len(results):
+            raise ValueError(f"{len(results)} results and {len(labels)} labels: give one label for each")
+        curves = {}
+        table = Table("run", "accuracy", "EER", "1 − FNMR at FMR 1e-3", "no face")
+        for i, path in enumerate(results):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.get("kind") != "verification":
+                raise ValueError(f"{path} is no result of `evaluate pairs`")
+            label = labels[i] if labels else f"{path.parent.name} ({found['package']})"
+            curves[label] = Curve(*np.array(found["det"], np.float64).T)
+            table.add_row(label, *_compared(found["verification"]))
+        plots.det(curves, out)
+        _console().print(table)
+
+
+def _compared(figures: Mapping[str, Any]) -> list[str]:
+    accuracy = figures["accuracy"]
+    rate = next((rate for rate in figures["match_rates"] if math.isclose(rate["at"], 1e-3)), None)
+    return [
+        f"{_percent(accuracy['mean'])} ± {_percent(accuracy['deviation'])}" if accuracy else "-",
+        _percent(figures["equal_error_rate"]),
+        f"{_percent(rate['match']['value'])} {_interval(Interval(**rate['match']))}" if rate else "-",
+        str(len(figures["photos_without_face"])),
+    ]
+
+
+# --- Templates -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Way:
+    """How templates are made."""
+
+    package: str
+    models: Path
+    cache: Path
+    device: Device
+    threads: int
+    aligned: bool
+    flip: bool
+
+
+def _templates(images: Path, names: Sequence[str], kept: Path | None, way: _Way) -> Templates:
+    """From the file ``kept`` if it is there; else made, and kept."""
+    folder = _folder(way.package, way.models)
+    if kept is not None and kept.is_file():
+        made = Templates.load(kept)
+        wanted = load_package(folder).id
+        if made.package != wanted:
+            raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
+        return made.only(names)
+    photos = open_photos(images)
+    missing = sorted(set(names) - set(photos.names))
+    if missing:
+        raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
+    threads = way.threads or os.cpu_count() or 1
+    with open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
+        made = _run(own, photos, names, threads, aligned=way.aligned)
+    if kept is not None:
+        made.save(kept)
+    return made
+
+
+def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *, aligned: bool) -> Templates:
+    embed = service.embed_crop if aligned else service.embed_photo
+    with _progress("embedding", len(names)) as advance:
+        return make_templates(
+            service.package,
+            service.dimension,
+            names,
+            lambda name: embed(photos.read(name)),
+            threads=threads,
+            progress=advance,
+        )
+
+
+def _folder(package: str, models: Path) -> Path:
+    """A package's folder by its path, id or name."""
+    if (Path(package) / "manifest.json").is_file():
+        return Path(package)
+    found = find_packages(models)
+    matching = [each for each in found.values() if package in (each.id, each.manifest.name)]
+    if len(matching) != 1:
+        known = ", ".join(sorted(found)) or "none"
+        raise ValueError(f"{len(matching)} packages in {models} are called {package!r}; there are: {known}")
+    return matching[0].folder
+
+
+def _named(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:
+    """All photos, or those the pair lists name."""
+    if not lists:
+        return tuple(sorted(open_photos(images).names))
+    return tuple(sorted({photo for path in lists for photo in read_pairs(path).photos}))
+
+
+def _joined(lists: Sequence[PairList]) -> PairList:
+    """Several lists as one; their folds follow each other."""
+    if len(lists) == 1:
+        return lists[0]
+    together, start = [], 0
+    for each in lists:
+        together += [dataclasses.replace(pair, fold=pair.fold + start) for pair in each.pairs]
+        start += each.folds
+    return PairList(tuple(together), start)
+
+
+def _folds(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
+    """Each pair's fold; a list that names none is cut by dealing its pairs out in turn."""
+    if protocol is Protocol.PLAIN or (protocol is Protocol.AUTO and listed.folds == 1):
+        return None
+    return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
+
+
+# --- Output ----------------------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    return Console()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What the caller got wrong is told in one line, with exit status 2."""
+    try:
+        yield
+    except (LikenessError, ValueError, OSError) as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda done: progress.advance(task, done)
+
+
+def _plain(value: object) -> Any:
+    """Dataclasses and their like as JSON; numbers that JSON has no name for as null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _write(out: Path, kind: str, made: Templates, settings: Mapping[str, object], result: Mapping[str, object]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    document = {
+        "kind": kind,
+        "package": made.package,
+        "settings": settings,
+        "photos": {"count": len(made.names), "seconds": round(made.seconds, 1), "failures": dict(made.failures)},
+        **result,
+    }
+    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    (out / "result.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_scores(path: Path, listed: PairList, scores: metrics.Floats) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["first", "second", "mated", "fold", "score"])
+        for pair, score in zip(listed.pairs, scores.tolist(), strict=True):
+            writer.writerow([pair.first, pair.second, int(pair.mated), pair.fold, f"{score:.7f}"])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _interval(figure: Interval) -> str:
+    return f"[{100 * figure.low:.2f}, {100 * figure.high:.2f}]" if math.isfinite(figure.low) else ""
+
+
+def _show_verification(made: Templates, figures: protocols.Verification) -> None:
+    table = Table(
+        "figure", "value", "95 % interval", title=f"{made.package}: {figures.mated} + {figures.nonmated} pairs"
+    )
+    if figures.accuracy is not None:
+        mean, deviation = figures.accuracy.mean, figures.accuracy.deviation
+        table.add_row(
+            f"accuracy over {len(figures.accuracy.folds)} folds", f"{_percent(mean)} ± {_percent(deviation)}", ""
+        )
+    table.add_row("accuracy at these pairs' own best threshold", _percent(figures.best_accuracy), "")
+    table.add_row("equal error rate", _percent(figures.equal_error_rate), "")
+    for rate in figures.match_rates:
+        table.add_row(f"1 − FNMR at FMR {rate.at:g}", _percent(rate.match.value), _interval(rate.match))
+    table.add_row("photos without a face", f"{len(figures.photos_without_face)} of {figures.photos}", "")
+    table.add_row("pairs refused for that", str(figures.pairs_without_face), "")
+    _console().print(table)
+
+
+def _summary(results: Sequence[protocols.Identification]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation over the draws."""
+    rows = {"rank-1": [result.rank1.value for result in results]}
+    for i, rate in enumerate(results[0].match_rates):
+        rows[f"FNIR at FPIR {rate.at:g}"] = [1 - result.match_rates[i].match.value for result in results]
+    summary = {}
+    for name, values in rows.items():
+        mean, deviation = protocols.mean_and_deviation(values)
+        summary[name] = {"mean": mean, "deviation": deviation, "least": min(values), "most": max(values)}
+    return summary
+
+
+def _show_identification(
+    made: Templates, results: Sequence[protocols.Identification], summary: Mapping[str, Mapping[str, float]]
+) -> None:
+    first = results[0]
+    title = (
+        f"{made.package}: {first.subjects} enrolled, {first.mated_searches} searches of theirs, "
+        f"{first.stranger_searches} of strangers, {len(results)} draws"
+    )
+    table = Table("figure", "mean", "deviation", "least", "most", title=title)
+    for name, row in summary.items():
+        table.add_row(name, *(_percent(row[column]) for column in ("mean", "deviation", "least", "most")))
+    _console().print(table)
+
+
+def _merged_note(merged: Ints, used: points.Measurement) -> str:
+    twice = int((merged != np.arange(len(merged))).sum())
+    return f"; {twice} people found twice, {int(used.left_out.sum())} of their pairs left out"
+
+
+def _show_points(package: str, about: str, used: points.Measurement, plain: points.Measurement) -> None:
+    apart = {point.fmr: point for point in plain.points}
+    table = Table(
+        "FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval", "threshold, nobody merged"
+    )
+    for point in used.points:
+        table.add_row(
+            f"{point.fmr:g}",
+            f"{point.threshold.value:.4f}",
+            f"[{point.threshold.low:.4f}, {point.threshold.high:.4f}]",
+            f"{point.false_matches:,}",
+            _percent(point.fnmr.value),
+            _interval(point.fnmr),
+            f"{apart[point.fmr].threshold.value:.4f}" if point.fmr in apart else "",
+        )
+    _console().print(f"{package}: {about}; {used.comparisons:,} non-mated, {len(used.pairs.mated):,} mated pairs")
+    _console().print(table)

@@ -1,0 +1,97 @@
+"""Pair lists in LFW's format.
+
+The first line says either ``N`` (View 1: N mated pairs, then N non-mated ones) or ``folds N`` (View 2: for each fold
+N mated pairs, then N non-mated ones). A mated pair is ``name n1 n2``, a non-mated one ``name1 n1 name2 n2``; columns
+are parted by tabs (or by spaces, where no name holds one). The photo meant is ``name/name_0001.jpg`` for n = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two photos, each ``name/name_0001`` without its ending, and the 0-based fold it belongs to."""
+
+    first: str
+    second: str
+    mated: bool
+    fold: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairList:
+    """``folds`` is 1 where the list names none."""
+
+    pairs: tuple[Pair, ...]
+    folds: int
+
+    @property
+    def photos(self) -> tuple[str, ...]:
+        """Every photo named, once, sorted."""
+        return tuple(sorted({photo for pair in self.pairs for photo in (pair.first, pair.second)}))
+
+    @property
+    def mated(self) -> NDArray[np.bool_]:
+        return np.array([pair.mated for pair in self.pairs])
+
+    @property
+    def fold_of(self) -> NDArray[np.int64]:
+        return np.array([pair.fold for pair in self.pairs], np.int64)
+
+    def only_folds(self, folds: range) -> PairList:
+        """The pairs of some of the folds."""
+        return PairList(tuple(pair for pair in self.pairs if pair.fold in folds), len(folds))
+
+
+def person_of(photo: str) -> str:
+    """``name`` of ``name/name_0001``: a photo's folder."""
+    return photo.rpartition("/")[0]
+
+
+def read_pairs(path: Path) -> PairList:
+    """Raises ValueError, with the line, where the file does not keep to the format or to its own counts."""
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty: a pair list starts with its counts")
+    folds, per_fold = _counts(path, lines[0])
+    if len(lines) - 1 != 2 * folds * per_fold:
+        raise ValueError(f"{path} announces {2 * folds * per_fold} pairs and holds {len(lines) - 1}")
+    pairs = tuple(_pair(path, i + 2, line, i // (2 * per_fold)) for i, line in enumerate(lines[1:]))
+    for i, pair in enumerate(pairs):
+        if pair.mated != (i % (2 * per_fold) < per_fold):
+            raise ValueError(
+                f"{path}, line {i + 2}: each fold lists its mated pairs first, then as many non-mated ones"
+            )
+    return PairList(pairs, folds)
+
+
+def _counts(path: Path, line: str) -> tuple[int, int]:
+    columns = line.split()
+    if len(columns) not in (1, 2) or not all(column.isdecimal() and int(column) > 0 for column in columns):
+        raise ValueError(f"{path}, line 1: expected `pairs` or `folds pairs`, two numbers above 0, found {line!r}")
+    numbers = [int(column) for column in columns]
+    return (1, numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _pair(path: Path, number: int, line: str, fold: int) -> Pair:
+    columns = line.rstrip("\r\n").split("\t") if "\t" in line else line.split()
+    try:
+        if len(columns) == 3:
+            return Pair(_photo(columns[0], columns[1]), _photo(columns[0], columns[2]), mated=True, fold=fold)
+        if len(columns) == 4:
+            return Pair(_photo(columns[0], columns[1]), _photo(columns[2], columns[3]), mated=False, fold=fold)
+    except ValueError as error:
+        raise ValueError(f"{path}, line {number}: {error}") from error
+    raise ValueError(f"{path}, line {number}: expected 3 or 4 columns, found {len(columns)}")
+
+
+def _photo(name: str, number: str) -> str:
+    if not name or not number.strip().isdecimal():
+        raise ValueError(f"{number!r} is no photo number of {name!r}")
+    return f"{name}/{name}_{int(number):04d}"

@@ -1,0 +1,131 @@
+"""Plots of scores and curves; never of faces. matplotlib is imported when something is drawn.
+
+The ending of the path chooses the format: .svg (small, for documents) or .png.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from training.metrics import HISTOGRAM_BINS, Curve, Ints
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_INCHES = (6.4, 4.2)
+CURVE_POINTS = 1500
+"""More points than this are not seen, and make an SVG heavy."""
+BINS = 120
+
+
+def _figure() -> tuple[Figure, Axes]:
+    """A figure of its own, outside of pyplot's global state; saving it needs no display."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  only drawing needs matplotlib
+
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=True, alpha=0.3)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path) -> None:
+    from matplotlib import rc_context  # noqa: PLC0415  only drawing needs matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Without a date and with fixed ids the same curves give the same bytes.
+    options: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+    with rc_context({"svg.hashsalt": "likeness"}):
+        figure.savefig(path, **options)
+
+
+def _thin(curve: Curve) -> tuple[Any, Any]:
+    """FMR and FNMR at no more than `CURVE_POINTS` points, evenly along the drawn line."""
+    scale = np.log10(np.maximum(curve.fmr, 1e-8)), np.log10(np.maximum(curve.fnmr, 1e-8))
+    length = np.concatenate([[0], np.cumsum(np.abs(np.diff(scale[0])) + np.abs(np.diff(scale[1])))])
+    rows = np.unique(np.searchsorted(length, np.linspace(0, length[-1], CURVE_POINTS)))
+    return curve.fmr[rows], curve.fnmr[rows]
+
+
+def det(curves: Mapping[str, Curve], path: Path) -> None:
+    """FNMR over FMR, both logarithmic (ISO/IEC 19795-1)."""
+    figure, axes = _figure()
+    anything = False
+    for name, curve in curves.items():
+        fmr, fnmr = _thin(curve)
+        shown = (fmr > 0) & (fnmr > 0)
+        anything |= bool(shown.any())
+        axes.plot(fmr[shown], fnmr[shown], drawstyle="steps-post", label=name)
+    # Where nobody is ever mistaken there is no logarithm to draw.
+    scale = "log" if anything else "linear"
+    axes.set(xscale=scale, yscale=scale, xlabel="false match rate", ylabel="false non-match rate")
+    axes.legend()
+    _save(figure, path)
+
+
+def roc(curves: Mapping[str, Curve], path: Path) -> None:
+    """1 − FNMR over a logarithmic FMR."""
+    figure, axes = _figure()
+    for name, curve in curves.items():
+        fmr, fnmr = _thin(curve)
+        axes.plot(fmr[fmr > 0], 1 - fnmr[fmr > 0], drawstyle="steps-post", label=name)
+    axes.set(xscale="log", xlabel="false match rate", ylabel="1 − false non-match rate")
+    axes.legend(loc="lower right")
+    _save(figure, path)
+
+
+def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
+    """Both kinds of scores as densities, with named thresholds."""
+    figure, axes = _figure()
+    bins = np.linspace(-1, 1, BINS + 1).tolist()
+    axes.hist(np.asarray(nonmated), bins, density=True, alpha=0.6, label="non-mated")
+    axes.hist(np.asarray(mated), bins, density=True, alpha=0.6, label="mated")
+    _mark(axes, thresholds)
+    axes.set(xlabel="score (cosine)", ylabel="density", yscale="log")
+    axes.legend()
+    _save(figure, path)
+
+
+def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
+    """The same from a `training.metrics.AllPairs` histogram of non-mated scores."""
+    figure, axes = _figure()
+    group = HISTOGRAM_BINS // 200
+    counts = histogram.reshape(-1, group).sum(axis=1)
+    edges = np.linspace(-1, 1, len(counts) + 1)
+    axes.stairs(counts / counts.sum() / np.diff(edges), edges, fill=True, alpha=0.6, label="non-mated")
+    axes.hist(np.asarray(mated), edges.tolist(), density=True, alpha=0.6, label="mated")
+    _mark(axes, thresholds)
+    axes.set(xlabel="score (cosine)", ylabel="density", yscale="log")
+    axes.legend()
+    _save(figure, path)
+
+
+def _mark(axes: Axes, thresholds: Mapping[str, float]) -> None:
+    for name, threshold in thresholds.items():
+        axes.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
+        axes.annotate(name, (threshold, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=7)
+
+
+def lines(
+    x: Sequence[float],
+    rows: Mapping[str, Sequence[float]],
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    log_y: bool = False,
+) -> None:
+    """One line for each of ``rows`` over ``x``."""
+    figure, axes = _figure()
+    for name, values in rows.items():
+        axes.plot(x, values, marker="o", markersize=3, label=name)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if log_y:
+        axes.set_yscale("log")
+    axes.legend()
+    _save(figure, path)

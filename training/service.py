@@ -1,0 +1,78 @@
+"""The service's own stages, put together for measuring: the same code that answers requests, without HTTP or SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.errors import InvalidImage, NoFace
+from app.face.align import CROP_SIDE
+from app.face.detect import Detector
+from app.face.embed import Embedder
+from app.face.image import Limits, decode
+from app.pipeline import Pipeline, choose_face
+from app.runtime.package import find_packages, load_package, locate
+from app.runtime.session import Device, open_embedder
+from app.types import Pixels, Vector
+
+DETECTOR = "yunet"
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A pipeline and an embedder, as the service has them."""
+
+    pipeline: Pipeline
+    embedder: Embedder
+    limits: Limits
+    package: str
+    dimension: int
+
+    def embed_photo(self, data: bytes) -> tuple[Vector, float]:
+        """Unit vector and quality of the photo's most prominent face. Raises NoFace, and what decoding raises."""
+        photo = self.pipeline.embed(data, self.embedder)
+        if not photo.faces:
+            raise NoFace("The photo shows no face.")
+        face = photo.faces[choose_face(photo).index]
+        if face.template is None:
+            raise ValueError("the pipeline left a face without a template")
+        return face.template.vector, face.quality.score
+
+    def embed_crop(self, data: bytes) -> tuple[Vector, float]:
+        """Unit vector of an image that is an aligned crop already; its quality is not known and counts as 100."""
+        return self.embed_pixels(self.crop(data)), 100.0
+
+    def crop(self, data: bytes) -> Pixels:
+        """(112, 112, 3) of an image that has this size. Raises InvalidImage for another."""
+        pixels = decode(data, self.limits).pixels
+        if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
+            raise InvalidImage(
+                f"An aligned crop is {CROP_SIDE}×{CROP_SIDE}, this is {pixels.shape[1]}×{pixels.shape[0]}."
+            )
+        return pixels
+
+    def embed_pixels(self, crop: Pixels) -> Vector:
+        """Unit vector of one (112, 112, 3) uint8 RGB aligned crop."""
+        templates, _ = self.embedder.embed([crop])
+        return templates[0].vector
+
+
+@contextmanager
+def open_service(
+    package: Path, models: Path, cache: Path, device: Device, threads: int, *, flip: bool = False
+) -> Iterator[Service]:
+    """Loads the embedder of the folder ``package`` and the detector of ``models``; closes both at the end."""
+    session = open_embedder(load_package(package), cache, device, 1)
+    detectors = [each for each in find_packages(models).values() if each.manifest.name == DETECTOR]
+    if len(detectors) != 1:
+        raise ValueError(f"{models} must hold one detector package called {DETECTOR}, it holds {len(detectors)}")
+    limits = Limits(max_bytes=64 * MIB)
+    embedder = Embedder(session, workers=threads, flip=flip)
+    try:
+        pipeline = Pipeline(Detector(locate(detectors[0], cache)), limits)
+        yield Service(pipeline, embedder, limits, session.package_id, session.dimension)
+    finally:
+        embedder.close()
