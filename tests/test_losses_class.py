@@ -1,0 +1,632 @@
+"""Class-level losses: the formulas of their papers, the identities between them, and their limits."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from training import losses
+from training.losses import ClassLoss
+from training.losses.base import psi
+from training.losses.centers import HardTriple
+from training.losses.pairwise import unified_rows
+from training.losses.sphereface2 import initial_bias
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here
+    from pytorch_metric_learning import losses as oracle
+    from pytorch_metric_learning.regularizers import SparseCentersRegularizer
+
+C, D, B = 7, 8, 12
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def built(name: str, weight: Tensor | None = None, **hyper: object) -> ClassLoss:
+    """In float64 and eval mode (no statistics move)."""
+    loss = losses.build(name, num_classes=C, dim=D, **hyper)
+    assert isinstance(loss, ClassLoss)
+    loss = loss.double().eval()
+    if weight is not None:
+        with torch.no_grad():
+            loss.weight.copy_(weight)
+    return loss
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings (B, D), labels (B,), weight (C, D), of many lengths."""
+    lengths = torch.linspace(0.5, 4, B, dtype=torch.float64)[:, None]
+    return torch.randn(B, D, dtype=torch.float64) * lengths, torch.arange(B) % C, torch.randn(C, D).double()
+
+
+def at_angle(theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Embeddings at the given angles (n,) to class 0; every class's vector is a coordinate axis."""
+    x = torch.zeros(len(theta), D, dtype=torch.float64)
+    x[:, 0], x[:, -1] = torch.cos(theta), torch.sin(theta)
+    return x, torch.zeros(len(theta), dtype=torch.long), torch.eye(C, D, dtype=torch.float64)
+
+
+def target_logits(name: str, theta: Tensor, **hyper: object) -> Tensor:
+    x, labels, weight = at_angle(theta)
+    return built(name, weight, **hyper).margin_logits(x, labels)[:, 0]
+
+
+def cosines(x: Tensor, weight: Tensor) -> Tensor:
+    return F.normalize(x) @ F.normalize(weight).T
+
+
+def assert_same(first: Tensor, second: Tensor | float, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(first, torch.as_tensor(second, dtype=first.dtype), rtol=tolerance, atol=tolerance)
+
+
+SWEEP = torch.linspace(0.01, math.pi - 0.01, 200, dtype=torch.float64)
+
+# ----------------------------------------------------------------------------- formulas, term by term
+
+
+def test_softmax_is_cross_entropy_of_an_affine_map_with_a_bias() -> None:
+    x, labels, weight = batch()
+    loss = built("softmax", weight)
+    with torch.no_grad():
+        loss.get_parameter("bias").copy_(torch.randn(C))
+    expected = F.cross_entropy(x @ weight.T + loss.get_parameter("bias"), labels)
+    assert_same(loss(x, labels), expected)
+
+
+def test_wnorm_softmax_keeps_the_length_of_the_embedding() -> None:
+    x, labels, weight = batch()
+    assert_same(built("wnorm_softmax", weight)(x, labels), F.cross_entropy(x @ F.normalize(weight).T, labels))
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "expected"),
+    [
+        ("norm_softmax", {"s": 9.0}, lambda t: 9 * np.cos(t)),
+        ("cosface", {}, lambda t: 64 * (np.cos(t) - 0.35)),
+        ("arcface", {"mode": "none"}, lambda t: 64 * np.cos(t + 0.5)),
+        ("combined", {"mode": "none"}, lambda t: 64 * (np.cos(t + 0.3) - 0.2)),
+        (
+            "combined",
+            {"m1": 0.9, "m2": 0.4, "m3": 0.15, "s": 8.0, "mode": "none"},
+            lambda t: 8 * (np.cos(0.9 * t + 0.4) - 0.15),
+        ),
+        ("hardtriple", {"centers": 1}, lambda t: 20 * (np.cos(t) - 0.01)),
+        ("circle", {}, lambda t: 256 * np.maximum(1.25 - np.cos(t), 0) * (np.cos(t) - 0.75)),
+    ],
+)
+def test_the_target_logit_follows_the_paper_over_the_whole_range_of_angles(name, hyper, expected) -> None:  # type: ignore[no-untyped-def]  # a table of formulas
+    if name == "hardtriple":
+        x, labels, weight = at_angle(SWEEP)
+        values = built(name, weight[:, None], **hyper).margin_logits(x, labels)[:, 0]
+    else:
+        values = target_logits(name, SWEEP, **hyper)
+    assert_same(values, torch.from_numpy(expected(SWEEP.numpy())), 1e-10)
+
+
+@pytest.mark.parametrize("name", losses.class_level())
+def test_the_margin_touches_the_target_alone_and_logits_have_none(name: str) -> None:
+    """Except where the paper changes the other classes too (circle, curricularface, sphereface2)."""
+    x, labels, _ = batch()
+    loss = built(name)
+    changed = loss.margin_logits(x, labels) != loss.logits(x)
+    others = torch.ones(B, C, dtype=torch.bool).scatter_(1, labels[:, None], False)
+    if name not in {"circle", "curricularface", "sphereface2"}:
+        assert not changed[others].any()
+    if name not in {"softmax", "wnorm_softmax", "norm_softmax"}:
+        assert changed[~others].any()
+
+
+# ------------------------------------------------------------------------------- identities between losses
+
+
+def test_without_margin_arcface_cosface_combined_and_normface_are_one_loss() -> None:
+    x, labels, weight = batch()
+    normface = built("norm_softmax", weight, s=64.0)(x, labels)
+    assert_same(built("arcface", weight, m=0.0)(x, labels), normface)
+    assert_same(built("cosface", weight, m=0.0)(x, labels), normface)
+    assert_same(built("combined", weight, m1=1.0, m2=0.0, m3=0.0)(x, labels), normface)
+
+
+def test_combined_reduces_to_each_of_its_margins() -> None:
+    x, labels, weight = batch()
+    arc = built("combined", weight, m1=1.0, m2=0.5, m3=0.0)(x, labels)
+    cos = built("combined", weight, m1=1.0, m2=0.0, m3=0.35)(x, labels)
+    sphere = built("combined", weight, m1=1.35, m2=0.0, m3=0.0, mode="reflect", s=30.0)(x, labels)
+    assert_same(arc, built("arcface", weight)(x, labels))
+    assert_same(cos, built("cosface", weight)(x, labels))
+    assert_same(sphere, built("sphereface_fnorm", weight, m=1.35)(x, labels))
+
+
+def test_combined_equals_sphereface_fnorm_until_the_angle_turns_over() -> None:
+    theta = SWEEP[(1.35 * SWEEP).le(math.pi)]
+    combined = target_logits("combined", theta, m1=1.35, m2=0.0, m3=0.0, s=30.0)
+    assert_same(combined, target_logits("sphereface_fnorm", theta, m=1.35))
+
+
+@pytest.mark.parametrize("m", [1.0, 1.35, 1.7, 2.0, 3.0, 4.0])
+def test_psi_falls_without_jump_or_kink(m: float) -> None:
+    theta = torch.linspace(0, math.pi, 40_001, dtype=torch.float64, requires_grad=True)
+    value = psi(m * theta, last=math.ceil(m) - 1)
+    (slope,) = torch.autograd.grad(value.sum(), theta)
+    steps = value.detach().diff()
+    assert (steps <= 1e-12).all()
+    assert steps.abs().max() < m * math.pi / 40_000 * 1.01
+    assert slope.diff().abs().max() < m * m * math.pi / 40_000 * 1.01
+    if m == int(m):
+        assert_same(value[-1].detach(), 1 - 2 * m)
+
+
+def test_psi_of_four_is_the_chebyshev_form_of_the_released_solver() -> None:
+    """QUADRUPLE of the authors' layer: s3·(8c⁴ − 8c² + 1) + s4, s3 = sign(c)·sign(2c² − 1), s4 = 2·sign(c) + s3 − 3."""
+    theta = SWEEP
+    c = torch.cos(theta)
+    s3 = torch.sign(c) * torch.sign(2 * c**2 - 1)
+    s4 = 2 * torch.sign(c) + s3 - 3
+    assert_same(psi(4 * theta), s3 * (8 * c**4 - 8 * c**2 + 1) + s4, 1e-10)
+
+
+def test_sphereface_is_wnorm_softmax_at_m_one_and_for_lambda_without_bound() -> None:
+    x, labels, weight = batch()
+    plain = built("wnorm_softmax", weight)(x, labels)
+    assert_same(built("sphereface", weight, m=1.0)(x, labels), plain)
+    assert_same(built("sphereface", weight, lam=1e14)(x, labels), plain)
+
+
+def test_sphereface_anneals_by_its_saved_iteration() -> None:
+    x, labels, weight = batch()
+    loss = built("sphereface", weight)
+    assert isinstance(loss, losses.CLASS_LEVEL["sphereface"])
+    assert_same(loss(x, labels), built("sphereface", weight, lam=1000.0)(x, labels))
+    loss.train()
+    for _ in range(3):
+        loss(x, labels)
+    resumed = built("sphereface", weight)
+    resumed.load_state_dict(loss.state_dict())
+    assert_same(resumed(x, labels), built("sphereface", weight, lam=1000 / 1.36)(x, labels))
+    loss.get_buffer("iteration").fill_(10**7)
+    assert_same(loss.eval()(x, labels), built("sphereface", weight, lam=5.0)(x, labels))
+
+
+def test_softtriple_with_one_centre_is_cosface_and_without_margin_normface() -> None:
+    x, labels, weight = batch()
+    one = built("softtriple", weight[:, None], centers=1, la=17.0, margin=0.2)(x, labels)
+    assert_same(one, built("cosface", weight, s=17.0, m=0.2)(x, labels))
+    plain = built("softtriple", weight[:, None], centers=1, la=17.0, margin=0.0)(x, labels)
+    assert_same(plain, built("norm_softmax", weight, s=17.0)(x, labels))
+
+
+def test_softtriple_lies_between_hardtriple_and_the_mean_of_centres() -> None:
+    x, labels, _ = batch()
+    weight = torch.randn(C, 4, D).double()
+    hard = built("hardtriple", weight, centers=4)(x, labels)
+    assert_same(built("softtriple", weight, centers=4, gamma=1e-6, tau=0.0)(x, labels), hard)
+    mean = torch.einsum("bd,ckd->bc", F.normalize(x), F.normalize(weight, dim=2)) / 4
+    expected = F.cross_entropy(20 * (mean - 0.01 * F.one_hot(labels, C)), labels)
+    assert_same(built("softtriple", weight, centers=4, gamma=1e9, tau=0.0)(x, labels), expected, 1e-9)
+
+
+def test_softtriple_does_not_depend_on_the_order_of_centres() -> None:
+    x, labels, _ = batch()
+    weight = torch.randn(C, 4, D).double()
+    first = built("softtriple", weight, centers=4)(x, labels)
+    assert_same(built("softtriple", weight[:, [2, 0, 3, 1]], centers=4)(x, labels), first)
+
+
+def test_entropy_smoothing_makes_softmax_of_the_largest() -> None:
+    """Proposition 1 of SoftTriple: max over p in the simplex of λΣ p_j (z_j − z_y) + H(p) = −log softmax_y(λz)."""
+    x, labels, weight = batch()
+    z = 20 * cosines(x, weight)
+    p = torch.softmax(z, dim=1)
+    entropy = -(p * p.log()).sum(dim=1)
+    gap = z - z.gather(1, labels[:, None])
+    assert_same((p * gap).sum(dim=1) + entropy, F.cross_entropy(z, labels, reduction="none"), 1e-12)
+
+
+def test_the_centre_regulariser_equals_its_oracle_and_vanishes_for_equal_centres() -> None:
+    x, labels, _ = batch()
+    weight = torch.randn(C, 4, D).double()
+
+    def cost(weight: Tensor) -> Tensor:
+        with_tau = built("softtriple", weight, centers=4, tau=0.2)(x, labels)
+        difference: Tensor = with_tau - built("softtriple", weight, centers=4, tau=0.0)(x, labels)
+        return difference
+
+    theirs = SparseCentersRegularizer(num_classes=C, centers_per_class=4)(weight.reshape(C * 4, D))
+    assert_same(cost(weight), 0.2 * theirs, 1e-5)
+    explicit = sum(
+        torch.sqrt(2 - 2 * F.cosine_similarity(weight[c, t], weight[c, s], dim=0) + 1e-5)
+        for c in range(C)
+        for s in range(4)
+        for t in range(s)
+    )
+    assert_same(cost(weight), 0.2 / (C * 4 * 3) * torch.as_tensor(explicit))
+    assert cost(weight[:, :1].expand(-1, 4, -1)) < 0.2 * math.sqrt(1e-5)
+
+
+def test_the_number_of_distinct_centres_joins_near_ones() -> None:
+    loss = built("softtriple", centers=4)
+    assert isinstance(loss, HardTriple)
+    with torch.no_grad():
+        loss.weight.copy_(torch.eye(4, D).expand(C, 4, D))
+        loss.weight[0, 1] = loss.weight[0, 0] * 3  # the same direction
+        chain = torch.tensor([0.0, 0.09, 0.18, 1.5])  # each near the next: 0, 1 and 2 are one
+        loss.weight[1, :, 0], loss.weight[1, :, 1] = torch.cos(chain), torch.sin(chain)
+        loss.weight[1, :, 2:] = 0
+    assert loss.distinct_centers().tolist() == [3, 2, 4, 4, 4, 4, 4]
+    assert loss.distinct_centers(threshold=1.5).tolist() == [1] * C
+
+
+# --------------------------------------------------------------------------------------- beyond π
+
+
+def test_no_mode_changes_arcface_below_the_turn() -> None:
+    theta = SWEEP[(SWEEP + 0.5).le(math.pi)]
+    for mode in ("hard", "continuous", "reflect"):
+        assert_same(target_logits("arcface", theta, mode=mode), target_logits("arcface", theta, mode="none"))
+
+
+def test_the_modes_beyond_the_turn() -> None:
+    theta = SWEEP[(SWEEP + 0.5).gt(math.pi)]
+    c, m = torch.cos(theta), 0.5
+    assert_same(target_logits("arcface", theta, s=1.0, mode="hard"), c - m * math.sin(m))
+    assert_same(target_logits("arcface", theta, s=1.0, mode="continuous"), c - (1 - math.cos(m)))
+    assert_same(target_logits("arcface", theta, s=1.0, mode="reflect"), -torch.cos(theta + m) - 2)
+    assert_same(target_logits("arcface", theta, s=1.0, mode="none"), torch.cos(theta + m))
+    easy = target_logits("arcface", SWEEP, s=1.0, mode="easy")
+    cos = torch.cos(SWEEP)
+    assert_same(easy, torch.where(cos > 0, torch.cos(SWEEP + m), cos))
+
+
+@pytest.mark.parametrize(("name", "hyper"), [("arcface", {}), ("combined", {"m1": 1.3, "m2": 0.3, "m3": 0.1})])
+@pytest.mark.parametrize("mode", ["continuous", "reflect"])
+def test_the_default_mode_is_monotone_without_jump(name: str, hyper: dict[str, float], mode: str) -> None:
+    theta = torch.linspace(1e-3, math.pi - 1e-3, 20_001, dtype=torch.float64)
+    steps = target_logits(name, theta, s=1.0, mode=mode, **hyper).diff()
+    assert (steps < 1e-12).all()
+    assert steps.abs().max() < 1.4 * math.pi / 20_000
+
+
+def test_the_classic_hard_mode_jumps_where_the_default_does_not() -> None:
+    turn = torch.tensor([math.pi - 0.5 - 1e-9, math.pi - 0.5 + 1e-9], dtype=torch.float64)
+    assert target_logits("arcface", turn, s=1.0, mode="hard").diff().item() == pytest.approx(-0.117, abs=5e-4)
+    assert abs(target_logits("arcface", turn, s=1.0).diff().item()) < 1e-8
+
+
+@pytest.mark.parametrize(
+    "name", ["arcface", "combined", "sphereface_fnorm", "adaface", "magface", "curricularface", "subcenter_arcface"]
+)
+def test_the_detached_gradient_leaves_the_margin_out(name: str) -> None:
+    """Forward as exact; backward with dz_y/dcos θ_y = s, so that the cosines' gradient is s·(p − onehot)/B."""
+    x, labels, _ = batch()
+    exact, detached = built(name, grad="exact"), built(name, grad="detached")
+    detached.load_state_dict(exact.state_dict())
+    assert_same(detached(x, labels), exact(x, labels))
+    part = detached._whole(x, labels)
+    scores = detached.scores(part.x, part.rows).detach().requires_grad_()
+    logits = detached.margined(part, scores)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels), scores)
+    scale = detached.scale(x)
+    expected = scale * (torch.softmax(logits, dim=1) - F.one_hot(labels, C)) / B
+    target = F.one_hot(labels, C).bool()
+    assert_same(gradient[target], expected[target])
+    if name != "curricularface":  # whose other classes carry their own factor
+        assert_same(gradient, expected)
+
+
+def test_the_exact_gradient_is_the_formula_derived() -> None:
+    theta = torch.tensor([0.3, 1.2, 2.4], dtype=torch.float64)
+    x, labels, weight = at_angle(theta)
+    x.requires_grad_()
+    value = built("arcface", weight).margin_logits(x, labels)[:, 0]
+    (gradient,) = torch.autograd.grad(value.sum(), x)
+    tangent = torch.zeros_like(x)
+    tangent[:, 0], tangent[:, -1] = -torch.sin(theta), torch.cos(theta)
+    assert_same((gradient * tangent).sum(dim=1), -64 * torch.sin(theta + 0.5))
+
+
+# ------------------------------------------------------------------------------- circle and its family
+
+
+def test_the_unified_loss_with_classes_as_negatives_is_cosface() -> None:
+    x, labels, weight = batch()
+    scores = cosines(x, weight)
+    own = F.one_hot(labels, C).bool()
+    unified = unified_rows(64 * (scores + 0.35), -64 * scores, ~own, own).mean()
+    assert_same(unified, built("cosface", weight)(x, labels))
+
+
+def test_the_unified_loss_tends_to_the_hardest_triplet() -> None:
+    scores = torch.rand(4, 9, dtype=torch.float64) * 2 - 1
+    own = torch.zeros(4, 9, dtype=torch.bool)
+    own[:, :3] = True
+    hardest = (scores[:, 3:].amax(dim=1) - scores[:, :3].amin(dim=1) + 0.25).clamp(min=0)
+    gaps = [
+        (unified_rows(g * (scores + 0.25), -g * scores, ~own, own) / g - hardest).abs().max() for g in (1e1, 1e2, 1e4)
+    ]
+    assert gaps[0] > gaps[1] > gaps[2]
+    assert gaps[2] < 1e-3
+
+
+def test_circle_against_classes_is_circle_against_proxies() -> None:
+    x, labels, weight = batch()
+    scores = cosines(x, weight)
+    own = F.one_hot(labels, C).bool()
+    push = 256 * (scores + 0.25).clamp(min=0) * (scores - 0.25)
+    pull = -256 * (1.25 - scores).clamp(min=0) * (scores - 0.75)
+    assert_same(built("circle", weight)(x, labels), unified_rows(push, pull, ~own, own).mean())
+
+
+def test_circles_gradient_is_the_papers_not_the_product_rule() -> None:
+    x, labels, weight = batch()
+    for grad, factor, shift in (("detached", 1, 0.25), ("exact", 2, 0.0)):
+        loss = built("circle", weight, grad=grad)
+        part = loss._whole(x, labels)
+        scores = loss.scores(part.x, part.rows).detach().requires_grad_()
+        logits = loss.margined(part, scores)
+        (gradient,) = torch.autograd.grad(F.cross_entropy(logits, labels, reduction="sum"), scores)
+        pushed = (F.one_hot(labels, C) == 0) & (scores.detach() > -0.25)
+        expected = 256 * (factor * scores.detach() + shift) * torch.softmax(logits, dim=1)
+        assert_same(gradient[pushed], expected[pushed])
+
+
+def test_circles_boundary_is_a_circle_of_radius_root_two_m() -> None:
+    """z_y = z_n exactly where (s_n − 0)² + (s_p − 1)² = 2m²."""
+    m = 0.25
+    turn = torch.linspace(0, 2 * math.pi, 50, dtype=torch.float64)
+    negative = math.sqrt(2) * m * torch.cos(turn)
+    positive = 1 + math.sqrt(2) * m * torch.sin(turn)
+    inside = (positive <= 1) & (negative > -m)
+    x = torch.zeros(int(inside.sum()), D, dtype=torch.float64)
+    x[:, 0], x[:, 1] = positive[inside], negative[inside]
+    x[:, -1] = (1 - x[:, 0] ** 2 - x[:, 1] ** 2).clamp(min=0).sqrt()
+    on_sphere = x.norm(dim=1) < 1 + 1e-9
+    assert on_sphere.sum() > 5
+    x = x[on_sphere]
+    logits = built("circle", torch.eye(C, D).double()).margin_logits(x, torch.zeros(len(x), dtype=torch.long))
+    assert_same(logits[:, 0], logits[:, 1], 1e-9)
+
+
+# --------------------------------------------------------------------------------------- adaptive margins
+
+
+def test_adaface_follows_its_formula_and_without_h_it_is_cosface() -> None:
+    x, labels, weight = batch()
+    loss = built("adaface", weight)
+    loss.get_buffer("norm_mean").fill_(3.0)
+    loss.get_buffer("norm_std").fill_(0.5)
+    z = (0.333 * (x.norm(dim=1) - 3) / 0.501).clamp(-1, 1)
+    assert z.min() < -0.5 < 0.2 < z.max()
+    c = cosines(x, weight)
+    target = torch.cos(torch.acos(c[range(B), labels]) - 0.4 * z) - (0.4 + 0.4 * z)
+    expected = 64 * c.scatter(1, labels[:, None], target[:, None])
+    turned = torch.acos(c[range(B), labels]) - 0.4 * z > math.pi
+    assert_same(loss.margin_logits(x, labels)[~turned], expected[~turned], 1e-10)
+    assert_same(built("adaface", weight, h=0.0)(x, labels), built("cosface", weight, m=0.4)(x, labels), 1e-12)
+
+
+def test_adaface_follows_the_norms_with_momentum_only_in_training() -> None:
+    x, labels, weight = batch()
+    loss = built("adaface", weight)
+    loss(x, labels)
+    assert loss.get_buffer("norm_mean").item() == 20
+    loss.train()(x, labels)
+    norm = x.norm(dim=1)
+    assert loss.get_buffer("norm_mean").item() == pytest.approx(0.99 * 20 + 0.01 * norm.mean().item())
+    assert loss.get_buffer("norm_std").item() == pytest.approx(0.99 * 100 + 0.01 * norm.std().item())
+
+
+def test_adaface_gives_no_gradient_through_its_quality() -> None:
+    """The gradient has no part along x: the length of an embedding moves the loss only by the detached ẑ."""
+    x, labels, weight = batch()
+    x.requires_grad_()
+    loss = built("adaface", weight)
+    loss.get_buffer("norm_mean").fill_(2.0)
+    loss.get_buffer("norm_std").fill_(1.0)
+    (gradient,) = torch.autograd.grad(loss(x, labels), x)
+    assert (gradient * x).sum(dim=1).abs().max() < 1e-10
+
+
+def test_magface_follows_its_formula_and_with_a_constant_margin_it_is_arcface() -> None:
+    x, labels, weight = batch()
+    x = x * 30
+    a = x.norm(dim=1).clamp(10, 110)
+    m = 0.35 / 100 * (a - 10) + 0.45
+    c = cosines(x, weight)
+    theta = torch.acos(c[range(B), labels])
+    target = torch.where(theta + m <= math.pi, torch.cos(theta + m), torch.cos(theta) - 1 + torch.cos(m))
+    logits = 64 * c.scatter(1, labels[:, None], target[:, None])
+    expected = F.cross_entropy(logits, labels) + 35 * (1 / a + a / 110**2).mean()
+    assert_same(built("magface", weight)(x, labels), expected, 1e-10)
+    flat = built("magface", weight, lm=0.5, um=0.5, lam=0.0)(x, labels)
+    assert_same(flat, built("arcface", weight)(x, labels))
+
+
+def test_magface_prices_a_norm_least_at_the_upper_bound() -> None:
+    loss = built("magface")
+    assert isinstance(loss, losses.CLASS_LEVEL["magface"])
+    lengths = torch.linspace(11, 109, 50, dtype=torch.float64)
+    x = torch.zeros(50, D, dtype=torch.float64)
+    x[:, 0] = lengths
+    penalty = loss.sample_penalty(x)
+    assert penalty is not None
+    assert (penalty.diff() < 0).all()
+
+
+def test_curricularface_weighs_negatives_harder_than_the_target() -> None:
+    x, labels, weight = batch()
+    loss = built("curricularface", weight)
+    loss.get_buffer("t").fill_(0.3)
+    c = cosines(x, weight)
+    own = c[range(B), labels]
+    theta = torch.acos(own)
+    target = torch.where(theta + 0.5 <= math.pi, torch.cos(theta + 0.5), own - 1 + math.cos(0.5))
+    harder = c > target[:, None]
+    assert 0 < harder.sum() < harder.numel()
+    expected = 64 * torch.where(harder, c * (0.3 + c), c).scatter(1, labels[:, None], target[:, None])
+    assert_same(loss.margin_logits(x, labels), expected, 1e-10)
+    loss.train()(x, labels)
+    assert loss.get_buffer("t").item() == pytest.approx(0.99 * 0.3 + 0.01 * own.mean().item())
+
+
+def test_curricularface_without_harder_negatives_is_arcface() -> None:
+    theta = torch.full((4,), 0.2, dtype=torch.float64)
+    x, labels, weight = at_angle(theta)
+    assert_same(built("curricularface", weight)(x, labels), built("arcface", weight)(x, labels))
+
+
+@pytest.mark.parametrize(("kind", "plain"), [("arc", "arcface"), ("cos", "cosface")])
+def test_elasticface_is_its_base_in_eval_mode_and_without_sigma(kind: str, plain: str) -> None:
+    x, labels, weight = batch()
+    expected = built(plain, weight)(x, labels)
+    assert_same(built("elasticface", weight, kind=kind)(x, labels), expected)
+    assert_same(built("elasticface", weight, kind=kind, sigma=0.0).train()(x, labels), expected)
+
+
+@pytest.mark.parametrize("plus", [False, True])
+def test_elasticface_draws_its_margins_from_a_normal_distribution(plus: bool) -> None:
+    theta = torch.linspace(0.2, 2.0, 4000, dtype=torch.float64)
+    x, labels, weight = at_angle(theta)
+    loss = built("elasticface", weight, kind="cos", plus=plus, s=1.0).train()
+    margins = torch.cos(theta) - loss.margin_logits(x, labels)[:, 0]
+    sigma = 0.02 if plus else 0.05
+    assert margins.mean().item() == pytest.approx(0.35, abs=4 * sigma / math.sqrt(4000))
+    assert margins.std().item() == pytest.approx(sigma, rel=0.06)
+    rising = bool((margins.diff() >= 0).all())  # the farther from its class, the larger
+    assert rising is plus
+
+
+def test_sphereface2_follows_its_formula() -> None:
+    x, labels, weight = batch()
+    loss = built("sphereface2", weight)
+    b = loss.get_parameter("b").detach()
+    g = 2 * ((cosines(x, weight) + 1) / 2) ** 3 - 1
+    expected = torch.zeros((), dtype=torch.float64)
+    for i in range(B):
+        for j in range(C):
+            if j == labels[i]:
+                expected += 0.7 * F.softplus(-(40 * (g[i, j] - 0.4) + b))
+            else:
+                expected += 0.3 * F.softplus(40 * (g[i, j] + 0.4) + b)
+    assert_same(loss(x, labels), 50 / 40 * expected / B)
+    assert_same(loss.logits(x), 40 * g + b)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 1000, 10**6])
+@pytest.mark.parametrize("alpha", [0.2, 0.7])
+def test_sphereface2_starts_where_pull_and_push_are_equal(num_classes: int, alpha: float) -> None:
+    b = initial_bias(num_classes, 40, 0.4, 3, alpha)
+    g = 2 * 0.5**3 - 1
+    pull = alpha / (1 + math.exp(40 * (g - 0.4) + b))
+    push = (1 - alpha) * (num_classes - 1) / (1 + math.exp(-(40 * (g + 0.4) + b)))
+    assert pull == pytest.approx(push, rel=1e-9)
+
+
+def test_subcenter_takes_the_nearest_centre() -> None:
+    x, labels, _ = batch()
+    weight = torch.randn(C, 3, D).double()
+    c = torch.einsum("bd,ckd->bck", F.normalize(x), F.normalize(weight, dim=2)).amax(dim=2)
+    assert_same(built("subcenter_arcface", weight).logits(x), 64 * c)
+    one = built("subcenter_arcface", weight[:, :1], centers=1)(x, labels)
+    assert_same(one, built("arcface", weight[:, 0])(x, labels))
+
+
+@pytest.mark.parametrize("name", [n for n in losses.class_level() if n not in {"adaface", "sphereface2", "circle"}])
+def test_the_margin_can_be_warmed_up_from_none(name: str) -> None:
+    """At a margin scale of 0 the target's logit is the plain one; in between the loss rises."""
+    x, labels, _ = batch()
+    loss = built(name)
+    values = []
+    for share in (0.0, 0.5, 1.0):
+        loss.margin_scale = share
+        values.append(loss(x, labels).item())
+    loss.margin_scale = 0.0
+    own = loss.margin_logits(x, labels)[range(B), labels]
+    assert_same(own, loss.logits(x)[range(B), labels], 1e-9)
+    assert values[0] <= values[1] <= values[2]
+
+
+# ------------------------------------------------------------------------- pytorch-metric-learning as oracle
+
+
+def transplant(theirs: torch.nn.Module, attribute: str, weight: Tensor) -> torch.nn.Module:
+    theirs = theirs.double()
+    with torch.no_grad():
+        getattr(theirs, attribute).copy_(weight)
+    return theirs
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__:DeprecationWarning")  # inside of the oracle
+def test_class_losses_equal_the_oracle() -> None:
+    x, labels, weight = batch()
+    degrees = math.degrees(0.5)
+    pairs = [
+        (
+            built("arcface", weight, mode="hard"),
+            transplant(oracle.ArcFaceLoss(C, D, margin=degrees, scale=64), "W", weight.T),
+        ),
+        (built("cosface", weight), transplant(oracle.CosFaceLoss(C, D, margin=0.35, scale=64), "W", weight.T)),
+        (
+            built("norm_softmax", weight, s=20.0),
+            transplant(oracle.NormalizedSoftmaxLoss(C, D, temperature=0.05), "W", weight.T),
+        ),
+        (
+            built("sphereface", weight, m=4.0, lam=0.0),
+            transplant(oracle.SphereFaceLoss(C, D, margin=4, scale=1), "W", weight.T),
+        ),
+    ]
+    for ours, theirs in pairs:
+        assert_same(ours(x, labels), theirs(x, labels).detach(), 1e-9)
+
+
+def test_arcface_equals_the_oracle_also_beyond_the_turn() -> None:
+    x, labels, weight = batch()
+    x = x - 3 * weight[labels]  # most samples lie behind their class
+    ours = built("arcface", weight, mode="hard")
+    assert (torch.acos(cosines(x, weight)[range(B), labels]) + 0.5 > math.pi).any()
+    theirs = transplant(oracle.ArcFaceLoss(C, D, margin=math.degrees(0.5), scale=64), "W", weight.T)
+    assert_same(ours(x, labels), theirs(x, labels).detach(), 1e-9)
+
+
+def test_multi_centre_losses_equal_the_oracle() -> None:
+    x, labels, _ = batch()
+    weight = torch.randn(C, 3, D).double()
+    flat = weight.reshape(C * 3, D).T
+    theirs = oracle.SoftTripleLoss(C, D, centers_per_class=3, la=20, gamma=0.1, margin=0.01)
+    soft = built("softtriple", weight, centers=3, tau=0.0)(x, labels)
+    assert_same(soft, transplant(theirs, "fc", flat)(x, labels).detach(), 1e-9)
+    sub = oracle.SubCenterArcFaceLoss(
+        num_classes=C, embedding_size=D, margin=math.degrees(0.5), scale=64, sub_centers=3
+    )
+    ours = built("subcenter_arcface", weight, mode="hard")(x, labels)
+    assert_same(ours, transplant(sub, "W", flat)(x, labels).detach(), 1e-9)
+
+
+# ----------------------------------------------------------------------------------------- the first loss
+
+
+@pytest.mark.parametrize(
+    ("name", "s", "shift"),
+    [("arcface", 64.0, math.sin(0.5)), ("cosface", 64.0, 0.35), ("arcface", 30.0, math.sin(0.5))],
+)
+def test_an_untrained_loss_starts_where_theory_says(name: str, s: float, shift: float) -> None:
+    """E0 = s·(sin m or m) + ln C + s²/(2D): what a run prints that has not begun to learn."""
+    classes, dim, size = 2000, 512, 256
+    loss = losses.build(name, num_classes=classes, dim=dim, s=s)
+    value = loss(torch.randn(size, dim), torch.randint(classes, (size,))).item()
+    expected = s * shift + math.log(classes) + s * s / (2 * dim)
+    spread = s / math.sqrt(dim * size)  # of the mean over the batch
+    assert value == pytest.approx(expected, abs=4 * spread)
