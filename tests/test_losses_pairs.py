@@ -1,0 +1,309 @@
+"""Pair-level losses: each against an explicit loop over the batch, and against pytorch-metric-learning."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from training import losses
+from training.losses import PairLoss, Triplets
+from training.losses.pairwise import Margin
+from training.losses.tuples import all_triplets
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here
+    from pytorch_metric_learning import losses as oracle
+    from pytorch_metric_learning.distances import LpDistance
+    from pytorch_metric_learning.reducers import MeanReducer
+
+B, D = 14, 6
+LABELS = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 0])  # classes of different sizes, one with one image
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(threads)
+
+
+def built(name: str, **hyper: object) -> PairLoss:
+    loss = losses.build(name, **hyper)  # type: ignore[arg-type]  # num_classes may be among them
+    assert isinstance(loss, PairLoss)
+    loss = loss.double()
+    if isinstance(loss, Margin):
+        with torch.no_grad():
+            loss.beta.fill_(1.2)  # exactly, not float32's 1.2
+    return loss
+
+
+def embeddings() -> Tensor:
+    centers = torch.randn(5, D, dtype=torch.float64)
+    return centers[LABELS] + 0.8 * torch.randn(B, D, dtype=torch.float64)
+
+
+def assert_same(first: Tensor, second: Tensor | float, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(first, torch.as_tensor(second, dtype=first.dtype), rtol=tolerance, atol=tolerance)
+
+
+# ------------------------------------------------------------------------------------------ slow oracles
+
+
+def ordered_pairs() -> Iterator[tuple[int, int, bool]]:
+    for i in range(B):
+        for j in range(B):
+            if i != j:
+                yield i, j, bool(LABELS[i] == LABELS[j])
+
+
+def slow_triplets() -> Iterator[tuple[int, int, int]]:
+    for i, j, same in ordered_pairs():
+        for k in range(B):
+            if same and LABELS[k] != LABELS[i]:
+                yield i, j, k
+
+
+def mean_active(terms: list[float]) -> float:
+    active = [term for term in terms if term > 0]
+    return sum(active) / len(active)
+
+
+def slow_contrastive(x: Tensor) -> float:
+    return mean_active(
+        [
+            float((x[i] - x[j]).norm()) ** 2 if same else max(0.0, 1 - float((x[i] - x[j]).norm())) ** 2
+            for i, j, same in ordered_pairs()
+        ]
+    )
+
+
+def slow_triplet(x: Tensor, power: int) -> float:
+    return mean_active(
+        [
+            max(0.0, float((x[a] - x[p]).norm() ** power - (x[a] - x[n]).norm() ** power) + 0.2)
+            for a, p, n in slow_triplets()
+        ]
+    )
+
+
+def slow_margin(x: Tensor) -> float:
+    terms = []
+    for a, p, n in slow_triplets():
+        terms.append(max(0.0, 0.2 + float((x[a] - x[p]).norm()) - 1.2))
+        terms.append(max(0.0, 0.2 - float((x[a] - x[n]).norm()) + 1.2))
+    return mean_active(terms)
+
+
+def slow_unified(x: Tensor, push: Callable[[float], float], pull: Callable[[float], float]) -> float:
+    rows = []
+    for i in range(B):
+        others = [j for j in range(B) if j != i]
+        near = [pull(float(x[i] @ x[j])) for j in others if LABELS[i] == LABELS[j]]
+        far = [push(float(x[i] @ x[j])) for j in others if LABELS[i] != LABELS[j]]
+        if near and far:
+            rows.append(math.log1p(sum(math.exp(f + n) for f in far for n in near)))
+    return sum(rows) / len(rows)
+
+
+def slow_lifted(x: Tensor) -> float:
+    terms = []
+    for i, j, same in ordered_pairs():
+        if same:
+            crowd = sum(
+                math.exp(1 - float((x[e] - x[k]).norm())) for e in (i, j) for k in range(B) if LABELS[k] != LABELS[e]
+            )
+            terms.append(max(0.0, float((x[i] - x[j]).norm()) + math.log(crowd)) ** 2 / 2)
+    return sum(terms) / len(terms)
+
+
+SLOW: dict[str, tuple[dict[str, object], Callable[[Tensor], float]]] = {
+    "contrastive": ({}, slow_contrastive),
+    "triplet": ({}, lambda x: slow_triplet(x, 2)),
+    "triplet l2": ({"squared": False}, lambda x: slow_triplet(x, 1)),
+    "margin": ({}, slow_margin),
+    "unified": ({"s": 9.0}, lambda x: slow_unified(x, lambda s: 9 * (s + 0.35), lambda s: -9 * s)),
+    "circle_pair": (
+        {},
+        lambda x: slow_unified(
+            x, lambda s: 80 * max(0.0, s + 0.4) * (s - 0.4), lambda s: -80 * max(0.0, 1.4 - s) * (s - 0.6)
+        ),
+    ),
+    "lifted": ({}, slow_lifted),
+}
+
+
+def test_every_pair_loss_has_a_slow_oracle() -> None:
+    assert {case.split()[0] for case in SLOW} == set(losses.pair_level())
+
+
+@pytest.mark.parametrize("case", SLOW)
+def test_the_loss_equals_an_explicit_loop_over_the_batch(case: str) -> None:
+    x = embeddings()
+    hyper, slow = SLOW[case]
+    expected = slow(F.normalize(x))
+    assert expected > 0
+    assert_same(built(case.split(maxsplit=1)[0], **hyper)(x, LABELS), expected)
+
+
+@pytest.mark.parametrize("case", SLOW)
+def test_only_directions_matter(case: str) -> None:
+    x = embeddings()
+    hyper, _ = SLOW[case]
+    loss = built(case.split(maxsplit=1)[0], **hyper)
+    assert_same(loss(x * torch.linspace(0.1, 50, B)[:, None], LABELS), loss(x, LABELS))
+
+
+@pytest.mark.parametrize("case", SLOW)
+def test_all_triplets_given_are_as_good_as_none_given(case: str) -> None:
+    """Except for contrastive, which counts each pair once if left alone: there in a batch of two equal classes."""
+    x, labels = embeddings(), LABELS
+    if case == "contrastive":
+        x, labels = x[:4], torch.tensor([0, 0, 0, 1])
+        x[3] = -x[0]
+    hyper, _ = SLOW[case]
+    loss = built(case.split(maxsplit=1)[0], **hyper)
+    assert_same(loss(x, labels, all_triplets(labels)), loss(x, labels))
+
+
+@pytest.mark.parametrize("case", SLOW)
+def test_mined_triplets_are_all_that_counts(case: str) -> None:
+    """A sample that no triplet names has no gradient."""
+    x = embeddings().requires_grad_()
+    triplets = Triplets(torch.tensor([0, 5]), torch.tensor([1, 6]), torch.tensor([3, 9]))
+    hyper, _ = SLOW[case]
+    kind = {"triplet": {"m": 3.0}, "triplet l2": {"m": 3.0}, "margin": {"alpha": 3.0}, "contrastive": {"m": 3.0}}
+    built(case.split(maxsplit=1)[0], **hyper | kind.get(case, {}))(x, LABELS, triplets).backward()
+    assert x.grad is not None
+    moved = x.grad.abs().amax(dim=1) > 0
+    assert moved.nonzero().flatten().tolist() == [0, 1, 3, 5, 6, 9]
+
+
+def test_contrastive_counts_mined_pairs_as_often_as_they_are_drawn() -> None:
+    x = F.normalize(embeddings())
+    triplets = Triplets(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([3, 3]))
+    terms = [(x[0] - x[1]).norm() ** 2, (x[0] - x[2]).norm() ** 2, *[(2.5 - (x[0] - x[3]).norm()) ** 2] * 2]
+    assert_same(built("contrastive", m=2.5)(x, LABELS, triplets), torch.stack(terms).mean())
+
+
+# --------------------------------------------------------------------------------- pytorch-metric-learning
+
+
+def test_pair_losses_equal_the_oracle() -> None:
+    x = embeddings()
+    pairs = [
+        (built("triplet"), oracle.TripletMarginLoss(margin=0.2, distance=LpDistance(power=2))),
+        (built("triplet", squared=False), oracle.TripletMarginLoss(margin=0.2, distance=LpDistance(power=1))),
+        (built("margin"), oracle.MarginLoss(margin=0.2, beta=1.2)),
+        (built("lifted"), oracle.LiftedStructureLoss(neg_margin=1, pos_margin=0)),
+    ]
+    for ours, theirs in pairs:
+        assert_same(ours(x, LABELS), theirs(x, LABELS).detach(), 1e-9)
+
+
+def test_circle_equals_the_oracle_where_every_anchor_has_both_kinds_of_pairs() -> None:
+    x, labels = embeddings()[:12], LABELS[:12]
+    theirs = oracle.CircleLoss(m=0.4, gamma=80, reducer=MeanReducer())
+    assert_same(built("circle_pair")(x, labels), theirs(x, labels), 1e-9)
+
+
+def test_margin_equals_the_oracle_with_its_price_on_beta_and_so_do_the_gradients() -> None:
+    x = embeddings()
+    ours = built("margin", nu=0.05, num_classes=5)
+    theirs = oracle.MarginLoss(margin=0.2, nu=0.05, beta=1.2, learn_beta=True, num_classes=5).double()
+    value, expected = ours(x, LABELS), theirs(x, LABELS)
+    assert_same(value, expected.detach(), 1e-9)
+    value.backward()
+    expected.backward()
+    assert isinstance(ours, Margin)
+    assert ours.beta_class is not None
+    assert ours.beta_class.grad is not None
+    assert ours.beta.grad is not None
+    assert_same(ours.beta_class.grad, theirs.beta.grad, 1e-9)
+    assert_same(ours.beta.grad, theirs.beta.grad.sum(), 1e-9)
+
+
+# --------------------------------------------------------------------------------------------- margin's β
+
+
+def test_the_derivative_of_beta_counts_active_pairs_with_their_sign() -> None:
+    """dL/dβ = −Σ y_ij·[α > y_ij(β − D_ij)] over the active pairs."""
+    x = embeddings()
+    loss = built("margin")
+    loss(x, LABELS).backward()
+    unit = F.normalize(x)
+    slopes = []
+    for a, p, n in slow_triplets():
+        slopes.append(-1 if 0.2 + (unit[a] - unit[p]).norm() - 1.2 > 0 else 0)
+        slopes.append(1 if 0.2 - (unit[a] - unit[n]).norm() + 1.2 > 0 else 0)
+    gradient = loss.get_parameter("beta").grad
+    assert gradient is not None
+    assert_same(gradient, sum(slopes) / sum(map(abs, slopes)))
+
+
+def test_beta_is_the_sum_of_its_three_parts() -> None:
+    loss = built("margin", num_classes=5, num_images=20)
+    assert isinstance(loss, Margin)
+    with torch.no_grad():
+        loss.get_parameter("beta_class").copy_(torch.arange(5.0))
+        loss.get_parameter("beta_image").copy_(torch.arange(20, dtype=torch.float64) / 100)
+    images = torch.arange(B) + 3
+    assert_same(loss.boundaries(LABELS, images).detach(), 1.2 + LABELS + images.double() / 100, 1e-7)
+    assert_same(loss.boundaries(LABELS).detach(), 1.2 + LABELS.double())
+    x = embeddings()
+    loss(x, LABELS, image_ids=images).backward()
+    gradient = loss.get_parameter("beta_image").grad
+    assert gradient is not None
+    assert gradient[:3].abs().sum() == 0
+    assert gradient[3 : 3 + B].abs().sum() > 0
+
+
+def test_image_ids_are_checked() -> None:
+    x = embeddings()
+    with pytest.raises(ValueError, match="num_images"):
+        built("margin")(x, LABELS, image_ids=torch.arange(B))
+    with pytest.raises(ValueError, match="0…9"):
+        built("margin", num_images=10)(x, LABELS, image_ids=torch.arange(B))
+
+
+def test_a_batch_without_active_pairs_costs_nothing_whatever_nu() -> None:
+    x = torch.eye(4, D, dtype=torch.float64)[[0, 0, 1, 1]].requires_grad_()
+    loss = built("margin", beta=1.0, nu=0.5)  # D_ap = 0, D_an = √2, both beyond the margin
+    value = loss(x, torch.tensor([0, 0, 1, 1]))
+    value.backward()
+    assert value.item() == 0
+    assert x.grad is not None
+    assert x.grad.abs().sum() == 0
+
+
+def test_beta_has_a_rate_of_its_own_and_no_decay() -> None:
+    groups = losses.parameter_groups(losses.build("margin", num_classes=5), lr=0.01)
+    assert [(group["name"], group["lr"], group["weight_decay"]) for group in groups] == [("beta", 0.1, 0.0)]
+    head = losses.parameter_groups(losses.build("arcface", num_classes=5, dim=D), lr=0.01)
+    assert [(group["name"], group["lr"]) for group in head] == [("head", 0.01)]
+    assert losses.parameter_groups(losses.build("triplet"), lr=0.01) == []
+
+
+# ----------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("triplets", "message"),
+    [
+        (Triplets(torch.tensor([0]), torch.tensor([1]), torch.tensor([2])), "contradict"),
+        (Triplets(torch.tensor([0]), torch.tensor([3]), torch.tensor([4])), "contradict"),
+        (Triplets(torch.tensor([0]), torch.tensor([1]), torch.tensor([B])), "outside"),
+        (Triplets(torch.tensor([0]), torch.tensor([1, 2]), torch.tensor([3])), "length"),
+    ],
+)
+@pytest.mark.parametrize("name", losses.pair_level())
+def test_triplets_that_contradict_the_batch_are_refused(name: str, triplets: Triplets, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        built(name)(embeddings(), LABELS, triplets)
