@@ -4,14 +4,32 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from app.errors import InvalidImage, InvalidInput, LikenessError
+from app.face.align import CROP_SIDE
+from app.face.image import Limits, decode
 from app.types import Pixels
 
-CROP_SIDE = 112
-"""Side of every crop in pixels."""
+OnError: TypeAlias = Literal["raise", "skip"]
+
+
+def decode_crop(data: bytes) -> Pixels:
+    """A stored crop -> (112, 112, 3) uint8 RGB; larger ones are averaged over areas, smaller ones enlarged bilinearly.
+
+    Raises what `app.face.image.decode` raises.
+    """
+    pixels = decode(data, Limits()).pixels
+    height, width = pixels.shape[:2]
+    if (height, width) == (CROP_SIDE, CROP_SIDE):
+        return pixels.copy()
+    shrinks = height >= CROP_SIDE and width >= CROP_SIDE
+    way = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(pixels, (CROP_SIDE, CROP_SIDE), interpolation=way), np.uint8)
 
 
 class FaceSet(ABC):
@@ -49,6 +67,53 @@ def label_people(names: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
 
 def _natural(name: str) -> tuple[int, str]:
     return len(name), name
+
+
+class StoredFaces(FaceSet):
+    """A set whose images are files' bytes; other sizes than 112 x 112 are resized.
+
+    Where an image is damaged, ``on_error="raise"`` raises InvalidImage (or its kin) that names it; ``"skip"`` answers
+    with the next readable image of the same person, and ``skipped`` holds what this process met.
+    """
+
+    def __init__(self, names: Sequence[str], on_error: OnError = "raise") -> None:
+        if not names:
+            raise InvalidInput("The set holds no images.", code="dataset_empty")
+        self.labels, self.people = label_people(names)
+        self.on_error = on_error
+        self.skipped: set[int] = set()
+
+    @abstractmethod
+    def encoded(self, index: int) -> bytes:
+        """Image ``index`` as it is stored: JPEG, PNG or another format that the service reads."""
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        place = range(len(self))[index]  # raises IndexError beyond the end
+        label = int(self.labels[place])
+        try:
+            return self._crop(place), label
+        except LikenessError:
+            if self.on_error == "raise":
+                raise
+        self.skipped.add(place)
+        return self._another(place, label), label
+
+    def _crop(self, index: int) -> Pixels:
+        try:
+            return decode_crop(self.encoded(index))
+        except (LikenessError, OSError) as error:
+            kind = type(error) if isinstance(error, LikenessError) else InvalidImage
+            raise kind(f"{self.describe(index)}: {error}", image=self.describe(index)) from error
+
+    def _another(self, index: int, label: int) -> Pixels:
+        own = np.flatnonzero(self.labels == label)
+        start = int(np.searchsorted(own, index))
+        for place in np.roll(own, -start)[1:].tolist():
+            try:
+                return self._crop(place)
+            except LikenessError:
+                self.skipped.add(place)
+        raise InvalidImage(f"No image of {self.people[label]} can be read.", person=self.people[label])
 
 
 class Subset(FaceSet):

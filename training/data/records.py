@@ -1,0 +1,225 @@
+"""InsightFace's training sets, ``train.rec`` with ``train.idx``: MXNet's RecordIO, read and written without MXNet.
+
+A record is ``magic u32, length u32, payload, padding to 4 bytes``, little endian; the upper 3 bits of ``length`` are a
+part flag: 0 for a whole record. Where the payload itself has the magic at a multiple of 4 bytes, it is cut there, the
+magic left out, and the parts flagged 1 (first), 2 (middle), 3 (last) (dmlc-core, ``recordio.h``). An image's payload is
+the header ``flag u32, label f32, id u64, id2 u64``, then ``flag`` labels of f32 where flag > 0 (the header's own counts
+otherwise), then the image file. InsightFace's record 0 has two labels (a, b): images are the keys 1 to a - 1, and the
+keys a to b - 1 hold, for each person, the first and one past the last of its images' keys.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import InvalidInput
+from training.data.dataset import OnError, StoredFaces
+
+MAGIC = 0xCED7230A
+MAGIC_BYTES = struct.pack("<I", MAGIC)
+LENGTH_BITS = 29
+LENGTH_MASK = (1 << LENGTH_BITS) - 1
+WHOLE, FIRST, MIDDLE, LAST = 0, 1, 2, 3
+FRAME = struct.Struct("<II")
+HEADER = struct.Struct("<IfQQ")
+LARGEST_LABEL = 2**24
+"""float32 holds every whole number up to here; beyond, two people may share a label."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """``labels`` has one entry where the record's flag is 0, else ``flag`` of them."""
+
+    labels: tuple[float, ...]
+    key: int
+    second_key: int = 0
+
+
+class RecordWriter:
+    """Writes ``<stem>.rec`` and ``<stem>.idx``; also a context manager."""
+
+    def __init__(self, rec: Path) -> None:
+        self._rec: BinaryIO = rec.open("wb")
+        self._idx = rec.with_suffix(".idx").open("w", encoding="ascii", newline="\n")
+
+    def write(self, key: int, payload: bytes) -> None:
+        """Appends one record, in parts where it holds the magic. Raises ValueError from 2**29 bytes on."""
+        if len(payload) > LENGTH_MASK:
+            raise ValueError(f"a record holds less than 2**{LENGTH_BITS} bytes, not {len(payload)}")
+        self._idx.write(f"{key}\t{self._rec.tell()}\n")
+        parts = _cut(payload)
+        for number, part in enumerate(parts):
+            flag = WHOLE if len(parts) == 1 else FIRST if number == 0 else LAST if number == len(parts) - 1 else MIDDLE
+            self._rec.write(FRAME.pack(MAGIC, flag << LENGTH_BITS | len(part)))
+            self._rec.write(part + bytes(-len(part) % 4))
+
+    def write_image(self, key: int, labels: Sequence[float], image: bytes) -> None:
+        """One label is kept in the header itself, several behind it. Raises ValueError above ``LARGEST_LABEL``."""
+        self.write(key, pack_header(Header(tuple(labels), key)) + image)
+
+    def close(self) -> None:
+        self._rec.close()
+        self._idx.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _cut(payload: bytes) -> list[bytes]:
+    """The parts between the magics at multiples of 4 bytes."""
+    parts, start, place = [], 0, payload.find(MAGIC_BYTES)
+    while place != -1:
+        if place % 4 == 0:
+            parts.append(payload[start:place])
+            start = place + 4
+        place = payload.find(MAGIC_BYTES, place + (4 if place % 4 == 0 else 1))
+    return [*parts, payload[start:]]
+
+
+def pack_header(header: Header) -> bytes:
+    """The bytes before an image."""
+    if any(abs(label) > LARGEST_LABEL for label in header.labels):
+        raise ValueError(f"labels above {LARGEST_LABEL} are not exact in float32")
+    if len(header.labels) == 1:
+        return HEADER.pack(0, header.labels[0], header.key, header.second_key)
+    fixed = HEADER.pack(len(header.labels), 0.0, header.key, header.second_key)
+    return fixed + struct.pack(f"<{len(header.labels)}f", *header.labels)
+
+
+def unpack_header(payload: bytes) -> tuple[Header, bytes]:
+    """A record's header and its image. Raises InvalidInput where the record is too short for its own header."""
+    if len(payload) < HEADER.size:
+        raise _broken("a record is shorter than its header")
+    flag, label, key, second_key = HEADER.unpack_from(payload)
+    if flag == 0:
+        return Header((label,), key, second_key), payload[HEADER.size :]
+    end = HEADER.size + 4 * flag
+    if len(payload) < end:
+        raise _broken("a record is shorter than its labels")
+    labels = struct.unpack_from(f"<{flag}f", payload, HEADER.size)
+    return Header(labels, key, second_key), payload[end:]
+
+
+def read_record(file: BinaryIO, offset: int) -> tuple[bytes, int]:
+    """The payload at ``offset``, its parts joined, and the offset of the next record.
+
+    Raises InvalidInput where there is no whole record.
+    """
+    parts: list[bytes] = []
+    file.seek(offset)
+    while True:
+        frame = file.read(FRAME.size)
+        if len(frame) < FRAME.size:
+            raise _broken(f"the file ends within the record at {offset}")
+        magic, length = FRAME.unpack(frame)
+        if magic != MAGIC:
+            raise _broken(f"there is no record at {offset}")
+        flag, size = length >> LENGTH_BITS, length & LENGTH_MASK
+        if flag > LAST or (flag in (WHOLE, FIRST)) != (not parts):
+            raise _broken(f"the parts of the record at {offset} are out of order")
+        padded = file.read(size + -size % 4)
+        if len(padded) < size:
+            raise _broken(f"the file ends within the record at {offset}")
+        parts.append(padded[:size])
+        if flag in (WHOLE, LAST):
+            return MAGIC_BYTES.join(parts), file.tell()
+
+
+def read_index(rec: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Keys and byte offsets, (N,) int64 each, from the ``.idx`` beside ``rec``; without one, by walking the file."""
+    idx = rec.with_suffix(".idx")
+    if not idx.is_file():
+        return _walk(rec)
+    try:
+        table = np.array([line.split("\t") for line in idx.read_text("ascii").splitlines() if line], np.int64)
+        keys, offsets = table.reshape(-1, 2).T
+    except ValueError as error:
+        raise _broken(f"{idx} is no index of keys and offsets") from error
+    return keys, offsets
+
+
+def _walk(rec: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    offsets, offset, end = [], 0, rec.stat().st_size
+    with rec.open("rb") as file:
+        while offset < end:
+            offsets.append(offset)
+            _, offset = read_record(file, offset)
+    return np.arange(len(offsets), dtype=np.int64), np.array(offsets, np.int64)
+
+
+class RecordFaces(StoredFaces):
+    """A ``.rec`` file; people are named by their label's number. The ``.idx`` is used where it lies beside it."""
+
+    def __init__(self, rec: Path, on_error: OnError = "raise") -> None:
+        if not rec.is_file():
+            raise InvalidInput(f"{rec} is not a file.", code="dataset_not_found")
+        self.rec = rec
+        keys, offsets = read_index(rec)
+        if len(keys) == 0 or rec.stat().st_size == 0:
+            raise InvalidInput(f"{rec} holds no records.", code="dataset_empty")
+        self.keys, self.offsets = self._images(keys, offsets)
+        labels = _labels(rec, self.offsets)
+        if labels.max(initial=0) > LARGEST_LABEL:
+            raise _broken(f"labels above {LARGEST_LABEL} are not exact in float32: people may have run together")
+        super().__init__([str(label) for label in labels.tolist()], on_error)
+
+    def _images(
+        self, keys: NDArray[np.int64], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Keys and offsets of the images alone, by key."""
+        order = np.argsort(keys, kind="stable")
+        keys, offsets = keys[order], offsets[order]
+        if keys[0] != 0:
+            return keys, offsets
+        with self.rec.open("rb") as file:
+            header, _ = unpack_header(read_record(file, int(offsets[0]))[0])
+        if len(header.labels) < 2:
+            return keys, offsets
+        images = (keys >= 1) & (keys < int(header.labels[0]))
+        return keys[images], offsets[images]
+
+    def encoded(self, index: int) -> bytes:
+        with self.rec.open("rb") as file:  # opened for each read: safe in threads and after a fork
+            return unpack_header(read_record(file, int(self.offsets[index]))[0])[1]
+
+    def describe(self, index: int) -> str:
+        return f"{self.rec.name} key {self.keys[index]}"
+
+
+def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each record's (first) label, (N,), without reading the images: all headers at once, odd ones singly."""
+    size = FRAME.size + HEADER.size + 4
+    data = np.memmap(rec, np.uint8, "r")
+    labels = np.zeros(len(offsets), np.int64)
+    odd = (offsets < 0) | (offsets + size > len(data))
+    for start in range(0, len(offsets), 1 << 16):
+        part = slice(start, start + (1 << 16))
+        rows = data[np.where(odd[part], 0, offsets[part])[:, None] + np.arange(min(size, len(data)))]
+        if rows.shape[1] < size:
+            break
+        words = np.ascontiguousarray(rows).view("<u4")  # magic, length, flag, label, ids..., first of several labels
+        numbers = np.where(words[:, 2] == 0, words[:, 3], words[:, 8]).astype("<u4").view("<f4")
+        plain = (words[:, 0] == MAGIC) & (words[:, 1] >> LENGTH_BITS == WHOLE) & ~odd[part]
+        labels[part] = np.where(plain, numbers, -1)
+        odd[part] |= ~plain
+    with rec.open("rb") as file:
+        for index in np.flatnonzero(odd).tolist():
+            labels[index] = int(unpack_header(read_record(file, int(offsets[index]))[0])[0].labels[0])
+    return labels
+
+
+def _broken(problem: str) -> InvalidInput:
+    return InvalidInput(f"The record file is damaged: {problem}.", code="dataset_invalid")
