@@ -82,9 +82,10 @@ def _make(package: Package, plan: Rewrite, source: Path, cache_dir: Path, target
     return path
 
 
-def rewrite(source: ModelProto, plan: Rewrite, target: Target) -> ModelProto:
+def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, per_image: bool = True) -> ModelProto:
     """A new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32, any N.
 
+    ``per_image`` (CPU only) may put layers into a subgraph, where tools such as quantisers don't look.
     Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
     """
     from app.runtime import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
@@ -104,6 +105,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target) -> ModelProto:
         graph.unit_output(model)
     if target == "cpu":
         graph.split_prelu(model)
+    if target == "cpu" and per_image:
         graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
