@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
+from tests.live import LiveServer, serving
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -26,3 +35,74 @@ def astronaut() -> NDArray[np.uint8]:
     skimage_data = pytest.importorskip("skimage.data", reason="the dev extra brings scikit-image's photo")
     photo: NDArray[np.uint8] = skimage_data.astronaut()
     return photo
+
+
+@pytest.fixture(scope="module")
+def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server process of its own, with an empty data folder."""
+    with serving(tmp_path_factory.mktemp("live") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of one service in this process, which the tests share: each makes galleries of its own."""
+    from tests.service import running  # noqa: PLC0415 (which needs this module's PROJECT)
+
+    with running(tmp_path_factory.mktemp("service")) as client:
+        yield client
+
+
+@pytest.fixture
+def gallery(api: httpx.Client) -> Iterator[str]:
+    """The path of an empty gallery, which goes with the test."""
+    made = api.post("/v1/galleries", json={"id": f"gallery-{uuid.uuid4().hex}"}).raise_for_status().json()
+    path = f"/v1/galleries/{made['id']}"
+    yield path
+    api.delete(path)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Path]:
+    """The socket folder of a PostgreSQL server of the tests' own, gone with them; its superuser is ``postgres``."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = shutil.which("initdb") or (str(programs[-1]) if programs else None)
+    if initdb is None:
+        pytest.skip("needs PostgreSQL's programs (Debian: apt install postgresql)")
+    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []  # initdb refuses to run as root
+    folder = Path(tempfile.mkdtemp(prefix="likeness-pg-"))
+    if user:
+        shutil.chown(folder, "postgres")
+    data, control = str(folder / "data"), str(Path(initdb).with_name("pg_ctl"))
+
+    def call(*command: str) -> None:
+        subprocess.run([*user, *command], check=True, cwd=folder, stdout=subprocess.DEVNULL)
+
+    try:
+        call(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=200 -F"
+        call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
+        try:
+            yield folder
+        finally:
+            call(control, "-D", data, "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database, of each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'likeness.db'}"
+    return new_postgresql_database(request.getfixturevalue("postgresql"))
+
+
+def new_postgresql_database(socket_folder: Path, options: str = "") -> str:
+    """The URL of a new database, made with the ``options`` of CREATE DATABASE."""
+    import psycopg  # noqa: PLC0415 - most tests do without
+
+    name = f"likeness_{uuid.uuid4().hex}"
+    with psycopg.connect(f"host={socket_folder} user=postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} {options}".encode())
+    return f"postgresql://postgres@/{name}?host={socket_folder}"

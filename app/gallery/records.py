@@ -165,13 +165,13 @@ class CheckReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What disagrees, a sentence each."""
+        """What disagrees, for people to read."""
         found = (
-            (self.missing, "in the database are not in the index"),
-            (self.different, "differ between the database and the index"),
-            (self.extra, "in the index are not in the database"),
+            ("faces in the database that the index lacks", self.missing),
+            ("faces that differ between the database and the index", self.different),
+            ("faces in the index that the database lacks", self.extra),
         )
-        return tuple(f"{count} faces {what}" for count, what in found if count)
+        return tuple(f"{what}: {count}" for what, count in found if count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +294,10 @@ def decode_cursor(listing: str, cursor: str) -> int:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
         raise _invalid_cursor() from error
-    payload, check = raw[:8], raw[8:]
-    if len(payload) != 8 or check != _cursor_check(listing, payload):
+    key = int.from_bytes(raw[:8], "big")
+    if cursor != encode_cursor(listing, key):
         raise _invalid_cursor()
-    return int.from_bytes(payload, "big")
+    return key
 
 
 def _cursor_check(listing: str, payload: bytes) -> bytes:

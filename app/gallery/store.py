@@ -22,7 +22,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, Engine, Row, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.errors import Conflict, NotFound, Overloaded, Unusable
@@ -79,9 +79,12 @@ class Store:
     Raises Unusable where the database can't be opened or is newer than this program.
     """
 
-    def __init__(self, url: str, *, max_metadata_bytes: int = MAX_METADATA_BYTES) -> None:
+    def __init__(
+        self, url: str, *, max_metadata_bytes: int = MAX_METADATA_BYTES, busy_timeout_s: float = BUSY_TIMEOUT_S
+    ) -> None:
         self._max_metadata_bytes = max_metadata_bytes
-        self._engine = _open(make_url(url))
+        self._busy_timeout_ms = round(busy_timeout_s * 1000)
+        self._engine = _open(_parse(url), self._busy_timeout_ms)
         self._is_sqlite = self._engine.dialect.name == "sqlite"
         self._writer = self._engine.execution_options(likeness_write=True)
         self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
@@ -331,7 +334,7 @@ class Store:
             except sqlite3.OperationalError:  # another process writes, or the disk is full: later
                 return False
             finally:
-                cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+                cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
         return not busy
 
     # Inside
@@ -492,16 +495,23 @@ class _Scrubber:
                     self._condition.wait_for(lambda: self._closing, SCRUB_RETRY_S)
 
 
-def _open(url: URL) -> Engine:
+def _parse(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError as error:  # its text would repeat the URL, password and all
+        raise Unusable("The database URL can't be understood.", code="database_unsupported") from error
+
+
+def _open(url: URL, busy_timeout_ms: int) -> Engine:
     if url.get_backend_name() == "sqlite":
-        return _open_sqlite(url)
+        return _open_sqlite(url, busy_timeout_ms)
     if url.get_backend_name() == "postgresql":
         return _open_postgresql(url)
     message = f"Likeness keeps galleries in SQLite or PostgreSQL, not in {url.get_backend_name()}."
     raise Unusable(message, code="database_unsupported")
 
 
-def _open_sqlite(url: URL) -> Engine:
+def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
     if not url.database or url.database == ":memory:":
         raise Unusable("The SQLite database must be a file.", code="database_unsupported")
     path = Path(url.database)
@@ -512,15 +522,15 @@ def _open_sqlite(url: URL) -> Engine:
     except OSError as error:
         raise Unusable(f"The database can't be opened: {error}", code="database_unavailable") from error
     engine = sa.create_engine(url.set(drivername="sqlite+pysqlite"), pool_size=POOL_SIZE, max_overflow=POOL_SIZE)
-    sa.event.listen(engine, "connect", _prepare_sqlite)
+    sa.event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_timeout_ms))
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
     connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
     for pragma in (
-        f"busy_timeout = {BUSY_TIMEOUT_S * 1000}",
+        f"busy_timeout = {busy_timeout_ms}",
         "journal_mode = WAL",  # readers never wait for the writer
         "synchronous = FULL",  # NORMAL may lose the last commits with the power
         "foreign_keys = ON",
@@ -538,7 +548,11 @@ def _begin_sqlite(connection: Connection) -> None:
 def _open_postgresql(url: URL) -> Engine:
     try:
         return sa.create_engine(
-            url.set(drivername="postgresql+psycopg"), pool_size=POOL_SIZE, max_overflow=POOL_SIZE, pool_pre_ping=True
+            url.set(drivername="postgresql+psycopg"),
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_SIZE,
+            pool_pre_ping=True,
+            connect_args={"client_encoding": "utf8"},
         )
     except ModuleNotFoundError as error:
         message = "PostgreSQL needs the driver psycopg: pip install 'likeness[postgresql]'."
@@ -564,8 +578,9 @@ def _translated() -> Iterator[None]:
             raise Overloaded("The database is busy.", code="database_busy") from error
         raise Unusable("The database can't be used at the moment.", code="database_unavailable") from error
     except DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unusable("The database went away.", code="database_unavailable") from error
+        broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
+        if broken or error.connection_invalidated:  # damaged, no database at all, or gone
+            raise Unusable("The database can't be used.", code="database_unavailable") from error
         raise
 
 

@@ -1,0 +1,99 @@
+"""The database's schema: brought up to date at opening, by one process at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+
+import app.gallery.migrations
+from app.errors import Unusable
+from app.gallery.store import Store
+from app.gallery.tables import METADATA
+from tests.conftest import new_postgresql_database
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+
+
+def test_a_new_database_gets_the_tables_that_the_program_expects(database_url: str) -> None:
+    Store(database_url).close()
+    with engine_of(database_url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+        assert context.get_current_revision() is not None
+
+
+def test_opening_again_keeps_what_is_there(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    again = Store(database_url)
+    assert again.gallery("staff") == made
+    again.close()
+
+
+def test_processes_that_start_together_make_the_schema_once(database_url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store(database_url), range(4)))
+    stores[0].create_gallery("staff", "sface@1", 128)
+    assert {store.gallery("staff").id for store in stores} == {"staff"}
+    for store in stores:
+        store.close()
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: str) -> None:
+    Store(database_url).close()
+    with engine_of(database_url).begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'from_the_future'"))
+    with pytest.raises(Unusable) as caught:
+        Store(database_url)
+    assert caught.value.code == "database_too_new"
+    with engine_of(database_url).connect() as connection:
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() == "from_the_future"
+
+
+def test_each_migration_can_be_undone(database_url: str) -> None:
+    Store(database_url).close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(database_url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    with engine_of(database_url).connect() as connection:
+        assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
+    Store(database_url).close()
+
+
+def test_postgresql_must_be_utf8(postgresql: Path) -> None:
+    with pytest.raises(Unusable, match="UTF8, not SQL_ASCII"):
+        Store(new_postgresql_database(postgresql, "ENCODING 'SQL_ASCII' TEMPLATE template0"))
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/name", "nonsense"])
+def test_databases_that_cannot_serve_are_refused(url: str) -> None:
+    with pytest.raises(Unusable) as caught:
+        Store(url)
+    assert caught.value.code == "database_unsupported"
+
+
+def test_a_database_that_cannot_be_opened_is_said_so(tmp_path: Path) -> None:
+    for url in (f"sqlite:///{tmp_path}", f"postgresql://nobody@/nothing?host={tmp_path}"):
+        with pytest.raises(Unusable) as caught:
+            Store(url)
+        assert caught.value.code == "database_unavailable"
+
+
+def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "likeness.db").write_text("something else entirely " * 100)
+    with pytest.raises(Unusable) as caught:
+        Store(f"sqlite:///{tmp_path / 'likeness.db'}")
+    assert caught.value.code == "database_unavailable"
