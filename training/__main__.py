@@ -1,15 +1,54 @@
-"""`python -m training …`. Each part is imported when it is asked for: evaluation runs without torch."""
+"""`python -m training …`. Each part is imported when it is asked for, so that evaluation runs without torch."""
 
 from __future__ import annotations
 
-import typer
+import importlib
+from typing import Any
 
-from training import evaluate
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+PARTS = {
+    "data": ("training.data.commands", "app", "Align, check and compare sets of photos and crops."),
+    "evaluate": ("training.evaluate", "app", "Measure a model package. Needs no torch."),
+    "export": ("training.command", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "train": ("training.command", "train", "Train a recipe."),
+}
+"""Command: module, what of it, and its help line."""
+
+
+class LazyParts(TyperGroup):
+    """Knows its commands' names and help lines; imports a command's module when it is run.
+
+    Contexts and commands are click's, of which typer carries a private copy: hence `Any`.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx
+        return list(PARTS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        del ctx
+        if cmd_name not in PARTS:
+            return None
+        module, attribute, _ = PARTS[cmd_name]
+        part: Any = getattr(importlib.import_module(module), attribute)
+        if isinstance(part, typer.Typer):
+            return get_command(part)
+        single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        single.command(name=cmd_name)(part)
+        return get_command(single)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, _, line) in PARTS.items()])
+
 
 app = typer.Typer(
-    no_args_is_help=True, help="Train, measure and export face embedders.", pretty_exceptions_enable=False
+    cls=LazyParts, no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
 )
-app.add_typer(evaluate.app, name="evaluate")
 
 
 @app.callback()

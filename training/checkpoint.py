@@ -1,0 +1,102 @@
+"""Checkpoints: tensors in a `.pt` file that loads with `weights_only`, and the same moment's facts as readable JSON.
+
+A run's folder:
+
+    recipe.json          every value the run was started with
+    metrics.jsonl        one line for each log and evaluation
+    step_00002000.pt     weights, optimiser, average, scaler…   step_00002000.json   step, loss, figures
+    best.pt, best.json   the checkpoint with the best evaluation
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from app.errors import NotFound, Unusable
+
+STEP_NAME = re.compile(r"step_(\d{8})\.pt")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    path: Path
+    facts: dict[str, Any]
+    state: dict[str, Any]
+
+
+def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Writes `path` (.pt) and its JSON; a crash leaves either the old files or the new ones, never half of one.
+
+    The JSON comes first: a checkpoint exists once its `.pt` does.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    _replace(path.with_suffix(".json"), lambda file: file.write(text.encode()))
+    _replace(path, lambda file: torch.save(dict(state), file))
+
+
+def load(path: Path) -> Checkpoint:
+    """A checkpoint, its tensors on the CPU. Only plain values and tensors are unpickled.
+
+    Raises NotFound (`checkpoint_not_found`) or Unusable (`checkpoint_damaged`).
+    """
+    if not path.is_file():
+        raise NotFound(f"There is no checkpoint {path}.", code="checkpoint_not_found")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    except (OSError, EOFError, ValueError, RuntimeError, KeyError, _unpickling_error()) as error:
+        raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
+    return Checkpoint(path, facts, state)
+
+
+def step_path(run: Path, step: int) -> Path:
+    return run / f"step_{step:08d}.pt"
+
+
+def latest(run: Path) -> Path | None:
+    """The checkpoint of a run's folder with the highest step."""
+    found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
+    return found[-1] if found else None
+
+
+def prune(run: Path, keep: int) -> None:
+    """Deletes all but the `keep` newest step checkpoints; the best one stays."""
+    found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
+    for path in found[:-keep]:
+        path.unlink()
+        path.with_suffix(".json").unlink(missing_ok=True)
+
+
+def resolve(path: Path) -> Path:
+    """The checkpoint meant by `path`: itself, or a run folder's best, else its latest. Raises NotFound."""
+    if path.is_file():
+        return path
+    best = path / "best.pt"
+    chosen = best if best.is_file() else latest(path)
+    if chosen is None:
+        raise NotFound(f"There is no checkpoint in {path}.", code="checkpoint_not_found")
+    return chosen
+
+
+def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    part = path.with_name(path.name + ".tmp")
+    with part.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def _unpickling_error() -> type[Exception]:
+    import pickle  # noqa: PLC0415  only the name of the error that torch's restricted unpickler raises
+
+    return pickle.UnpicklingError

@@ -1,0 +1,318 @@
+"""Recipes: everything that decides a training run, as one TOML file.
+
+Each field below says what it does and its unit; what a recipe leaves out takes the default written here. An unknown
+key is an error that names the nearest right one, because a misspelt key that is ignored is a run spent for nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.errors import InvalidInput
+
+Value: TypeAlias = bool | int | float | str
+CROP = 112
+"""Side of an aligned crop in pixels, the model packages' input contract."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Data(Section):
+    source: str = "procedural"
+    """Aligned crops: a folder per person, a CSV/Parquet list, a `.rec` file, tar shards, or drawn faces
+    (`procedural:people=500,images=20,seed=0,first=0`)."""
+    drop: str | None = None
+    """A list of people to leave out (the JSON or CSV that `data overlap` writes, or a name a line)."""
+    min_images: int = Field(default=1, ge=1)
+    """People with fewer crops than this are left out."""
+    held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of the people that training never sees; evaluation measures on them."""
+    cache: str | None = None
+    """Folder for the decoded crops as one memory-mapped uint8 array; none = decode at every use."""
+    workers: int = Field(default=0, ge=0)
+    """Loader processes; 0 prepares batches in the training process. Results don't depend on it."""
+
+
+class Sampler(Section):
+    name: Literal["plain", "balanced", "pk"] = "plain"
+    batch_size: int = Field(default=128, ge=2)
+    """Crops in one batch over all ranks together, so that a run means the same on any number of them."""
+    images: int = Field(default=4, ge=2)
+    """`pk` and `balanced`: crops of each person in a batch (K); batch_size / images people (P)."""
+
+
+class Model(Section):
+    backbone: str = "mobilefacenet"
+    dim: int = Field(default=128, ge=2)
+    """Length of the embedding."""
+    input_size: int = Field(default=CROP, ge=16, le=CROP)
+    """Side in pixels that crops are area-averaged to inside the model; less is cheaper and blinder."""
+    options: dict[str, Value] = {}
+    """Passed to the backbone's builder as they are."""
+    towers: Literal["single", "siamese", "pseudo_siamese"] = "single"
+    """`siamese`: half of each person's crops go through a second tower with the same weights; `pseudo_siamese`: with
+    its own. Needs the `pk` sampler with an even number of images."""
+
+
+class Loss(Section):
+    """One term of the sum; keys that are not named here are the loss's own (s, m, gamma…)."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    weight: float = Field(default=1.0, gt=0)
+    """Factor in the sum of the losses."""
+    miner: str | None = None
+    """Pair-level losses: random, hard, semihard, distance_weighted…; none = the loss's own choice of pairs."""
+    miner_options: dict[str, Value] = {}
+
+    @property
+    def hyper(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class PartialFC(Section):
+    enabled: bool = False
+    """Shard the class weights over the ranks and train only a sample of the classes at each step."""
+    sample_rate: float = Field(default=0.1, gt=0, le=1)
+    """Share of the classes in each step; the batch's own are always among them."""
+
+
+class Distill(Section):
+    teacher: str | None = None
+    """A model package's name in `models/` or the path of its folder; none = no teacher."""
+    embedding: float = Field(default=1.0, ge=0)
+    """Weight of 1 − cos(student, teacher), averaged over the batch."""
+    relation: float = Field(default=0.0, ge=0)
+    """Weight of the mean squared difference between the two nets' score matrices of the batch."""
+    cache: bool = True
+    """The teacher sees each crop and its mirror image once, unaugmented, and its templates are kept on disk next to
+    the crops' cache; otherwise it runs on every augmented batch."""
+    mirror_mean: bool = True
+    """The target is the mean of the templates of the crop and its mirror image, the better teacher."""
+
+
+class Optimizer(Section):
+    name: Literal["sgd", "adamw"] = "sgd"
+    lr: float = Field(default=0.1, gt=0)
+    """Peak learning rate of the backbone."""
+    head_lr: float | None = Field(default=None, gt=0)
+    """Peak learning rate of class weights and centres; none = lr."""
+    beta_lr: float = Field(default=0.1, gt=0)
+    """Peak learning rate of the margin loss's β (0.1 in Wu et al. 2017)."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """SGD's momentum; AdamW's β1."""
+    weight_decay: float = Field(default=5e-4, ge=0)
+    """On the backbone's matrices and kernels; never on normalisations, PReLU slopes, biases or β."""
+    head_weight_decay: float = Field(default=0.0, ge=0)
+    """On class weights. They are normalised in use: decay only raises their effective rate."""
+    eps: float = Field(default=1e-8, gt=0)
+    """AdamW's ε (SoftTriple's paper trains with 0.01)."""
+
+
+class Schedule(Section):
+    name: Literal["cosine", "poly", "step", "constant"] = "cosine"
+    warmup: int = Field(default=0, ge=0)
+    """Steps of linear warm-up from 0."""
+    power: float = Field(default=2.0, gt=0)
+    """`poly`: (1 − progress)^power (2 in insightface's recipes)."""
+    milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
+    """`step`: shares of the run after which the rate is multiplied by `gamma`."""
+    gamma: float = Field(default=0.1, gt=0, lt=1)
+    floor: float = Field(default=0.0, ge=0, lt=1)
+    """`cosine` and `poly` end at this share of the peak."""
+    margin_warmup: int = Field(default=0, ge=0)
+    """Steps in which the margin rises linearly from 0 to its full value."""
+
+
+class Train(Section):
+    steps: int = Field(default=1000, ge=1)
+    """Optimiser steps of the whole run."""
+    accumulate: int = Field(default=1, ge=1)
+    """Batches whose gradients make one step."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Autocast of the backbone; losses are always computed in float32."""
+    clip_norm: float = Field(default=5.0, ge=0)
+    """Longest gradient (L2 norm over all parameters); 0 = no clipping."""
+    ema: float = Field(default=0.0, ge=0, lt=1)
+    """Decay of the averaged weights, which are then the ones evaluated and exported; 0 = none."""
+    channels_last: bool = True
+    compile: bool = False
+    """torch.compile of the backbone."""
+    sync_batchnorm: bool = True
+    """Batch statistics over all ranks, so that the number of ranks changes nothing."""
+    log_every: int = Field(default=50, ge=1)
+    checkpoint_every: int = Field(default=1000, ge=1)
+    keep: int = Field(default=2, ge=1)
+    """Checkpoints kept besides the best one."""
+    max_skipped: int = Field(default=20, ge=1)
+    """Steps in a row that a non-finite gradient may void before the run is given up."""
+
+
+class Evaluate(Section):
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations; 0 = only at the end."""
+    source: str | None = None
+    """A dataset of unseen people; none = the held-out share of the training data."""
+    max_images: int = Field(default=3000, ge=4)
+    """At most this many crops, whole people, all pairs among them compared."""
+    fmr: float = Field(default=1e-3, gt=0, lt=1)
+    """FMR at which FNMR decides which checkpoint is the best."""
+
+
+class Recipe(Section):
+    name: str = Field(min_length=1, pattern=r"^[a-z0-9][a-z0-9_.-]*$")
+    seed: int = Field(default=1, ge=0)
+    data: Data = Data()
+    augment: dict[str, Value] = {}
+    """How likely each change of `training.augment` is, by name; empty = mirror images only (half of all crops are
+    mirrored always)."""
+    sampler: Sampler = Sampler()
+    model: Model = Model()
+    losses: tuple[Loss, ...] = ()
+    partial_fc: PartialFC = PartialFC()
+    distill: Distill = Distill()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    train: Train = Train()
+    evaluate: Evaluate = Evaluate()
+
+    @model_validator(mode="after")
+    def _can_be_trained(self) -> Recipe:
+        if not self.losses and self.distill.teacher is None:
+            raise ValueError("nothing to learn from: a recipe needs [[losses]] or distill.teacher")
+        if self.sampler.name != "plain" and self.sampler.batch_size % self.sampler.images:
+            raise ValueError("sampler.batch_size must be a multiple of sampler.images")
+        if self.model.towers != "single" and (self.sampler.name != "pk" or self.sampler.images % 2):
+            raise ValueError('model.towers needs sampler.name = "pk" and an even sampler.images')
+        return self
+
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of every value, defaults included."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Reads a recipe; `overrides` are `key=value` with dotted keys and TOML values (`losses.0.m=0.3`).
+
+    Raises InvalidInput (code `invalid_recipe`) for a missing or broken file, an unknown key or a value out of range.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise _invalid(f"There is no recipe {path}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise _invalid(f"{path} is not TOML: {error}.") from error
+    for override in overrides:
+        _apply(table, override)
+    return parse_recipe(table)
+
+
+def parse_recipe(table: Mapping[str, Any]) -> Recipe:
+    """The recipe in a table of plain values; the same errors as `load_recipe`."""
+    for key in _unknown(table, Recipe, ""):
+        raise _invalid(f"Unknown key {key!r} in the recipe{_suggestion(key)}.", key=key)
+    try:
+        return Recipe.model_validate(table)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'recipe'}: {e['msg']}" for e in error.errors())
+        raise _invalid(f"The recipe cannot be used: {problems}.") from error
+
+
+def recipe_keys() -> list[str]:
+    """Every key a recipe may have, dotted, `losses.` standing for each `[[losses]]` table."""
+    return list(_keys(Recipe, ""))
+
+
+def _invalid(message: str, **details: object) -> InvalidInput:
+    return InvalidInput(message, code="invalid_recipe", **details)
+
+
+def _section(annotation: object) -> type[Section] | None:
+    """The section class behind a field, also inside a tuple of them."""
+    candidates = [annotation, *get_args(annotation)] if get_origin(annotation) is tuple else [annotation]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+
+
+def _keys(model: type[Section], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        section = _section(field.annotation)
+        if section is None:
+            yield prefix + name
+        else:
+            yield from _keys(section, f"{prefix}{name}.")
+
+
+def _unknown(table: Mapping[str, Any], model: type[Section], prefix: str) -> Iterator[str]:
+    for key, value in table.items():
+        field = model.model_fields.get(key)
+        if field is None:
+            if model.model_config.get("extra") != "allow":
+                yield prefix + key
+            continue
+        section = _section(field.annotation)
+        if section is None:
+            continue
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping):
+                yield from _unknown(part, section, f"{prefix}{key}.")
+
+
+def _suggestion(key: str) -> str:
+    """`; did you mean …?`: the nearest key of the section first, then the same word elsewhere, then any nearest."""
+    known = recipe_keys()
+    section, _, word = key.rpartition(".")
+    neighbours = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == section}
+    near = difflib.get_close_matches(word, neighbours, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {neighbours[near[0]]!r}?"
+    elsewhere = {k.rpartition(".")[2]: k for k in known} | {k.partition(".")[0]: k.partition(".")[0] for k in known}
+    near = difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {elsewhere[near[0]]!r}?"
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    return f"; the nearest is {near[0]!r}"
+
+
+def _apply(table: dict[str, Any], override: str) -> None:
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise _invalid(f"{override!r} is not key=value.")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    node: Any = table
+    *path, last = key.strip().split(".")
+    for part in path:
+        node = _child(node, part, key)
+    if isinstance(node, list):
+        node[_index(node, last, key)] = value
+    else:
+        node[last] = value
+
+
+def _child(node: Any, part: str, key: str) -> Any:
+    if isinstance(node, list):
+        return node[_index(node, part, key)]
+    child = node.setdefault(part, {})
+    if not isinstance(child, dict | list):
+        raise _invalid(f"{key!r} cannot be set: {part!r} is a value, not a table.")
+    return child
+
+
+def _index(node: list[Any], part: str, key: str) -> int:
+    if not part.isdigit() or int(part) >= len(node):
+        raise _invalid(f"{key!r} cannot be set: {part!r} is no position in a list of {len(node)}.")
+    return int(part)

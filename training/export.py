@@ -1,0 +1,464 @@
+"""From a checkpoint to a model package: ONNX by both of torch's exporters, checked, measured, with its manifest.
+
+The package holds the fp32 graph of the exporter that suits better; `fp16` and `int8` variants are packages of their own
+(`NAME-fp16`, `NAME-int8`), because templates of different graphs must not be compared. Every figure and operating
+point is measured on the exported file in ONNX Runtime, none on the torch model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import onnx
+import torch
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+from torch import nn
+
+from app.errors import InvalidInput, Unusable
+from app.face.align import CANONICAL_LANDMARKS
+from app.runtime.package import (
+    CONTRACT_INPUT,
+    Calibration,
+    FileSource,
+    Licence,
+    Manifest,
+    Provenance,
+    Rewrite,
+    RunAsIs,
+    contract_output,
+    sha256_of,
+    write_manifest,
+)
+from app.runtime.prepare import check_prepared, rewrite
+from app.runtime.session import Session
+from app.types import Pixels, Vectors
+from training import checkpoint, metrics, operating_points
+from training.config import Recipe
+from training.loader import Crops
+from training.model import EmbedderExport, FaceModel, build_model, tower
+
+Variant: TypeAlias = Literal["fp32", "fp16", "int8"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+
+OPSET = 18
+"""Quantised per-channel graphs need 17, the service's rewriting works at 18."""
+PARITY_BATCHES = (1, 3, 7)
+PARITY = 1e-5
+"""Largest difference in any number of a unit vector between torch and the exported graph."""
+CALIBRATION_CROPS = 256
+"""Crops whose activations set the int8 ranges."""
+FIGURES_FMR = 1e-3
+"""The FMR at which variants are compared (their cost is the FNMR they add)."""
+SPEED_CROPS = 64
+WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
+INPUT, OUTPUT = "crops", "templates"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Crops that the model has not seen, and in words what they are."""
+
+    crops: Crops
+    measured_on: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One variant's graph: its `parity` figures, whether the service should rewrite it at its first start."""
+
+    variant: Variant
+    model: ModelProto
+    figures: dict[str, Any]
+    rewritten_by_service: bool
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a manifest says that no file can tell."""
+
+    name: str
+    version: str = "1"
+    title: str = ""
+    description: str = ""
+    licence: str = "LicenseRef-unspecified"
+    licence_url: str = ""
+    non_commercial: bool = True
+    """True until somebody who knows the training data's licence says otherwise."""
+
+
+def export(
+    source: Path,
+    about: About,
+    models: Path,
+    *,
+    variants: Sequence[Variant] = ("fp32",),
+    calibration: Pixels,
+    evaluation: Evaluation | None,
+    second_tower: bool = False,
+    say: Callable[[str], None] = lambda _text: None,
+) -> list[Path]:
+    """Writes one package folder for each variant and answers them.
+
+    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the int8 ranges.
+    Raises Unusable (`export_differs`) when an exported graph differs from the torch model by more than `PARITY`.
+    """
+    saved = checkpoint.load(checkpoint.resolve(source))
+    recipe = Recipe.model_validate(saved.state["recipe"])
+    module = EmbedderExport(_weights(recipe, saved.state, second_tower=second_tower))
+    say(f"{recipe.name} at step {saved.facts['step']}: exporting with both of torch's exporters")
+    full = export_fp32(module, recipe.model.dim)
+    fp32_vectors = None if evaluation is None else vectors_of(full.model, evaluation.crops)
+    folders = []
+    for variant in variants:
+        say(f"{variant}: converting and measuring")
+        exported = full if variant == "fp32" else _convert(full, variant, calibration)
+        measured = None
+        if evaluation is not None and fp32_vectors is not None:
+            vectors = fp32_vectors if variant == "fp32" else vectors_of(exported.model, evaluation.crops)
+            measured = _Measured.of(vectors, fp32_vectors, evaluation)
+        folders.append(_write_package(models, about, exported, recipe, saved.facts, measured=measured))
+        say(f"{variant}: {folders[-1]}")
+    return folders
+
+
+def _weights(recipe: Recipe, state: dict[str, Any], *, second_tower: bool) -> FaceModel:
+    if second_tower and recipe.model.towers != "pseudo_siamese":
+        raise InvalidInput("Only a pseudo-siamese run has a second tower of its own.", code="no_second_tower")
+    model = build_model(recipe.model, channels_last=False)
+    model.load_state_dict(state["average"] or state["model"])
+    return tower(model, int(second_tower))
+
+
+# ------------------------------------------------------------------------------------------------------- exporters
+
+
+def export_fp32(module: nn.Module, dimension: int) -> Exported:
+    """Both exporters, both checked by ONNX and against torch at N = 1, 3, 7; the dynamo graph is the one kept.
+
+    Raises Unusable (`export_differs`).
+    """
+    crops = parity_crops(max(PARITY_BATCHES))
+    with torch.no_grad():
+        expected = [module(torch.from_numpy(crops[:n])).numpy() for n in PARITY_BATCHES]
+    models = {"torchscript": _torchscript(module, crops), "dynamo": _dynamo(module, crops)}
+    figures: dict[str, Any] = {}
+    for name, model in models.items():
+        onnx.checker.check_model(model, full_check=True)
+        _name_batch(model, dimension)
+        differences = parity(model, crops, expected)
+        figures[f"parity_{name}"] = differences
+        if max(differences.values()) > PARITY:
+            message = f"The {name} exporter's graph differs from torch by {max(differences.values()):.2g}."
+            raise Unusable(message, code="export_differs", exporter=name)
+    kept = models["dynamo"]
+    faster = rewrite(kept, Rewrite(), "cpu")
+    figures["rewritten_cosine"] = check_prepared(kept, faster, Rewrite(), crops)
+    as_is, rewritten = speed(kept), speed(faster)
+    figures |= {"faces_per_s": round(as_is, 1), "faces_per_s_rewritten": round(rewritten, 1)}
+    return Exported("fp32", kept, figures, rewritten_by_service=True)
+
+
+def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dict[str, float]:
+    """Largest absolute difference at each batch size of `PARITY_BATCHES`."""
+    session = Session(model.SerializeToString(), "cpu")
+    return {
+        str(n): float(np.abs(session.run(crops[:n])[0].astype(np.float32) - wanted).max())
+        for n, wanted in zip(PARITY_BATCHES, expected, strict=True)
+    }
+
+
+def parity_crops(count: int) -> Pixels:
+    """(count, 112, 112, 3) uint8: smooth gradients of colour under noise, the same every time."""
+    rng = np.random.default_rng(0)
+    ramps = np.linspace(0, 255, 112)[None, :, None, None] * rng.random((count, 1, 1, 3))
+    ramps = ramps + np.linspace(0, 255, 112)[None, None, :, None] * rng.random((count, 1, 1, 3))
+    return np.clip(ramps / 2 + rng.normal(0, 20, (count, 112, 112, 3)), 0, 255).astype(np.uint8)
+
+
+def _torchscript(module: nn.Module, crops: Pixels) -> ModelProto:
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        # torch announces that this exporter is the older one; that is why the other's graph is kept.
+        warnings.simplefilter("ignore")
+        path = Path(folder) / "model.onnx"
+        axes = {INPUT: {0: "N"}, OUTPUT: {0: "N"}}
+        arguments: dict[str, Any] = {"input_names": [INPUT], "output_names": [OUTPUT], "opset_version": OPSET}
+        torch.onnx.export(
+            module, (torch.from_numpy(crops[:2]),), str(path), dynamo=False, dynamic_axes=axes, **arguments
+        )
+        model: ModelProto = onnx.load(path)
+        return model
+
+
+def _dynamo(module: nn.Module, crops: Pixels) -> ModelProto:
+    with warnings.catch_warnings():
+        # Deprecations inside torch and onnxscript, which no caller can act on.
+        warnings.simplefilter("ignore")
+        shapes = ({0: torch.export.Dim("N", min=1)},)
+        program = torch.onnx.export(
+            module,
+            (torch.from_numpy(crops[:2]),),
+            dynamo=True,
+            dynamic_shapes=shapes,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert program is not None  # noqa: S101  with dynamo=True it always is
+    model = program.model_proto
+    for node in model.graph.node:
+        del node.metadata_props[:]  # stack traces of the machine that exported
+        node.doc_string = ""
+    return model
+
+
+def _name_batch(model: ModelProto, dimension: int) -> None:
+    """Writes the contract's shapes on the graph: (N, 112, 112, 3) in, (N, D) out."""
+    for value, shape in ((model.graph.input[0], (112, 112, 3)), (model.graph.output[0], (dimension,))):
+        dims = value.type.tensor_type.shape.dim
+        dims[0].Clear()
+        dims[0].dim_param = "N"
+        for dim, size in zip(dims[1:], shape, strict=True):
+            dim.Clear()
+            dim.dim_value = size
+
+
+def speed(model: ModelProto) -> float:
+    """Faces a second, one thread, one crop at a time, the best of three rounds (the machine's speed swings)."""
+    session = Session(model.SerializeToString(), "cpu", 1)
+    crops = parity_crops(1)
+    session.run(crops)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(SPEED_CROPS):
+            session.run(crops)
+        seconds.append(time.perf_counter() - start)
+    return SPEED_CROPS / min(seconds)
+
+
+# -------------------------------------------------------------------------------------------------------- variants
+
+
+def _convert(full: Exported, variant: Variant, calibration: Pixels) -> Exported:
+    model = to_fp16(full.model) if variant == "fp16" else to_int8(full.model, calibration)
+    onnx.checker.check_model(model)
+    figures = {"faces_per_s": round(speed(model), 1)}
+    return Exported(variant, model, figures, rewritten_by_service=False)
+
+
+def to_fp16(model: ModelProto) -> ModelProto:
+    """The same graph computed in half precision from the first convolution to the last layer with weights; pixels'
+    conversion and the last normalisation stay in float32, as do input and output."""
+    half: ModelProto = ModelProto.FromString(model.SerializeToString())
+    graph = half.graph
+    outside = {node.name for node in _outside_network(half)}
+    inside = {name for node in graph.node if node.name not in outside for name in node.output}
+    constants = {each.name: each for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+    floats = _float_values(half)
+    casts: dict[tuple[str, int], str] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def cast(name: str, to: int) -> str:
+        if (name, to) not in casts:
+            casts[name, to] = f"{name}_{'half' if to == TensorProto.FLOAT16 else 'float'}"
+            if name in constants:
+                values = numpy_helper.to_array(constants[name]).astype(np.float16)
+                graph.initializer.append(numpy_helper.from_array(values, casts[name, to]))
+            else:
+                nodes.append(helper.make_node("Cast", [name], [casts[name, to]], name=f"cast_{casts[name, to]}", to=to))
+        return casts[name, to]
+
+    for node in graph.node:
+        is_outside = node.name in outside
+        for place, name in enumerate(node.input):
+            if not is_outside and name not in inside and name in floats:
+                node.input[place] = cast(name, TensorProto.FLOAT16)
+            elif is_outside and name in inside and name in floats:
+                node.input[place] = cast(name, TensorProto.FLOAT)
+        nodes.append(node)
+    kept = list(nodes)
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(kept)
+    _drop_unused_constants(graph)
+    return half
+
+
+def _float_values(model: ModelProto) -> set[str]:
+    """Names of all float32 values of a graph."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    typed = (*graph.value_info, *graph.input, *graph.output)
+    found = {value.name for value in typed if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+    return found | {each.name for each in graph.initializer if each.data_type == TensorProto.FLOAT}
+
+
+def _drop_unused_constants(graph: onnx.GraphProto) -> None:
+    used = {name for node in graph.node for name in node.input}
+    kept = [each for each in graph.initializer if each.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+
+
+def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
+    """Static quantisation (QDQ, weights per channel) of the rewritten graph, ranges from up to
+    `CALIBRATION_CROPS` of `crops`. Input conversion and the last normalisation stay in float32."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # noqa: PLC0415  only for this variant
+
+    source = rewrite(model, Rewrite(), "cpu", per_image=False)
+    name = source.graph.input[0].name
+    with tempfile.TemporaryDirectory() as folder:
+        ready, path = Path(folder) / "ready.onnx", Path(folder) / "int8.onnx"
+        onnx.save(onnx.shape_inference.infer_shapes(source), ready)
+        quantize_static(
+            str(ready),
+            str(path),
+            _calibration_reader(name, crops),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=[node.name for node in _outside_network(onnx.load(ready))],
+        )
+        quantised: ModelProto = onnx.load(path)
+        return quantised
+
+
+def _calibration_reader(name: str, crops: Pixels) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader  # noqa: PLC0415  only for the int8 variant
+
+    chosen = crops[np.linspace(0, len(crops) - 1, num=min(CALIBRATION_CROPS, len(crops)), dtype=np.int64)]
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime ships no types
+        def __init__(self) -> None:
+            self._crops: Iterator[Pixels] = iter(chosen)
+
+        def get_next(self) -> dict[str, Pixels] | None:
+            crop = next(self._crops, None)
+            return None if crop is None else {name: crop[None]}
+
+    return Reader()
+
+
+def _outside_network(model: ModelProto) -> list[onnx.NodeProto]:
+    """Nodes before the first convolution (pixels' conversion) and after the last layer with weights (normalisation)."""
+    nodes = list(model.graph.node)
+    for position, node in enumerate(nodes):
+        node.name = node.name or f"node_{position}"
+    first = next((i for i, node in enumerate(nodes) if node.op_type == "Conv"), None)
+    if first is None:
+        raise Unusable("The graph has no convolution where a network could begin.", code="package_not_preparable")
+    last = max(i for i, node in enumerate(nodes) if node.op_type in WEIGHTED)
+    return nodes[:first] + nodes[last + 1 :]
+
+
+# ----------------------------------------------------------------------------------------------------- measurement
+
+
+def vectors_of(model: ModelProto, crops: Crops, batch: int = 16) -> Vectors:
+    """(N, D) unit float32 of a set's crops through ONNX Runtime."""
+    session = Session(model.SerializeToString(), "cpu", 2)
+    starts = range(0, len(crops), batch)
+    parts = [session.run(crops.images(np.arange(i, min(i + batch, len(crops)))))[0] for i in starts]
+    vectors: Vectors = np.concatenate(parts).astype(np.float32)
+    return vectors
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Figures and operating points of one variant's file."""
+
+    figures: dict[str, Any]
+    calibration: Calibration | None
+
+    @classmethod
+    def of(cls, vectors: Vectors, fp32: Vectors, evaluation: Evaluation) -> _Measured:
+        people = evaluation.crops.labels
+        pairs = operating_points.compare_all(vectors, people, highest_fmr=0.1)
+        threshold = pairs.threshold(FIGURES_FMR)
+        cosines = (vectors * fp32).sum(axis=1)
+        figures = {
+            "measured_on": evaluation.measured_on,
+            "crops": len(people),
+            "people": len(evaluation.crops.people),
+            f"fnmr_at_fmr_{FIGURES_FMR:g}": round(metrics.fnmr_at(threshold, pairs.mated), 6),
+            "cosine_to_fp32_mean": round(float(cosines.mean()), 6),
+            "cosine_to_fp32_lowest": round(float(cosines.min()), 6),
+        }
+        return cls(figures, _calibration(operating_points.measure(pairs, people), evaluation))
+
+
+def _calibration(measurement: operating_points.Measurement, evaluation: Evaluation) -> Calibration | None:
+    """None where the set is too small for two distinct points: then the package has no operating points."""
+    rising: list[operating_points.OperatingPoint] = []
+    for point in measurement.points:
+        if not rising or point.threshold.value > rising[-1].threshold.value + 1e-6:
+            rising.append(point)
+    if len(rising) < 2:
+        return None
+    return operating_points.calibration(
+        replace(measurement, points=tuple(rising)),
+        name="held-out",
+        measured_on=evaluation.measured_on,
+        pairs="all pairs",
+        default=True,
+    )
+
+
+def _write_package(
+    models: Path,
+    about: About,
+    exported: Exported,
+    recipe: Recipe,
+    facts: dict[str, Any],
+    *,
+    measured: _Measured | None,
+) -> Path:
+    name = about.name if exported.variant == "fp32" else f"{about.name}-{exported.variant}"
+    folder = models / name
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    path.write_bytes(exported.model.SerializeToString())
+    write_manifest(folder, _manifest(name, about, exported, recipe, facts, measured=measured, sha256=sha256_of(path)))
+    return folder
+
+
+def _manifest(
+    name: str,
+    about: About,
+    exported: Exported,
+    recipe: Recipe,
+    facts: dict[str, Any],
+    *,
+    measured: _Measured | None,
+    sha256: str,
+) -> Manifest:
+    provenance = Provenance(
+        text=f"Trained by `python -m training` with recipe {recipe.name} ({recipe.digest()}), step {facts['step']}, on "
+        f"{facts['crops']} crops of {facts['people']} people from {recipe.data.source}; "
+        f"exported as {exported.variant}.",
+        figures=exported.figures | (measured.figures if measured else {}) | {"recipe": recipe.model_dump(mode="json")},
+    )
+    return Manifest(
+        name=name,
+        version=about.version,
+        task="embed",
+        title=about.title or f"{recipe.model.backbone}, {recipe.model.dim} dimensions, {exported.variant}",
+        description=about.description,
+        source=FileSource(),
+        sha256=sha256,
+        prepare=Rewrite() if exported.rewritten_by_service else RunAsIs(),
+        input=CONTRACT_INPUT,
+        output=contract_output(recipe.model.dim),
+        dimension=recipe.model.dim,
+        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
+        licence=Licence(name=about.licence, non_commercial=about.non_commercial, url=about.licence_url),
+        provenance=provenance,
+        calibrations=(measured.calibration,) if measured and measured.calibration else (),
+    )

@@ -1,0 +1,230 @@
+"""Batches for the trainer: decoded crops in one memory-mapped array, and what each batch holds as a pure function of
+(seed, epoch, place in the epoch), whatever process prepares it. That is what makes a resumed run bit-equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from app.types import Pixels
+from training.config import CROP
+from training.data.dataset import FaceSet
+
+CACHE_THREADS = 2
+CACHE_BLOCK = 256
+
+Augment: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
+"""One (112, 112, 3) uint8 RGB crop and a generator of its own -> the crop to train on, same shape."""
+
+
+class BatchSampler(Protocol):
+    """Batches of indices, the same for the same epoch."""
+
+    def set_epoch(self, epoch: int) -> None: ...
+
+    def __iter__(self) -> Iterator[list[int]]: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Crops:
+    """A set's crops: `pixels` (M, 112, 112, 3) uint8 RGB of a whole data source, `rows` (N,) which of them belong to
+    the set, `labels` (N,) int64 into `people`."""
+
+    pixels: Pixels
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    people: list[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, indices: Sequence[int] | NDArray[np.int64]) -> Pixels:
+        """(n, 112, 112, 3), copied."""
+        return self.pixels[self.rows[np.asarray(indices, np.int64)]]
+
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Crops:
+        """Some of the crops; people left without any drop out and labels close the gaps."""
+        chosen = np.asarray(indices, np.int64)
+        kept, labels = np.unique(self.labels[chosen], return_inverse=True)
+        return Crops(self.pixels, self.rows[chosen], labels.astype(np.int64), [self.people[k] for k in kept])
+
+
+def fingerprint(pixels: Pixels) -> str:
+    """16 hex digits that change with the number of crops or any of up to 256 sampled ones."""
+    digest = hashlib.sha256(str(pixels.shape).encode())
+    for index in np.linspace(0, len(pixels) - 1, num=min(256, len(pixels)), dtype=np.int64):
+        digest.update(np.ascontiguousarray(pixels[index]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def read_crops(dataset: FaceSet, folder: Path | None, progress: Callable[[int], None] = lambda _n: None) -> Crops:
+    """Decodes a whole set once: into memory, or into `folder` as `crops.npy` to be memory-mapped by every later run.
+
+    What lies in `folder` is used only if it was made from the same images, by `FaceSet.describe`.
+    """
+    facts = {"images": len(dataset), "source": _source_digest(dataset)}
+    rows, labels = np.arange(len(dataset)), np.asarray(dataset.labels, np.int64)
+    if folder is None:
+        pixels = np.empty((len(dataset), CROP, CROP, 3), np.uint8)
+        _fill(pixels, dataset, progress)
+        return Crops(pixels, rows, labels, list(dataset.people))
+    about, array = folder / "crops.json", folder / "crops.npy"
+    if not (about.is_file() and array.is_file() and json.loads(about.read_text()) == facts):
+        folder.mkdir(parents=True, exist_ok=True)
+        about.unlink(missing_ok=True)
+        mapped = np.lib.format.open_memmap(array, "w+", np.uint8, (len(dataset), CROP, CROP, 3))
+        _fill(mapped, dataset, progress)
+        mapped.flush()
+        about.write_text(json.dumps(facts, indent=2) + "\n")
+    return Crops(np.load(array, mmap_mode="r"), rows, labels, list(dataset.people))
+
+
+def _source_digest(dataset: FaceSet) -> str:
+    digest = hashlib.sha256()
+    for index in range(len(dataset)):
+        digest.update(f"{dataset.describe(index)}\n".encode())
+    return digest.hexdigest()
+
+
+def _fill(pixels: Pixels, dataset: FaceSet, progress: Callable[[int], None]) -> None:
+    def block(start: int) -> int:
+        stop = min(start + CACHE_BLOCK, len(dataset))
+        for index in range(start, stop):
+            pixels[index] = dataset[index][0]
+        return stop - start
+
+    with ThreadPoolExecutor(CACHE_THREADS) as pool:
+        for done in pool.map(block, range(0, len(dataset), CACHE_BLOCK)):
+            progress(done)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """`images` (B, 112, 112, 3) uint8 RGB, `labels` (B,) int64, `indices` (B,) into the set, `mirrored` (B,) bool."""
+
+    images: Tensor
+    labels: Tensor
+    indices: Tensor
+    mirrored: Tensor
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(
+            *(t.to(device, non_blocking=True) for t in (self.images, self.labels, self.indices, self.mirrored))
+        )
+
+    def pin_memory(self) -> Batch:
+        """Called by DataLoader where crops travel to a GPU."""
+        return Batch(*(t.pin_memory() for t in (self.images, self.labels, self.indices, self.mirrored)))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """Which crops, and where in the run: the k-th crop draws from a generator seeded (seed, epoch, start + k)."""
+
+    epoch: int
+    start: int
+    indices: tuple[int, ...]
+
+
+class BatchSource(Dataset[Batch]):
+    """A key in, a batch out; safe in worker processes because it has no state."""
+
+    def __init__(self, crops: Crops, seed: int, augment: Augment | None) -> None:
+        self.crops = crops
+        self.seed = seed
+        self.augment = augment
+
+    def __getitem__(self, key: BatchKey) -> Batch:
+        images = np.empty((len(key.indices), CROP, CROP, 3), np.uint8)
+        mirrored = np.zeros(len(key.indices), bool)
+        for slot, index in enumerate(key.indices):
+            rng = np.random.default_rng((self.seed, key.epoch, key.start + slot))
+            mirrored[slot] = rng.random() < 0.5
+            crop = self.crops.pixels[self.crops.rows[index]]
+            crop = crop[:, ::-1] if mirrored[slot] else crop
+            images[slot] = crop if self.augment is None else self.augment(np.ascontiguousarray(crop), rng)
+        indices = np.asarray(key.indices, np.int64)
+        labels = torch.from_numpy(self.crops.labels[indices])
+        return Batch(torch.from_numpy(images), labels, torch.from_numpy(indices), torch.from_numpy(mirrored))
+
+
+def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iterator[BatchKey]:
+    """This rank's share of every batch of the run from the `first` (counted over epochs) on, without end.
+
+    A batch is cut into `world` equal slices, so what all ranks see together doesn't depend on their number.
+    """
+    epoch, skip = divmod(first, len(sampler))
+    while True:
+        sampler.set_epoch(epoch)
+        place = 0
+        for number, batch in enumerate(sampler):
+            if number >= skip:
+                share = len(batch) // world
+                begin = rank * share
+                yield BatchKey(epoch, place + begin, tuple(batch[begin : begin + share]))
+            place += len(batch)
+        epoch, skip = epoch + 1, 0
+
+
+class _Keys:
+    """Makes an endless iterator what DataLoader calls a sampler."""
+
+    def __init__(self, keys: Iterator[BatchKey]) -> None:
+        self._keys = keys
+
+    def __iter__(self) -> Iterator[BatchKey]:
+        return self._keys
+
+
+def batches(source: BatchSource, keys: Iterator[BatchKey], workers: int, device: torch.device) -> Iterator[Batch]:
+    """Batches in the order of their keys, prepared ahead by `workers` processes (0: here)."""
+    loader = DataLoader(
+        source,
+        batch_size=None,
+        sampler=_Keys(keys),
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        collate_fn=_as_is,  # type: ignore[arg-type]  # with batch_size None it gets what the source answers
+    )
+    return iter(loader)
+
+
+def _as_is(batch: Batch) -> Batch:
+    return batch
+
+
+def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Indices of the crops to train on and of those held out: `share` of the people, at least two if any, chosen by
+    `seed` among those with two crops or more."""
+    people, counts = np.unique(labels, return_counts=True)
+    several = people[counts > 1]
+    count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
+    chosen = np.random.default_rng(seed).permutation(several)[:count]
+    held = np.isin(labels, chosen)
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def whole_people(labels: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
+    """Indices of at most `limit` crops of people with two or more, whole people in an order chosen by `seed`."""
+    chosen: list[NDArray[np.int64]] = []
+    total = 0
+    for person in np.random.default_rng(seed).permutation(np.unique(labels)):
+        indices = np.flatnonzero(labels == person)
+        if len(indices) > 1 and total + len(indices) <= limit:
+            chosen.append(indices)
+            total += len(indices)
+    return np.sort(np.concatenate(chosen)) if chosen else np.empty(0, np.int64)

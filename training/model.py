@@ -1,0 +1,144 @@
+"""From crops to embeddings: the package contract's input, the network, and the wrapper that is exported."""
+
+from __future__ import annotations
+
+import copy
+from itertools import chain
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from training import backbones
+from training.config import CROP, Model
+
+PIXEL_CENTRE = 127.5
+"""uint8 0…255 becomes (x − 127.5) / 127.5, that is −1…1, as in the ArcFace line of work."""
+NORM_EPS = 1e-12
+"""Keeps a zero embedding finite when it is brought to length 1."""
+
+
+def area_matrix(target: int, source: int) -> Tensor:
+    """(target, source) float32: row i averages the stretch of source pixels that target pixel i covers.
+
+    Rows sum to 1. Two matrix products with it are an area-averaged resize of any ratio that every exporter writes.
+    """
+    edges = torch.arange(target + 1, dtype=torch.float64) * (source / target)
+    pixels = torch.arange(source, dtype=torch.float64)
+    covered = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
+    return (covered.clamp(min=0) * (target / source)).float()
+
+
+class FaceModel(nn.Module):
+    """(B, 112, 112, 3) uint8 RGB crops -> (B, dim) embeddings, not normalised."""
+
+    resize: Tensor
+
+    def __init__(self, backbone: nn.Module, input_size: int = CROP, *, channels_last: bool = False) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.input_size = input_size
+        self.channels_last = channels_last
+        self.register_buffer("resize", area_matrix(input_size, CROP), persistent=False)
+        if channels_last:
+            # torch's overload names a device first; the format alone is the documented call.
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = images.permute(0, 3, 1, 2).to(self.resize.dtype)  # (B, 3, 112, 112), 0…255
+        if self.input_size != CROP:
+            pixels = self.resize @ pixels @ self.resize.T  # (B, 3, input_size, input_size)
+        pixels = (pixels - PIXEL_CENTRE) / PIXEL_CENTRE
+        if self.channels_last:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        embedding: Tensor = self.backbone(pixels)
+        return embedding
+
+
+class TwoTowers(nn.Module):
+    """Siamese (``second`` is ``first``) or pseudo-siamese: even positions of a batch through ``first``, odd through
+    ``second``. Batches of K crops of one person in a row put half of each person's crops into each tower."""
+
+    def __init__(self, first: FaceModel, second: FaceModel) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    def forward(self, images: Tensor) -> Tensor:
+        pair = torch.stack([self.first(images[0::2]), self.second(images[1::2])], dim=1)  # (B/2, 2, dim)
+        return pair.flatten(0, 1)
+
+
+class EmbedderExport(nn.Module):
+    """(N, 112, 112, 3) uint8 RGB -> (N, dim) float32 of length 1: what a model package holds."""
+
+    def __init__(self, model: FaceModel) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model).eval().cpu().float()
+        self.model.channels_last = False
+        self.model.backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as above
+
+    def forward(self, images: Tensor) -> Tensor:
+        # max, not F.normalize's clamp_min: both exporters write it as one plain node.
+        embedding = self.model(images)
+        length = torch.sqrt((embedding * embedding).sum(dim=1, keepdim=True)).clamp(min=NORM_EPS)
+        unit: Tensor = embedding / length
+        return unit
+
+
+def build_tower(config: Model, *, channels_last: bool) -> FaceModel:
+    """One freshly initialised tower; raises Unusable for an unknown backbone or option."""
+    backbone = backbones.build(config.backbone, dim=config.dim, size=config.input_size, **config.options)
+    return FaceModel(backbone, config.input_size, channels_last=channels_last)
+
+
+def build_model(config: Model, *, channels_last: bool) -> FaceModel | TwoTowers:
+    """The recipe's model with fresh weights."""
+    first = build_tower(config, channels_last=channels_last)
+    if config.towers == "single":
+        return first
+    second = first if config.towers == "siamese" else build_tower(config, channels_last=channels_last)
+    return TwoTowers(first, second)
+
+
+def tower(model: FaceModel | TwoTowers, which: int = 0) -> FaceModel:
+    """The tower that embeds alone: the model itself, or the first (0) or second (1) of two."""
+    if isinstance(model, TwoTowers):
+        return model.second if which else model.first
+    return model
+
+
+@torch.no_grad()
+def embed(model: nn.Module, images: Tensor, batch_size: int = 64) -> Tensor:
+    """(N, 112, 112, 3) uint8 -> (N, dim) unit float32 on the CPU, with the model in evaluation mode."""
+    device = next(chain(model.parameters(), model.buffers())).device
+    was_training = model.training
+    model.eval()
+    try:
+        parts = [
+            F.normalize(model(part.to(device)).float(), eps=NORM_EPS).cpu() for part in torch.split(images, batch_size)
+        ]
+    finally:
+        model.train(was_training)
+    return torch.cat(parts)
+
+
+class Averaged:
+    """An exponential moving average of a model's weights: average ← decay · average + (1 − decay) · weight.
+
+    Batch statistics are copied, not averaged. Early on the decay is min(decay, (1 + step) / (10 + step)), so that the
+    first steps don't dwell on the random start (the rule of TensorFlow's ExponentialMovingAverage).
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        averages = [p.data for p in self.model.parameters()]
+        weights = [p.data for p in model.parameters()]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
+            average.copy_(buffer)

@@ -1,0 +1,191 @@
+"""What a run minimises: the weighted sum of its losses and of the teacher's, on the global batch of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from app.errors import InvalidInput
+from training import losses, miners
+from training.config import Distill, Loss, Recipe
+from training.distill import Projection, embedding_loss, relation_loss
+from training.distributed import gather, mean_gradients
+from training.losses.partial_fc import PartialFC
+from training.losses.tuples import Triplets, all_triplets
+from training.miners import PairMiner
+
+LARGEST_ACCURACY_TABLE = 200_000
+"""Accuracy on the training batch compares it with every class; beyond so many classes it isn't worth its time."""
+
+
+class Term(nn.Module):
+    """One loss of the recipe, with its miner."""
+
+    def __init__(self, config: Loss, loss: nn.Module, *, across_towers: bool) -> None:
+        super().__init__()
+        self.loss = loss
+        self.weight = config.weight
+        self.class_level = losses.is_class_level(config.name)
+        self.across_towers = across_towers
+        self.miner: PairMiner | None = None
+        if config.miner is not None:
+            if self.class_level:
+                message = f"losses: {config.name} has class weights and takes no miner."
+                raise InvalidInput(message, code="invalid_recipe")
+            built = miners.build(config.miner, **config.miner_options)
+            assert isinstance(built, PairMiner)  # noqa: S101  every miner of the registry is one
+            self.miner = built
+
+    @property
+    def sharded(self) -> bool:
+        return isinstance(self.loss, PartialFC)
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        if self.class_level:
+            value: Tensor = self.loss(embeddings, labels)
+            return value
+        triplets = None if self.miner is None else self.miner(embeddings.detach(), labels)
+        if self.across_towers:
+            triplets = between_towers(all_triplets(labels) if triplets is None else triplets)
+        mined: Tensor = self.loss(embeddings, labels, triplets)
+        return mined
+
+
+def between_towers(triplets: Triplets) -> Triplets:
+    """Those whose anchor comes from one tower and whose positive and negative come from the other (see `TwoTowers`)."""
+    anchor, positive, negative = (part % 2 for part in triplets)
+    across = (anchor != positive) & (anchor != negative)
+    return Triplets(*(part[across] for part in triplets))
+
+
+class Objective(nn.Module):
+    """`forward(embeddings, labels, teacher)` takes this rank's share of the batch and answers the loss of the whole
+    batch and each term by name, the same on every rank; all in float32.
+
+    Each rank computes the whole batch's loss from gathered embeddings; a sharded term (PartialFC) gathers by itself.
+    """
+
+    def __init__(
+        self, terms: Sequence[Term], names: Sequence[str], distill: Distill, projection: nn.Module | None
+    ) -> None:
+        super().__init__()
+        self.terms = nn.ModuleList(terms)
+        self.names = list(names)
+        self.distill = distill
+        self.projection = projection
+
+    def forward(self, embeddings: Tensor, labels: Tensor, teacher: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        mine = embeddings.float()
+        everyone, all_labels = gather(mine), gather(labels)
+        total = mine.new_zeros(())
+        parts: dict[str, Tensor] = {}
+        for name, term in zip(self.names, self._terms(), strict=True):
+            parts[name] = term(mine, labels) if term.sharded else term(everyone, all_labels)
+            total = total + term.weight * parts[name]
+        if teacher is not None and self.projection is not None:
+            target = gather(teacher)
+            if self.distill.embedding:
+                parts["distill_embedding"] = embedding_loss(self.projection(everyone), target)
+                total = total + self.distill.embedding * parts["distill_embedding"]
+            if self.distill.relation:
+                parts["distill_relation"] = relation_loss(everyone, target)
+                total = total + self.distill.relation * parts["distill_relation"]
+        return total, parts
+
+    def set_margin(self, share: float) -> None:
+        """Sets the margins of class-level losses to this share of their full size."""
+        for term in self._terms():
+            if term.class_level:
+                term.loss.margin_scale = share  # type: ignore[assignment]  # a float attribute of ClassLoss and PartialFC
+
+    def seed(self, seed: int) -> None:
+        """Seeds the miners' generators, so that nothing random is left over from one step to the next."""
+        for term in self._terms():
+            if term.miner is not None:
+                term.miner.generator.manual_seed(seed)
+
+    def average_gradients(self) -> None:
+        """Averages over ranks what all of them hold; shards of class weights belong to one rank each."""
+        for term in self._terms():
+            if not term.sharded:
+                mean_gradients(term)
+        if self.projection is not None:
+            mean_gradients(self.projection)
+
+    def sharded_parameters(self) -> set[Tensor]:
+        """Parameters of which this rank holds its own part."""
+        found: set[Tensor] = set()
+        for term in self._terms():
+            if isinstance(term.loss, PartialFC):
+                found |= {term.loss.loss.get_parameter(name) for name in term.loss.loss.class_parameters}
+        return found
+
+    @torch.no_grad()
+    def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
+        """Share of (B, D) embeddings whose own class scores highest, without margin; None without a class-level loss
+        that has all its classes here."""
+        for term in self._terms():
+            loss = term.loss.loss if isinstance(term.loss, PartialFC) else term.loss
+            whole = isinstance(loss, losses.ClassLoss) and loss.table.rows == loss.num_classes
+            if isinstance(loss, losses.ClassLoss) and whole and loss.num_classes <= LARGEST_ACCURACY_TABLE:
+                return float((loss.logits(embeddings.float()).argmax(dim=1) == labels).float().mean())
+        return None
+
+    # ------------------------------------------------------------ state that doesn't depend on the number of ranks
+
+    def whole_state(self) -> dict[str, Any]:
+        """Collective."""
+        terms = [
+            term.loss.full_state_dict() if isinstance(term.loss, PartialFC) else term.loss.state_dict()
+            for term in self._terms()
+        ]
+        return {"terms": terms, "projection": self.projection.state_dict() if self.projection else None}
+
+    def load_whole_state(self, state: dict[str, Any]) -> None:
+        for term, saved in zip(self._terms(), state["terms"], strict=True):
+            if isinstance(term.loss, PartialFC):
+                term.loss.load_full_state_dict(saved)
+            else:
+                term.loss.load_state_dict(saved)
+        if self.projection is not None:
+            self.projection.load_state_dict(state["projection"])
+
+    def whole_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Collective."""
+        sharded = self._partial_fc()
+        return optimizer.state_dict() if sharded is None else sharded.full_optimizer_state(optimizer)
+
+    def load_whole_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        sharded = self._partial_fc()
+        if sharded is None:
+            optimizer.load_state_dict(state)
+        else:
+            sharded.load_full_optimizer_state(optimizer, state)
+
+    def _partial_fc(self) -> PartialFC | None:
+        return next((term.loss for term in self._terms() if isinstance(term.loss, PartialFC)), None)
+
+    def _terms(self) -> list[Term]:
+        return [term for term in self.terms if isinstance(term, Term)]
+
+
+def build_objective(recipe: Recipe, people: int, teacher_dimension: int | None) -> Objective:
+    """The recipe's losses for `people` classes; raises LossError for an unknown loss, miner or argument."""
+    terms = []
+    for config in recipe.losses:
+        class_level = losses.is_class_level(config.name)
+        shared: dict[str, Any] = {"num_classes": people, "dim": recipe.model.dim, **config.hyper}
+        if recipe.partial_fc.enabled and class_level:
+            rate = recipe.partial_fc.sample_rate
+            loss: nn.Module = PartialFC(config.name, sample_rate=rate, averaged=True, seed=recipe.seed, **shared)
+        else:
+            loss = losses.build(config.name, **shared)
+        terms.append(Term(config, loss, across_towers=recipe.model.towers != "single"))
+    if recipe.partial_fc.enabled and sum(term.sharded for term in terms) != 1:
+        raise InvalidInput("partial_fc.enabled needs exactly one class-level loss.", code="invalid_recipe")
+    names = [f"{i}_{config.name}" if len(recipe.losses) > 1 else config.name for i, config in enumerate(recipe.losses)]
+    projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
+    return Objective(terms, names, recipe.distill, projection)

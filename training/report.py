@@ -1,0 +1,106 @@
+"""What a run says while it goes: a progress bar or plain lines, `metrics.jsonl`, and TensorBoard where installed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Reporter:
+    """Silent on all ranks but the first (`out` None). `images` are counted over all ranks, for images a second."""
+
+    def __init__(self, out: Path | None, steps: int, first: int, console: Console | None = None) -> None:
+        self._out = out
+        self._console = console or Console(stderr=True)
+        self._steps = steps
+        self._mark = (time.monotonic(), 0)
+        self._images = 0
+        self._began = time.monotonic()
+        self._first = first
+        self._board = _tensorboard(out) if out else None
+        self._progress: Progress | None = None
+        if out and self._console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._progress = Progress(*columns, TextColumn("{task.fields[figures]}"), console=self._console)
+            self._task = self._progress.add_task("training", total=steps, completed=first, figures="")
+
+    def __enter__(self) -> Self:
+        if self._progress:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+        if self._board:
+            self._board.close()
+
+    def stepped(self, step: int, images: int) -> None:
+        """`step` steps are done; this one had `images` crops."""
+        self._images += images
+        if self._progress:
+            self._progress.update(self._task, completed=step)
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Figures of training at a step, with the images a second since the last time."""
+        if self._out is None:
+            return
+        now = time.monotonic()
+        speed = (self._images - self._mark[1]) / max(now - self._mark[0], 1e-9)
+        self._mark = (now, self._images)
+        self._write("train", step, {**figures, "images_per_s": speed})
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        if self._progress:
+            self._progress.update(self._task, figures=f"{shown}  {speed:.0f} img/s")
+        else:
+            left = (now - self._began) / max(step - self._first, 1) * (self._steps - step)
+            self._console.print(f"step {step}/{self._steps}  {shown}  {speed:.0f} img/s  {_clock(left)} left")
+
+    def evaluated(self, step: int, figures: Mapping[str, float]) -> None:
+        """Figures of an evaluation at a step; its time doesn't count against images a second."""
+        if self._out is None:
+            return
+        self._write("evaluation", step, figures)
+        self._console.print(f"step {step}  evaluation  " + "  ".join(f"{k} {v:.4g}" for k, v in figures.items()))
+        self._mark = (time.monotonic(), self._images)
+
+    def warn(self, step: int, message: str) -> None:
+        """Something that a person should look at."""
+        if self._out is None:
+            return
+        self._append({"kind": "warning", "step": step, "message": message})
+        self._console.print(f"[bold yellow]step {step}  warning:[/] {message}")
+
+    def _write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
+        self._append({"kind": kind, "step": step, **figures})
+        if self._board:
+            for name, value in figures.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        assert self._out is not None  # noqa: S101  the callers return before where there is none
+        with (self._out / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def _tensorboard(out: Path) -> Any | None:
+    """A SummaryWriter, or None where tensorboard isn't installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional
+    except ImportError:
+        return None
+    return SummaryWriter(str(out / "tensorboard"))

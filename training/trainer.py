@@ -1,0 +1,371 @@
+"""The training loop, from a recipe to checkpoints: one path for one process and for many.
+
+Nothing random is kept between steps: every step seeds its generators from (recipe's seed, step), every crop from
+(seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the steps of one that was not, and
+a checkpoint continues on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from app.errors import InvalidInput, Unusable
+from training import checkpoint, distributed, metrics
+from training.alarm import CollapseAlarm
+from training.config import Recipe
+from training.distill import Teacher
+from training.distributed import World
+from training.loader import Augment, Batch, BatchSampler, BatchSource, Crops, batch_keys, batches
+from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
+from training.objective import build_objective
+from training.optim import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
+from training.report import Reporter
+
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+KEPT_DUMPS = 5
+"""Batches kept of steps that a non-finite gradient voided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What a run trains and is measured on; `held_out` are unseen people, None where nothing is measured."""
+
+    crops: Crops
+    sampler: BatchSampler
+    held_out: Crops | None = None
+    teacher: Teacher | None = None
+    augment: Augment | None = None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """`embeddings` and `labels` are the last batch's, for the figures that are only logged now and then."""
+
+    loss: float
+    parts: dict[str, float]
+    norm: float
+    skipped: bool
+    images: int
+    embeddings: Tensor
+    labels: Tensor
+
+
+@dataclass(slots=True)
+class Progress:
+    """The part of a run's state that is plain values."""
+
+    step: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Trainer:
+    """A run: `train()` from where it stands to the recipe's last step; `out` is the run's folder."""
+
+    def __init__(self, recipe: Recipe, material: Material, out: Path, world: World) -> None:
+        _check_world(recipe, material, world)
+        self.recipe = recipe
+        self.material = material
+        self.out = out
+        self.world = world
+        self.progress = Progress()
+        seed_step(recipe.seed, 0)
+        self.model = build_model(recipe.model, channels_last=recipe.train.channels_last)
+        if recipe.train.sync_batchnorm and world.size > 1:
+            distributed.synchronise_batchnorm(self.model)
+        self.model.to(world.device)
+        teacher_dim = material.teacher.dimension if material.teacher else None
+        self.objective = build_objective(recipe, len(material.crops.people), teacher_dim).to(world.device)
+        self.parallel = self._parallel()
+        groups = parameter_groups(self.model, self.objective, recipe.optimizer)
+        self.optimizer = build_optimizer(groups, recipe.optimizer, by_row=recipe.partial_fc.enabled)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.train.precision == "fp16")
+        self.average = Averaged(self.model, recipe.train.ema) if recipe.train.ema else None
+        self.alarm = CollapseAlarm(len(material.crops.people))
+        self._batches: Iterator[Batch] | None = None
+
+    # -------------------------------------------------------------------------------------------------- the loop
+
+    def train(self, until: int | None = None) -> Progress:
+        """Trains up to step `until` (default: the recipe's last) and leaves a checkpoint there.
+
+        Raises Unusable (`training_diverged`) when too many steps in a row had no finite gradient.
+        """
+        recipe, last = self.recipe, min(until or self.recipe.train.steps, self.recipe.train.steps)
+        self._write_recipe()
+        out = self.out if self.world.is_first else None
+        with Reporter(out, recipe.train.steps, self.progress.step) as report:
+            while self.progress.step < last:
+                result = self.train_step()
+                step = self.progress.step
+                report.stepped(step, result.images)
+                if result.skipped:
+                    report.warn(step, f"the gradient was not finite (norm {result.norm}); the step was skipped")
+                if step % recipe.train.log_every == 0 or step == last:
+                    self._log(report, result)
+                if self._due(recipe.evaluate.every, last):
+                    self._evaluate(report)
+                if self._due(recipe.train.checkpoint_every, last):
+                    self.save()
+        return self.progress
+
+    def train_step(self) -> StepResult:
+        """One optimiser step: `accumulate` batches forward and backward, clip, step, average."""
+        recipe, step = self.recipe, self.progress.step
+        set_rates(self.optimizer, rate_factor(recipe.schedule, step, recipe.train.steps))
+        self.objective.set_margin(margin_share(recipe.schedule, step))
+        self.model.train()
+        self.objective.train()
+        used = [self._backward(micro) for micro in range(recipe.train.accumulate)]
+        self.objective.average_gradients()
+        self.scaler.unscale_(self.optimizer)
+        norm = self._clip()
+        finite = not distributed.any_rank(not bool(torch.isfinite(norm)), self.world.device)
+        if finite:
+            self.scaler.step(self.optimizer)
+            self.progress.skipped_in_a_row = 0
+        else:
+            self._skip([batch for batch, *_ in used])
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average and finite:
+            self.average.update(self.model, step)
+        self.progress.step += 1
+        _, loss, parts, embeddings, labels = used[-1]
+        values = {name: float(part) for name, part in parts.items()}
+        images = sum(len(batch.labels) for batch, *_ in used) * self.world.size
+        return StepResult(float(loss), values, float(norm), not finite, images, embeddings, labels)
+
+    def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
+        """One batch forward and backward: (batch, loss, its terms, embeddings and labels of all ranks)."""
+        recipe, world = self.recipe, self.world
+        batch = self._next_batch()
+        images, labels = batch.images.to(world.device), batch.labels.to(world.device)
+        target = self.material.teacher.targets(batch).to(world.device) if self.material.teacher else None
+        number = self.progress.step * recipe.train.accumulate + micro
+        with self._quiet(micro):
+            seed_step(recipe.seed, number, stream=1 + world.rank)
+            with self._autocast():
+                embeddings = self.parallel(images)
+            # The same on all ranks: they compute the loss of the same global batch.
+            self.objective.seed(seed_step(recipe.seed, number))
+            loss, parts = self.objective(embeddings, labels, target)
+            self.scaler.scale(loss / recipe.train.accumulate).backward()
+        return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), labels
+
+    def _clip(self) -> Tensor:
+        """The gradient's length over all parameters of all ranks, before it is cut to `clip_norm`."""
+        sharded = self.objective.sharded_parameters()
+        squares = {True: torch.zeros((), device=self.world.device), False: torch.zeros((), device=self.world.device)}
+        gradients = []
+        for parameter in (p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None):
+            gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+            squares[parameter in sharded] += gradient.float().square().sum()
+            gradients.append(parameter.grad)
+        norm = (squares[False] + distributed.total(squares[True])).sqrt()
+        limit = self.recipe.train.clip_norm
+        if limit and bool(torch.isfinite(norm)) and norm > limit:
+            for gradient in gradients:
+                gradient.mul_(limit / norm)
+        return norm
+
+    def _skip(self, used: list[Batch]) -> None:
+        progress = self.progress
+        searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1  # fp16 finds its scale by overflowing
+        if not searching and progress.skipped < KEPT_DUMPS:
+            dump = {"images": torch.cat([b.images for b in used]), "labels": torch.cat([b.labels for b in used])}
+            self.out.mkdir(parents=True, exist_ok=True)
+            torch.save(dump, self.out / f"skipped_{progress.step:08d}_rank{self.world.rank}.pt")
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        if progress.skipped_in_a_row > self.recipe.train.max_skipped:
+            message = (
+                f"{progress.skipped_in_a_row} steps in a row had no finite gradient; lower optimizer.lr or the margin."
+            )
+            raise Unusable(message, code="training_diverged", step=progress.step)
+
+    # ------------------------------------------------------------------------------------------- figures, alarms
+
+    def _log(self, report: Reporter, result: StepResult) -> None:
+        step = self.progress.step
+        figures = {"loss": result.loss, "gradient": result.norm, "lr": self.optimizer.param_groups[0]["lr"]}
+        figures |= {f"loss_{name}": value for name, value in result.parts.items() if len(result.parts) > 1}
+        accuracy = self.objective.accuracy(result.embeddings, result.labels)
+        if accuracy is not None:
+            figures["accuracy"] = accuracy
+        report.log(step, figures)
+        message = self.alarm.observe(result.loss, accuracy, result.embeddings)
+        if message:
+            report.warn(step, message)
+
+    def _evaluate(self, report: Reporter) -> None:
+        """Measures on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
+        if self.material.held_out is None:
+            return
+        if self.world.is_first:
+            figures = self.evaluate()
+            report.evaluated(self.progress.step, figures)
+            self.progress.figures = figures
+        score = self.progress.figures.get("fnmr", 0.0) + 1e-3 * self.progress.figures.get("eer", 0.0)
+        if self.progress.best is None or score < self.progress.best:
+            self.progress.best, self.progress.best_step = score, self.progress.step
+            self.save("best.pt")
+
+    def evaluate(self) -> dict[str, float]:
+        """Verification figures over all pairs of the held-out crops."""
+        held_out = self.material.held_out
+        if held_out is None:
+            raise InvalidInput("There are no unseen people to evaluate on.", code="nothing_to_evaluate")
+        images = torch.from_numpy(held_out.images(np.arange(len(held_out))))
+        vectors = embed(tower(self.averaged()), images).numpy()
+        return verification_figures(vectors, held_out.labels, self.recipe.evaluate.fmr)
+
+    def averaged(self) -> FaceModel | TwoTowers:
+        """The model to evaluate and export: the averaged one where the recipe has one."""
+        model: FaceModel | TwoTowers = self.average.model if self.average else self.model  # type: ignore[assignment]  # a copy of self.model
+        return model
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def save(self, name: str | None = None) -> Path:
+        """Writes a checkpoint: `name`, or that of the step (older ones beyond `train.keep` go)."""
+        path = self.out / name if name else checkpoint.step_path(self.out, self.progress.step)
+        state = self.state()  # every rank has a part in this
+        if self.world.is_first:
+            facts = {
+                "step": self.progress.step,
+                "recipe": self.recipe.name,
+                "digest": self.recipe.digest(),
+                "figures": self.progress.figures,
+                "best_step": self.progress.best_step,
+                "skipped": self.progress.skipped,
+                "people": len(self.material.crops.people),
+                "crops": len(self.material.crops),
+                "torch": torch.__version__,
+            }
+            checkpoint.save(path, state, facts)
+            checkpoint.prune(self.out, self.recipe.train.keep)
+        return path
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next step depends on, the same for any number of ranks."""
+        progress = self.progress
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "model": self.model.state_dict(),
+            "average": self.average.model.state_dict() if self.average else None,
+            "objective": self.objective.whole_state(),
+            "optimizer": self.objective.whole_optimizer_state(self.optimizer),
+            "scaler": self.scaler.state_dict(),
+            "progress": {name: getattr(progress, name) for name in Progress.__slots__},
+            "alarm": self.alarm.state(),
+        }
+
+    def restore(self, path: Path) -> None:
+        """Takes over a checkpoint of this recipe, made on any number of ranks.
+
+        Raises InvalidInput (`recipe_mismatch`) where what the state belongs to differs from the recipe's.
+        """
+        state = checkpoint.load(path).state
+        made = Recipe.model_validate(state["recipe"])
+        for section in ("seed", "model", "losses", "sampler", "partial_fc", "optimizer"):
+            if getattr(made, section) != getattr(self.recipe, section):
+                message = f"{path} was made with another [{section}]; resume with its own recipe, or start a new run."
+                raise InvalidInput(message, code="recipe_mismatch", section=section)
+        self.model.load_state_dict(state["model"])
+        if self.average and state["average"] is not None:
+            self.average.model.load_state_dict(state["average"])
+        self.objective.load_whole_state(state["objective"])
+        self.objective.load_whole_optimizer_state(self.optimizer, state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.progress = Progress(**state["progress"])
+        self.alarm.restore(state["alarm"])
+        self._batches = None
+
+    # ----------------------------------------------------------------------------------------------- small helpers
+
+    def _next_batch(self) -> Batch:
+        if self._batches is None:
+            first = self.progress.step * self.recipe.train.accumulate
+            source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
+            keys = batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
+            self._batches = batches(source, keys, self.recipe.data.workers, self.world.device)
+        return next(self._batches)
+
+    def _parallel(self) -> nn.Module:
+        """The model as it is called in training: compiled if wanted, and under DDP where there are several ranks."""
+        module: nn.Module = torch.compile(self.model) if self.recipe.train.compile else self.model  # type: ignore[assignment]  # an OptimizedModule
+        if self.world.size == 1:
+            return module
+        ids = [self.world.device.index] if self.world.device.type == "cuda" else None
+        return DistributedDataParallel(module, device_ids=ids)
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        dtype = PRECISIONS[self.recipe.train.precision]
+        return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype=dtype)
+
+    def _quiet(self, micro: int) -> AbstractContextManager[object]:
+        """DDP exchanges gradients with the last batch of a step only."""
+        last = micro == self.recipe.train.accumulate - 1
+        if last or not isinstance(self.parallel, DistributedDataParallel):
+            return nullcontext()
+        quiet: AbstractContextManager[object] = self.parallel.no_sync()
+        return quiet
+
+    def _due(self, every: int, last: int) -> bool:
+        return self.progress.step == last or (every > 0 and self.progress.step % every == 0)
+
+    def _write_recipe(self) -> None:
+        if self.world.is_first:
+            self.out.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(self.recipe.model_dump(mode="json"), indent=2, ensure_ascii=False)
+            (self.out / "recipe.json").write_text(text + "\n", encoding="utf-8")
+
+
+def seed_step(seed: int, number: int, stream: int = 0) -> int:
+    """Seeds every global generator from the recipe's seed, the batch's number and a stream; answers the mixed seed."""
+    mixed = int(np.random.SeedSequence((seed, number, stream)).generate_state(1, np.uint32)[0])
+    torch.manual_seed(mixed)
+    np.random.seed(mixed)  # noqa: NPY002  for code that uses the global generator in spite of all
+    random.seed(mixed)
+    return mixed
+
+
+def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) -> dict[str, float]:
+    """All pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
+    scores = vectors @ vectors.T
+    rows, columns = np.triu_indices(len(labels), 1)
+    alike = labels[rows] == labels[columns]
+    mated, nonmated = scores[rows, columns][alike], scores[rows, columns][~alike]
+    threshold = metrics.threshold_at_fmr(nonmated, fmr)
+    return {
+        "fnmr": metrics.fnmr_at(threshold, mated),
+        "threshold": float(threshold),
+        "eer": metrics.equal_error_rate(mated, nonmated),
+        "mated": float(len(mated)),
+        "nonmated": float(len(nonmated)),
+    }
+
+
+def _check_world(recipe: Recipe, material: Material, world: World) -> None:
+    share = recipe.sampler.batch_size
+    if share % world.size or (recipe.model.towers != "single" and (share // world.size) % 2):
+        message = f"sampler.batch_size {share} cannot be shared evenly by {world.size} ranks."
+        raise InvalidInput(message, code="invalid_recipe")
+    if len(material.sampler) == 0:
+        message = f"{len(material.crops)} crops do not fill one batch of {share}: lower sampler.batch_size."
+        raise InvalidInput(message, code="invalid_recipe")
