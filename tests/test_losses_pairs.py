@@ -205,7 +205,7 @@ def test_pair_losses_equal_the_oracle() -> None:
         (built("lifted"), oracle.LiftedStructureLoss(neg_margin=1, pos_margin=0)),
     ]
     for ours, theirs in pairs:
-        assert_same(ours(x, LABELS), theirs(x, LABELS).detach(), 1e-9)
+        assert_same(ours(x, LABELS), theirs(x, LABELS).detach(), 1e-6)  # whose β is float32's 1.2
 
 
 def test_circle_equals_the_oracle_where_every_anchor_has_both_kinds_of_pairs() -> None:
@@ -219,7 +219,7 @@ def test_margin_equals_the_oracle_with_its_price_on_beta_and_so_do_the_gradients
     ours = built("margin", nu=0.05, num_classes=5)
     theirs = oracle.MarginLoss(margin=0.2, nu=0.05, beta=1.2, learn_beta=True, num_classes=5).double()
     value, expected = ours(x, LABELS), theirs(x, LABELS)
-    assert_same(value, expected.detach(), 1e-9)
+    assert_same(value, expected.detach(), 1e-6)  # whose β was float32's 1.2
     value.backward()
     expected.backward()
     assert isinstance(ours, Margin)
