@@ -26,25 +26,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.types import Box, Detection, Pixels
+from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20
 """Width of the smallest face looked for, in pixels of the photo."""
 SCORE_THRESHOLD: Final = 0.6
 """YuNet's score for a face, 0-1. All 4,992 photos of LFW View 1 show one above 0.8; OpenCV's sample takes 0.9 and
 loses what is dim or turned away, at 0.6 false faces are still rare."""
-HINT_THRESHOLD: Final = 0.05
-"""Score from which something small is worth a closer look: of faces 10 pixels wide, all of 120 had it."""
+TOO_SMALL: Final = 0.75
+"""Share of that width under which a face was not asked for; a box of 20 pixels is off by 3 either way."""
+HINT_THRESHOLD: Final = 0.03
+"""Score from which something small is worth a closer look: 95 % of faces 10 pixels wide have it, 99 % from 12 on."""
 NMS_THRESHOLD: Final = 0.3
 """Intersection over union from which two sights are the same face (OpenCV's sample and the YuNet paper)."""
 INSIDE_THRESHOLD: Final = 0.8
 """Share of a sight's area within a larger face from which it is a part of that one: an eye, a nostril."""
-MAX_FACES: Final = 1000
-"""More are not looked at closer, nor answered; the highest scores go first."""
+MAX_HINTS: Final = 512
+"""More are not looked at closer (0.7 ms each); the highest scores go first."""
 
 HINT_WIDTH: Final = 10
-"""Pixels of the network's input that a face must be wide to raise a hint: recall at the hint's threshold is 1.00 at 10,
-0.97 at 8, 0.88 at 7."""
+"""Pixels of the network's input that a face must be wide to raise a hint."""
 SURE_WIDTH: Final = 40
 """From this width on, score and landmarks are as good as they get (landmarks' error falls from 4.4 % of the
 width at 20 pixels to 2.7 % at 40); narrower sights are looked at closer."""
@@ -67,6 +68,12 @@ TILE: Final = 128
 TILE_FACE: Final = 52
 """Width of the hinted face in it: enlarged to 48-64 pixels, faces of 10 score above 0.8 (120 of 120)."""
 TILES_PER_ROW: Final = 8
+
+MIRROR: Final = (1, 0, 2, 4, 3)
+"""The landmarks' order in a mirror image."""
+LIKE: Final = 0.4
+"""Mean distance from the expected landmarks, in distances between the eyes, up to which it is the same face: a head
+turned fully aside is 0.3 off, a neighbour's face over 1."""
 
 MAX_INPUT: Final = 1536
 """Longest side of one network input; larger levels are cut into overlapping pieces, so that memory stays bounded."""
@@ -112,7 +119,8 @@ class Detector:
         ``min_face`` is the width in these pixels of the smallest one to look for, by default the detector's own.
         """
         bgr = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), np.uint8)
-        finest, *coarser = levels(pixels.shape[1], pixels.shape[0], min_face or self.min_face)
+        smallest = min_face or self.min_face
+        finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
         sights = self._look(bgr, finest)
         small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
         # What is small in a coarser level was seen better in the one before.
@@ -120,12 +128,31 @@ class Detector:
         # And what is huge in a finer one is seen better in the next.
         large[:-1] = [seen[seen[:, _SEEN_WIDTH] <= HUGE_WIDTH] for seen in large[:-1]]
         clear = self._clear(np.concatenate(large))
-        hints = merge(sights[small & ~_same_as_any(sights, clear)])[:MAX_FACES]
+        small &= sights[:, 2] >= smallest * TOO_SMALL
+        hints = suppress(sights[small & ~_same_as_any(sights, clear)])[:MAX_HINTS]
         faces = merge(np.concatenate([clear, self._clear(self._look_closer(bgr, hints))]))
-        return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")][:MAX_FACES]]
+        faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
+        return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]]
 
     def _clear(self, sights: _Sights) -> _Sights:
         return np.asarray(sights[sights[:, _SCORE] >= self.score_threshold])
+
+    def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> Landmarks | None:
+        """A face's landmarks measured again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
+
+        YuNet's landmarks tremble by some 2 % of the face's width with its place on the network's grid, and lean to one
+        side: here they are the mean of two looks, at the view and at its mirror image. ``expected`` (5, 2) is where
+        they should be, about; None when either look sees no such face.
+        """
+        width = view.shape[1]
+        both = np.concatenate([view, view[:, ::-1]], axis=1)
+        sights = self._run(np.asarray(cv2.cvtColor(both, cv2.COLOR_RGB2BGR), np.uint8))
+        seen = sights[:, 4:14].reshape(-1, 5, 2)
+        mirrored = seen[:, MIRROR] * (-1, 1) + (2 * width - 1, 0)
+        looks = [_like(seen, sights[:, _SCORE], expected), _like(mirrored, sights[:, _SCORE], expected)]
+        if looks[0] is None or looks[1] is None:
+            return None
+        return np.asarray((looks[0] + looks[1]) / 2, np.float32)
 
     def _look(self, bgr: Pixels, level: Level) -> _Sights:
         """Everything YuNet hints at in one level, in photo coordinates."""
@@ -175,6 +202,17 @@ class Detector:
         return network
 
 
+def _like(
+    seen: NDArray[np.float64], score: NDArray[np.float64], expected: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Of (N, 5, 2) landmarks those with the highest score that lie near the expected ones."""
+    near = np.linalg.norm(seen - expected, axis=2).mean(axis=1) <= LIKE * np.linalg.norm(expected[1] - expected[0])
+    if not near.any():
+        return None
+    best: NDArray[np.float64] = seen[np.flatnonzero(near)[np.argmax(score[near])]]
+    return best
+
+
 def levels(width: int, height: int, min_face: float) -> list[Level]:
     """The scales at which a photo of this size is looked at for faces from ``min_face`` pixels wide, finest first."""
     cheap = math.sqrt(CHEAP_AREA / (width * height))
@@ -203,20 +241,21 @@ def _spans(length: int) -> list[tuple[int, int]]:
 
 
 def merge(sights: _Sights) -> _Sights:
-    """One sight for each face: of those that overlap, the one with the best score at the best width.
+    """One sight for each face; one mostly within another, larger face is a part of that one and goes too."""
+    return _without_parts(suppress(sights))
 
-    A sight mostly within another, larger one that is kept is a part of that face and goes too.
-    """
-    order = np.argsort(-_rank(sights), kind="stable")
+
+def suppress(sights: _Sights) -> _Sights:
+    """Of those that overlap, the one with the best score at the best width (greedy non-maximum suppression)."""
     kept: list[int] = []
-    remaining = order
+    remaining = np.argsort(-_rank(sights), kind="stable")
     while len(remaining):
         first, remaining = remaining[0], remaining[1:]
         kept.append(int(first))
         overlap = _intersections(sights[first : first + 1], sights[remaining])[0]
         union = _areas(sights[first : first + 1]) + _areas(sights[remaining]) - overlap
         remaining = remaining[overlap <= NMS_THRESHOLD * union]
-    return _without_parts(sights[kept])
+    return np.asarray(sights[kept])
 
 
 def _without_parts(sights: _Sights) -> _Sights:

@@ -335,7 +335,9 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
     if image.mode.startswith("I;16"):
         return _grey(_sixteen_bits(image))
     if image.mode in ("I", "F"):
-        return _grey(_stretched(np.asarray(image, np.float64)))
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            values = np.asarray(image, np.float64)
+        return _grey(_stretched(values))
     if image.mode == "LAB":
         return np.asarray(_from_lab(image), np.uint8)
     return np.asarray(_opaque(image), np.uint8)
