@@ -20,6 +20,20 @@ from tests.live import LiveServer, serving
 PROJECT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full",
+        action="store_true",
+        help="the long versions of tests that have a short one: two minutes of load, two folds of LFW over HTTP",
+    )
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether a test with a short and a long version is to run the long one."""
+    return bool(request.config.getoption("--full"))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real faces for measuring, where this machine has it."""

@@ -31,11 +31,11 @@ class Exit(IntEnum):
 
 
 REFUSALS = frozenset({400, 413, 415, 422})
-SETTINGS = frozenset({"unknown_setting", "invalid_setting"})
+MISUSE = frozenset({"unknown_setting", "invalid_setting", "file_not_found"})
 
 
 def exit_code(error: LikenessError) -> Exit:
-    if error.code in SETTINGS:
+    if error.code in MISUSE:
         return Exit.USAGE
     if isinstance(error, InvalidInput) or getattr(error, "status", None) in REFUSALS:
         return Exit.REFUSED
