@@ -57,7 +57,7 @@ def rows(triplets: Triplets) -> set[tuple[int, int, int]]:
 def pairwise(x: Tensor) -> Tensor:
     unit = F.normalize(x.double())
     gaps: Tensor = unit[:, None] - unit[None, :]
-    return torch.linalg.vector_norm(gaps, dim=2)
+    return gaps.square().sum(dim=2).sqrt()
 
 
 # ----------------------------------------------------------------------------------------- every miner
