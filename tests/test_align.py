@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -10,10 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from PIL import Image
 from skimage.transform import SimilarityTransform
 
-from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, similarity_transform
+from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, similarity_transform, view
+from app.face.detect import Detector
+from app.face.image import Limits
+from app.pipeline import Pipeline
+from app.runtime.package import find_packages, locate
 from app.types import Pixels
+from tests.conftest import PROJECT
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])
 COORDINATES = st.floats(-1000, 1000, width=32)
@@ -153,3 +161,51 @@ def test_what_lies_outside_of_the_photo_is_black(astronaut: Pixels) -> None:
 @pytest.mark.parametrize("shift", [(5000.0, 5000.0), (-5000.0, 0.0)])
 def test_landmarks_far_outside_give_a_black_crop(astronaut: Pixels, shift: tuple[float, float]) -> None:
     assert not align(astronaut, ASTRONAUT_LANDMARKS + shift).any()
+
+
+# --- The larger view, in which landmarks are measured again ----------------------------------------------------------
+
+
+@given(
+    degrees=st.floats(-180, 180),
+    scale=st.floats(0.3, 6),
+    shift=st.tuples(st.floats(-50, 400), st.floats(-50, 400)),
+)
+def test_a_views_points_go_back_to_where_they_were(degrees: float, scale: float, shift: tuple[float, float]) -> None:
+    landmarks = turned(CANONICAL_LANDMARKS, degrees, scale, shift)
+    seen = view(noise_photo(), landmarks, side=64, zoom=0.5)
+    np.testing.assert_allclose(seen.to_photo(seen.landmarks), landmarks, atol=1e-2)
+
+
+def test_the_middle_of_a_view_is_the_crop_enlarged(astronaut: Pixels) -> None:
+    smooth = np.asarray(cv2.GaussianBlur(astronaut, (0, 0), 2), np.uint8)
+    seen = view(smooth, ASTRONAUT_LANDMARKS, side=256, zoom=2.0)
+    difference = align(seen.pixels, seen.landmarks).astype(int) - align(smooth, ASTRONAUT_LANDMARKS)
+    assert np.abs(difference[8:]).mean() < 1  # the view begins a little below the crop's upper edge
+
+
+def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(astronaut: Pixels) -> None:
+    """The same photo a few pixels further on: the crop moves less than with the first look's landmarks."""
+    models = find_packages(PROJECT / "models")
+    detector = Detector(locate(next(each for each in models.values() if each.manifest.name == "yunet"), Path()))
+    corners = np.array([[20, 20], [92, 20], [20, 92], [92, 92]])
+    places = []
+    for refine in (False, True):
+        pipeline = Pipeline(detector, Limits(), refine=refine)
+        seen = []
+        for dx, dy in ((0, 0), (5, 0), (0, 7), (11, 3), (3, 14)):
+            part = io.BytesIO()
+            Image.fromarray(astronaut[dy : dy + 300, 60 + dx : 360 + dx]).save(part, "PNG")
+            landmarks = pipeline.detect(part.getvalue()).faces[0].detection.landmarks + np.array([dx, dy])
+            back = cv2.invertAffineTransform(similarity_transform(landmarks, CANONICAL_LANDMARKS))
+            seen.append(corners @ back[:, :2].T + back[:, 2])
+        places.append(np.std(seen, axis=0).mean())
+    first_look, again = places
+    assert again < 0.7 * first_look
+
+
+def test_no_landmarks_are_made_up_where_there_is_no_face(astronaut: Pixels) -> None:
+    models = find_packages(PROJECT / "models")
+    detector = Detector(locate(next(each for each in models.values() if each.manifest.name == "yunet"), Path()))
+    seen = view(astronaut, ASTRONAUT_LANDMARKS + np.array([100, 250]), side=256, zoom=2.0)
+    assert detector.landmarks(seen.pixels, seen.landmarks) is None

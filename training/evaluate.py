@@ -12,6 +12,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -26,8 +27,9 @@ from rich.table import Table
 from app.errors import LikenessError
 from app.runtime.package import find_packages, load_package, write_manifest
 from app.runtime.session import Device
-from training import metrics, plots, protocols
+from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
+from training.degrade import Degradation, degradations
 from training.metrics import Curve, Interval, Ints
 from training.pairs import PairList, person_of, read_pairs
 from training.photos import Photos, Templates, make_templates, open_photos
@@ -248,6 +250,114 @@ def operating_points(
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
             write_manifest(folder, points.with_calibration(load_package(folder).manifest, new))
             _console().print(f"Written to {folder}/manifest.json")
+
+
+@app.command()
+def quality(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
+    copies: Annotated[int, typer.Option(help="Photos that are degraded in every way; 0 = none.")] = 100,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
+    with _told():
+        names = _named(images, photos_of or [])
+        way = _Way(package, models, cache, device, threads, aligned=False, flip=flip)
+        made = _templates(images, names, templates, way)
+        shown = made.only([name for name, found in zip(made.names, made.found, strict=True) if found])
+        people = points.numbered([person_of(name) for name in shown.names])
+        compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
+        threshold = compared.threshold(fmr)
+        plain = quality_study.discarding_of(compared, shown.quality.astype(np.float64), threshold)
+        rows, pooled = (
+            _copies(images, shown, way, count=copies, threshold=threshold, seed=seed) if copies else ([], None)
+        )
+        settings = {
+            "images": str(images),
+            "photos": len(names),
+            "fmr": fmr,
+            "copies": copies,
+            "seed": seed,
+            "flip": flip,
+        }
+        result = {
+            "threshold": threshold,
+            "mated": len(compared.mated),
+            "qualities": {f"{share:g}": float(np.quantile(shown.quality, share)) for share in quality_study.SHARES},
+            "photos_as_they_are": _plain(plain),
+            "with_degraded_copies": _plain(pooled),
+            "copies": _plain(rows),
+        }
+        _write(out, "quality", made, settings, result)
+        studies = {"photos as they are": plain} | ({} if pooled is None else {"degraded copies": pooled})
+        if draw:
+            plots.lines(
+                [100 * share for share in quality_study.SHARES],
+                {name: [max(row.fnmr, 1e-5) for row in study.by_quality] for name, study in studies.items()},
+                out / "discard.svg",
+                xlabel="mated pairs dropped, worst quality first (%)",
+                ylabel=f"FNMR at FMR {fmr:g}",
+                log_y=True,
+            )
+        _show_quality(studies, rows)
+
+
+def _copies(
+    images: Path, shown: Templates, way: _Way, *, count: int, threshold: float, seed: int
+) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
+    """Each degradation's figures, and error versus discard over all the copies together."""
+    photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
+    sample = quality_study.sample_with_mates(shown, count, seed)
+    ways = degradations()
+    with open_service(
+        _folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
+    ) as own:
+
+        def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
+            done = quality_study.degraded_copies(
+                shown,
+                sample,
+                degradation,
+                lambda name: own.pixels(photos.read(name)),
+                own.embed_photo,
+                threshold=threshold,
+                seed=seed,
+            )
+            advance(1)
+            return done
+
+        with _progress("degrading", len(ways)) as advance, ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(one, ways))
+    scores = np.concatenate([each.scores for _, each in results])
+    lower = np.concatenate([each.quality for _, each in results])
+    return [copies for copies, _ in results], quality_study.discarding(scores, lower, threshold)
+
+
+def _show_quality(studies: Mapping[str, quality_study.Discarding], rows: Sequence[quality_study.Copies]) -> None:
+    for name, study in studies.items():
+        title = f"{name}: mated pairs dropped by quality, threshold {study.threshold:.4f}"
+        table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
+        for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):
+            cells = (f"{reached:.1f}", _percent(row.fnmr), str(row.errors), str(row.pairs), _percent(best.fnmr))
+            table.add_row(f"{100 * row.share:g} %", *cells)
+        _console().print(table)
+    if rows:
+        table = Table("copies", "photos", "no face", "median quality", "FNMR", title="degraded copies")
+        for each in rows:
+            without = _percent(each.without_face / each.photos)
+            table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", _percent(each.fnmr))
+        _console().print(table)
 
 
 @app.command()

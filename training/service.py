@@ -47,12 +47,16 @@ class Service:
 
     def crop(self, data: bytes) -> Pixels:
         """(112, 112, 3) of an image that has this size. Raises InvalidImage for another."""
-        pixels = decode(data, self.limits).pixels
+        pixels = self.pixels(data)
         if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
             raise InvalidImage(
                 f"An aligned crop is {CROP_SIDE}×{CROP_SIDE}, this is {pixels.shape[1]}×{pixels.shape[0]}."
             )
         return pixels
+
+    def pixels(self, data: bytes) -> Pixels:
+        """The whole photo, (H, W, 3) uint8 RGB, upright."""
+        return decode(data, self.limits).pixels
 
     def embed_pixels(self, crop: Pixels) -> Vector:
         """Unit vector of one (112, 112, 3) uint8 RGB aligned crop."""

@@ -8,6 +8,7 @@ plane needs no SVD: with points as complex numbers it is one division.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import cv2
 import numpy as np
@@ -57,6 +58,37 @@ def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
 def scale_of(matrix: NDArray[np.float64]) -> float:
     """Crop pixels per source pixel of a (2, 3) similarity."""
     return math.hypot(matrix[0, 0], matrix[1, 0])
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A face upright in the middle of a square, with what is around it."""
+
+    pixels: Pixels
+    """(side, side, 3) uint8 RGB."""
+    landmarks: NDArray[np.float64]
+    """(5, 2) where a frontal face has its landmarks in these pixels."""
+    matrix: NDArray[np.float64]
+    """(2, 3) from the photo's coordinates to these."""
+
+    def to_photo(self, points: ArrayLike) -> NDArray[np.float32]:
+        """(N, 2) points of the view in the photo's coordinates."""
+        inverse = cv2.invertAffineTransform(self.matrix)
+        return np.asarray(np.asarray(points, np.float64) @ inverse[:, :2].T + inverse[:, 2], np.float32)
+
+
+VIEW_CENTRE = (56.0, 66.0)
+"""The crop's point that is put in a view's middle: the face's middle, between forehead and chin."""
+
+
+def view(pixels: Pixels, landmarks: ArrayLike, *, side: int, zoom: float) -> View:
+    """The face with these (5, 2) ``landmarks`` as `align` turns it, ``zoom`` times as large, in a square of ``side``.
+
+    Raises ValueError as `similarity_transform` does.
+    """
+    target = (CANONICAL_LANDMARKS - VIEW_CENTRE) * zoom + (side - 1) / 2
+    matrix = similarity_transform(landmarks, target)
+    return View(_warp(*_shrunk(pixels, matrix, side), side), target, matrix)
 
 
 def align(pixels: Pixels, landmarks: ArrayLike, *, side: int = CROP_SIDE) -> Pixels:
