@@ -1,0 +1,217 @@
+"""Raw photos to training crops, by the service's own stages: decode, detect, choose the face, align.
+
+Photos are worked on in processes. What is there already is not made again, so that a run that was stopped goes on where
+it was; what failed is written down with its reason.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+
+import cv2
+from PIL import Image
+
+from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
+from app.face.detect import Detector
+from app.face.image import Limits
+from app.pipeline import Pipeline, choose_face
+from app.runtime.package import find_packages, locate, select
+from app.types import Pixels
+from training.data.folder import IMAGE_ENDINGS
+
+DETECTOR = "yunet"
+FAILED = "failed.jsonl"
+"""The list of what failed, in the folder of the crops: one JSON object a line."""
+JPEG_QUALITY = 95
+CHUNK = 8
+"""Photos handed to a process at a time."""
+AHEAD = 4
+"""Chunks under way for each process: enough that none waits, few enough that stopping is quick."""
+MAX_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A photo and where its crop goes, both relative to their folders."""
+
+    photo: str
+    crop: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``code`` is None where the crop was written, else the error's."""
+
+    photo: str
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What every process needs to build its own pipeline."""
+
+    source: Path
+    target: Path
+    detector: Path
+    min_quality: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``kept`` were there already, ``gave_up`` had failed in an earlier run and were not tried again."""
+
+    aligned: int
+    failed: int
+    kept: int
+    gave_up: int
+
+
+def detector_file(models: Path, cache: Path) -> Path:
+    """The detector's ONNX file. Raises Unusable where its package is missing."""
+    return locate(select(find_packages(models), DETECTOR), cache)
+
+
+def list_jobs(source: Path) -> list[Job]:
+    """Every photo below ``source``, by path; crops keep the folders and take ``.jpg``, behind the whole name where two
+    photos differ in their ending alone."""
+    if not source.is_dir():
+        raise InvalidInput(f"{source} is not a folder.", code="dataset_not_found")
+    photos = sorted(
+        path.relative_to(source)
+        for path in source.rglob("*")
+        if path.suffix.lower() in IMAGE_ENDINGS and path.is_file() and not path.name.startswith(".")
+    )
+    stems = Counter(photo.with_suffix("") for photo in photos)
+    return [
+        Job(str(photo), str(photo.with_suffix(".jpg") if stems[photo.with_suffix("")] == 1 else f"{photo}.jpg"))
+        for photo in photos
+    ]
+
+
+def align_folder(
+    stages: Stages, workers: int, *, retry: bool = False, progress: Callable[[int, int], None] = lambda _done, _of: None
+) -> Summary:
+    """Aligns every photo of ``stages.source`` that has no crop in ``stages.target`` yet, and did not fail before, or is
+    to be tried again. ``progress`` is told (photos done, photos in all).
+
+    Raises Unusable ``worker_died`` where a process ended by itself; a second run goes on behind it.
+    """
+    jobs = list_jobs(stages.source)
+    stages.target.mkdir(parents=True, exist_ok=True)
+    failed = {} if retry else read_failed(stages.target)
+    open_jobs = [job for job in jobs if not (stages.target / job.crop).is_file()]
+    todo = [job for job in open_jobs if job.photo not in failed]
+    done = len(jobs) - len(todo)
+    aligned = 0
+    with (stages.target / FAILED).open("w" if retry else "a", encoding="utf-8") as log:
+        progress(done, len(jobs))
+        for outcome in _outcomes(stages, todo, workers):
+            if outcome.code is None:
+                aligned += 1
+            else:
+                log.write(json.dumps(asdict(outcome), ensure_ascii=False) + "\n")
+                log.flush()
+            done += 1
+            progress(done, len(jobs))
+    return Summary(aligned, len(todo) - aligned, len(jobs) - len(open_jobs), len(open_jobs) - len(todo))
+
+
+def read_failed(target: Path) -> dict[str, Outcome]:
+    """What failed in earlier runs, by photo. A last line cut short by a crash is left out: its photo is tried again."""
+    file = target / FAILED
+    if not file.is_file():
+        return {}
+    found = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        try:
+            outcome = Outcome(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        found[outcome.photo] = outcome
+    return found
+
+
+def _outcomes(stages: Stages, jobs: Sequence[Job], workers: int) -> Iterator[Outcome]:
+    if workers <= 1:
+        aligner = Aligner(stages)
+        yield from (aligner(job) for job in jobs)
+        return
+    chunks = (list(jobs[start : start + CHUNK]) for start in range(0, len(jobs), CHUNK))
+    # spawned, not forked: OpenCV's threads do not survive a fork
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _start_worker, (stages,)) as pool:
+        under_way: set[Future[list[Outcome]]] = {pool.submit(_work, c) for c in islice(chunks, workers * AHEAD)}
+        while under_way:
+            finished, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            under_way |= {pool.submit(_work, chunk) for chunk in islice(chunks, len(finished))}
+            for future in finished:
+                yield from _result(future)
+
+
+def _result(future: Future[list[Outcome]]) -> list[Outcome]:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        message = "A process ended by itself (out of memory?). Run the same again: it goes on from here."
+        raise Unusable(message, code="worker_died") from error
+
+
+class Aligner:
+    """One process's pipeline: a job in, its crop written, the outcome back."""
+
+    def __init__(self, stages: Stages) -> None:
+        self.stages = stages
+        self.pipeline = Pipeline(Detector(stages.detector), Limits(max_bytes=MAX_BYTES))
+
+    def __call__(self, job: Job) -> Outcome:
+        try:
+            crop = self._crop((self.stages.source / job.photo).read_bytes())
+            _write(self.stages.target / job.crop, crop)
+        except LikenessError as error:
+            return Outcome(job.photo, error.code, error.message)
+        except OSError as error:
+            return Outcome(job.photo, "file_error", str(error))
+        return Outcome(job.photo)
+
+    def _crop(self, data: bytes) -> Pixels:
+        photo = self.pipeline.detect(data)
+        if not photo.faces:
+            raise NoFace("The photo shows no face.")
+        face = photo.faces[choose_face(photo).index]
+        if face.quality.score < self.stages.min_quality:
+            reasons = ", ".join(face.quality.reasons) or "no single reason"
+            raise LowQuality(f"Quality {face.quality.score:.0f} is below {self.stages.min_quality:.0f}: {reasons}.")
+        return face.crop
+
+
+def _write(path: Path, crop: Pixels) -> None:
+    """As JPEG at quality 95 with colour at full resolution; never half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = io.BytesIO()
+    Image.fromarray(crop).save(file, "JPEG", quality=JPEG_QUALITY, subsampling="4:4:4")
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    unfinished.write_bytes(file.getvalue())
+    unfinished.replace(path)
+
+
+_worker: list[Aligner] = []
+
+
+def _start_worker(stages: Stages) -> None:
+    cv2.setNumThreads(1)  # a process is one worker
+    _worker.append(Aligner(stages))
+
+
+def _work(jobs: list[Job]) -> list[Outcome]:
+    return [_worker[0](job) for job in jobs]

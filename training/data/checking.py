@@ -1,0 +1,227 @@
+"""What is wrong with a set of crops: broken files, duplicates, people with one image, images of somebody else.
+
+Labels are doubted by embedding. An image is *misplaced* where it is below the threshold against the mean of its
+person's other images and above it against somebody else's; an *outlier* where it is below it against all; two people
+are *alike* where their mean templates reach the threshold: one person under two names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.face.embed import Embedder
+from app.types import Pixels
+from training.data.dataset import FaceSet
+from training.data.templates import ROWS, Templates, embed_set, sums, unit
+
+THUMBNAIL = 24
+"""Side in pixels of the grey pictures that near duplicates are found by."""
+NEAR = 0.995
+"""Correlation of two such pictures from which they show the same shot: re-encoded, resized or shifted by a fraction of
+a pixel. Two shots of one person in one sitting stay below (on 16,682 aligned crops of 5,566 people)."""
+NEAR_LIMIT = 100_000
+"""Up to this many images all are compared with all; above, only those of one person."""
+LEAST_IMAGES = 3
+"""An image is doubted only where its person has two more, which agree or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    image: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """An image that its person's others don't resemble; ``nearest`` is who resembles it most."""
+
+    image: str
+    person: str
+    own_score: float
+    nearest: str
+    nearest_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    people: tuple[str, str]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    images: int
+    people: int
+    package: str
+    threshold: float
+    threshold_from: str
+    images_per_person: dict[str, float]
+    """least, median, most."""
+    broken: list[Broken]
+    single: list[str]
+    """People with one readable image or none: no mated pair can be made of them."""
+    exact_duplicates: list[list[str]]
+    """Groups of images with the same pixels."""
+    near_duplicates: list[list[str]]
+    misplaced: list[Doubt]
+    outliers: list[Doubt]
+    alike: list[Alike]
+
+
+@dataclass(slots=True)
+class _Looks:
+    """What is kept of each readable crop: a digest of its pixels and a small grey picture."""
+
+    digests: dict[int, bytes]
+    thumbnails: NDArray[np.float32]
+
+    def see(self, index: int, crop: Pixels) -> None:
+        self.digests[index] = hashlib.sha256(crop.tobytes()).digest()
+        self.thumbnails[index] = thumbnail(crop)
+
+
+def check_set(
+    faces: FaceSet,
+    embedder: Embedder,
+    threshold: float,
+    threshold_from: str,
+    progress: Callable[[int], None] = lambda _images: None,
+) -> Report:
+    """Reads every image once. ``threshold`` is the cosine from which on two are the same person."""
+    looks = _Looks({}, np.zeros((len(faces), THUMBNAIL * THUMBNAIL), np.float32))
+    templates = embed_set(faces, embedder, progress=progress, each=looks.see)
+    counts = np.bincount(templates.labels[templates.readable], minlength=len(faces.people))
+    exact = group_equal(looks.digests)
+    firsts = {group[0] for group in exact}
+    repeats = {index for group in exact for index in group} - firsts
+    distinct = np.array([index for index in templates.readable.tolist() if index not in repeats], np.int64)
+    misplaced, outliers = doubts(templates, threshold)
+
+    def named(groups: list[list[int]]) -> list[list[str]]:
+        return [[faces.describe(index) for index in group] for group in groups]
+
+    return Report(
+        images=len(faces),
+        people=len(faces.people),
+        package=embedder.package_id,
+        threshold=threshold,
+        threshold_from=threshold_from,
+        images_per_person={
+            "least": float(counts.min()),
+            "median": float(np.median(counts)),
+            "most": float(counts.max()),
+        },
+        broken=[Broken(faces.describe(i), error.code, str(error)) for i, error in sorted(templates.broken.items())],
+        single=[faces.people[label] for label in np.flatnonzero(counts < 2).tolist()],
+        exact_duplicates=named(exact),
+        near_duplicates=named(near_duplicates(looks.thumbnails[distinct], distinct, templates.labels[distinct])),
+        misplaced=[_doubt(faces, *facts) for facts in misplaced],
+        outliers=[_doubt(faces, *facts) for facts in outliers],
+        alike=alike_people(templates, threshold),
+    )
+
+
+def _doubt(faces: FaceSet, index: int, own: float, nearest: int, score: float) -> Doubt:
+    person = faces.people[faces.labels[index]]
+    return Doubt(faces.describe(index), person, round(own, 4), faces.people[nearest], round(score, 4))
+
+
+def thumbnail(crop: Pixels) -> NDArray[np.float32]:
+    """(576,) float32 with mean 0 and length 1 (zeros for one colour), so that a dot product is a correlation."""
+    grey = cv2.cvtColor(cv2.resize(crop, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
+    flat = grey.ravel().astype(np.float32)
+    flat -= flat.mean()
+    return np.asarray(flat / max(float(np.linalg.norm(flat)), 1.0), np.float32)
+
+
+def group_equal(digests: dict[int, bytes]) -> list[list[int]]:
+    """Indices with the same digest, in groups of two or more."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for index, digest in sorted(digests.items()):
+        groups[digest].append(index)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def near_duplicates(
+    thumbnails: NDArray[np.float32], indices: NDArray[np.int64], labels: NDArray[np.int64], limit: int = NEAR_LIMIT
+) -> list[list[int]]:
+    """Groups of ``indices`` whose thumbnails correlate by ``NEAR``, linked pair by pair."""
+    pairs: list[tuple[int, int]] = []
+    parts = (
+        [np.arange(len(indices))] if len(indices) <= limit else [np.flatnonzero(labels == p) for p in np.unique(labels)]
+    )
+    for part in parts:
+        for start in range(0, len(part), ROWS):
+            rows = part[start : start + ROWS]
+            i, j = np.nonzero(thumbnails[rows] @ thumbnails[part[start:]].T >= NEAR)
+            later = j > i
+            pairs += zip(indices[rows[i[later]]].tolist(), indices[part[start + j[later]]].tolist(), strict=True)
+    return _linked(pairs)
+
+
+def _linked(pairs: list[tuple[int, int]]) -> list[list[int]]:
+    """Connected groups, each ascending (disjoint sets with path halving)."""
+    parent: dict[int, int] = {}
+
+    def root(x: int) -> int:
+        parent.setdefault(x, x)
+        while parent[x] != x:
+            parent[x] = x = parent[parent[x]]
+        return x
+
+    for a, b in pairs:
+        parent[root(a)] = root(b)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for index in sorted(parent):
+        groups[root(index)].append(index)
+    return list(groups.values())
+
+
+_Facts = tuple[int, float, int, float]
+
+
+def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_Facts]]:
+    """Misplaced images and outliers, each (index, own score, nearest other person, their score), worst first.
+
+    The own score is against the mean of the person's *other* images, so that a wrong one does not vouch for itself.
+    """
+    totals = sums(templates)
+    centres = unit(totals)
+    counts = np.bincount(templates.labels[templates.readable], minlength=len(templates.people))
+    judged = templates.readable[counts[templates.labels[templates.readable]] >= LEAST_IMAGES]
+    misplaced: list[_Facts] = []
+    outliers: list[_Facts] = []
+    for start in range(0, len(judged), ROWS):
+        rows = judged[start : start + ROWS]
+        vectors, own = templates.vectors[rows], templates.labels[rows]
+        own_scores = (vectors * unit(totals[own] - vectors)).sum(1)
+        others = vectors @ centres.T
+        others[np.arange(len(rows)), own] = -1
+        nearest = others.argmax(1)
+        for row in np.flatnonzero(own_scores < threshold).tolist():
+            score = float(others[row, nearest[row]])
+            facts = (int(rows[row]), float(own_scores[row]), int(nearest[row]), score)
+            (misplaced if score >= threshold else outliers).append(facts)
+    return sorted(misplaced, key=lambda facts: -facts[3]), sorted(outliers, key=lambda facts: facts[1])
+
+
+def alike_people(templates: Templates, threshold: float) -> list[Alike]:
+    """Pairs of people whose mean templates reach the threshold, by falling score."""
+    centres = unit(sums(templates))
+    found = []
+    for start in range(0, len(centres), ROWS):
+        block = centres[start : start + ROWS] @ centres[start:].T
+        i, j = np.nonzero(block >= threshold)
+        for a, b in zip(i.tolist(), j.tolist(), strict=True):
+            if b > a:
+                names = (templates.people[start + a], templates.people[start + b])
+                found.append(Alike(names, round(float(block[a, b]), 4)))
+    return sorted(found, key=lambda alike: -alike.score)

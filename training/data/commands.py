@@ -1,0 +1,224 @@
+"""`python -m training data`: align raw photos, check a set of crops, find the people that two sets share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from app.errors import LikenessError
+from app.runtime.session import Device
+from training.data import open_dataset
+from training.data.aligning import FAILED, Stages, align_folder, detector_file, read_failed
+from training.data.checking import Report, check_set
+from training.data.overlap import Overlap, best_means, find_overlap, write_overlap
+from training.data.templates import choose_threshold, embed_set, embedder_of, find_package
+
+SHOWN = 10
+"""Rows of each table; the JSON has all."""
+FPIR = 0.01
+"""Of a hundred people who are not in the other set, one is found there by mistake: dropping too many costs little."""
+
+app = typer.Typer(
+    help="Align, check and compare sets of photos and crops.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Models = Annotated[Path, typer.Option(help="Folder of the model packages.")]
+Cache = Annotated[Path, typer.Option(help="Folder of prepared models.")]
+PackageName = Annotated[str, typer.Option(help="Embedding package: a name in --models, or a folder.")]
+Threshold = Annotated[
+    float | None, typer.Option(help="Cosine from which on two are one person; without it, from the package and --fpir.")
+]
+Fpir = Annotated[float, typer.Option(help="Share of people found in the others by mistake that is accepted.")]
+DeviceName = Annotated[Device, typer.Option(help="Where the package runs: cpu, cuda or auto.")]
+
+MODELS = Path("models")
+CACHE = Path("build") / "packages"
+
+
+@app.command()
+def align(
+    source: Annotated[Path, typer.Argument(help="Folder of photos, by default one folder a person below it.")],
+    target: Annotated[Path, typer.Argument(help="Folder for the crops; keeps the folders of the photos.")],
+    *,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = os.cpu_count() or 1,
+    min_quality: Annotated[float, typer.Option(min=0, max=100, help="Crops below this quality count as failed.")] = 0,
+    retry: Annotated[bool, typer.Option("--retry", help="Try again what failed before.")] = False,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+) -> None:
+    """Detect and align the most prominent face of each photo, as the service does: 112 x 112 JPEG crops.
+
+    Goes on where an earlier run stopped. What failed stands in TARGET/failed.jsonl with its reason.
+    """
+    with _told():
+        stages = Stages(source, target, detector_file(models, cache), min_quality)
+        with _bar("aligning") as step:
+            summary = align_folder(stages, workers, retry=retry, progress=step)
+    _out().print(
+        f"{summary.aligned} aligned, {summary.kept} were there, {summary.failed} failed, "
+        f"{summary.gave_up} had failed before"
+    )
+    failed = read_failed(target)
+    if failed:
+        reasons = Table("reason", "photos", title=f"Failed (all in {target / FAILED})")
+        codes = [outcome.code or "" for outcome in failed.values()]
+        for code in sorted(set(codes), key=codes.count, reverse=True):
+            reasons.add_row(code, str(codes.count(code)))
+        _out().print(reasons)
+
+
+@app.command()
+def check(
+    dataset: Annotated[str, typer.Argument(help="A set of crops: folder, list, .rec, tar, procedural:...")],
+    *,
+    report: Annotated[Path | None, typer.Option(help="Write the whole report here, as JSON.")] = None,
+    package: PackageName = "sface",
+    threshold: Threshold = None,
+    fpir: Fpir = FPIR,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: DeviceName = "cpu",
+) -> None:
+    """Find broken files, duplicates, people with one image, and images that show somebody else."""
+    with _told():
+        faces = open_dataset(dataset)
+        chosen = find_package(package, models)
+        limit, origin = choose_threshold(chosen, len(faces.people), fpir, threshold)
+        with embedder_of(chosen, cache, device) as embedder, _bar("reading and embedding") as step:
+            found = check_set(faces, embedder, limit, origin, _counter(step, len(faces)))
+    if report is not None:
+        _write_json(report, asdict(found))
+    _show_report(found)
+
+
+@app.command()
+def overlap(
+    a: Annotated[str, typer.Argument(help="The set that people may have to leave, usually the training set.")],
+    b: Annotated[str, typer.Argument(help="The set that must stay unseen, usually the one measured on.")],
+    *,
+    out: Annotated[Path | None, typer.Option(help="Write the list of A's people to drop here, .json or .csv.")] = None,
+    package: PackageName = "sface",
+    threshold: Threshold = None,
+    pair_threshold: Annotated[
+        float | None, typer.Option(help="The same for single images; without it, that of mean templates.")
+    ] = None,
+    fpir: Fpir = FPIR,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: DeviceName = "cpu",
+) -> None:
+    """Find the people of A who are in B too. Both are sets of aligned crops."""
+    with _told():
+        first, second = open_dataset(a, "skip"), open_dataset(b, "skip")
+        chosen = find_package(package, models)
+        limit, origin = choose_threshold(chosen, len(second.people), fpir, threshold)
+        with embedder_of(chosen, cache, device) as embedder:
+            with _bar(f"embedding {a}") as step:
+                ours = embed_set(first, embedder, progress=_counter(step, len(first)))
+            with _bar(f"embedding {b}") as step:
+                theirs = embed_set(second, embedder, progress=_counter(step, len(second)))
+        matches = find_overlap(ours, theirs, limit, pair_threshold=pair_threshold)
+        best = sorted(best_means(ours, theirs)[0].tolist())
+        found = Overlap(chosen.id, limit, origin, len(ours.people), len(theirs.people), best, matches)
+        if out is not None:
+            write_overlap(out, found)
+    _show_overlap(found)
+
+
+def _show_report(found: Report) -> None:
+    table = Table(
+        title=f"{found.images} images of {found.people} people; {found.package}, threshold {found.threshold:.3f}"
+    )
+    for column in ("what", "how many", "for example"):
+        table.add_column(column, overflow="fold")
+    spread = found.images_per_person
+    table.add_row(
+        "images a person", "", f"{spread['least']:g} to {spread['most']:g}, half have {spread['median']:g} or more"
+    )
+    table.add_row("broken images", str(len(found.broken)), _few([each.image for each in found.broken]))
+    table.add_row("people with one image", str(len(found.single)), _few(found.single))
+    table.add_row(
+        "equal images", str(len(found.exact_duplicates)), _few([" = ".join(g) for g in found.exact_duplicates])
+    )
+    table.add_row(
+        "nearly equal images", str(len(found.near_duplicates)), _few([" ~ ".join(g) for g in found.near_duplicates])
+    )
+    table.add_row(
+        "images of somebody else",
+        str(len(found.misplaced)),
+        _few([f"{d.image} is {d.nearest}" for d in found.misplaced]),
+    )
+    table.add_row("images unlike their person", str(len(found.outliers)), _few([d.image for d in found.outliers]))
+    table.add_row("people alike", str(len(found.alike)), _few([" ~ ".join(each.people) for each in found.alike]))
+    _out().print(table)
+
+
+def _show_overlap(found: Overlap) -> None:
+    title = (
+        f"{len(found.matches)} of {found.people_a} people are among the other set's {found.people_b} "
+        f"({found.package}, threshold {found.threshold:.3f}: {found.threshold_from})"
+    )
+    table = Table("drop", "is", "score", "best pair", title=title)
+    for match in found.matches[:SHOWN]:
+        table.add_row(match.drop, match.matches, f"{match.score:.3f}", f"{match.best_pair:.3f}")
+    if len(found.matches) > SHOWN:
+        table.add_row("...", f"and {len(found.matches) - SHOWN} more", "", "")
+    _out().print(table)
+
+
+def _few(items: list[str], most: int = 3) -> str:
+    return "; ".join(items[:most]) + (" ..." if len(items) > most else "")
+
+
+def _write_json(path: Path, facts: dict[str, object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(facts, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def _out() -> Console:
+    return Console(soft_wrap=False)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Our errors become one line and exit status 1."""
+    try:
+        yield
+    except LikenessError as error:
+        Console(stderr=True).print(f"Error: {error.message}", style="red", markup=False)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on the error channel; told (done, of)."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _counter(step: Callable[[int, int], None], total: int) -> Callable[[int], None]:
+    """Adds up what `embed_set` reports."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        step(done, total)
+
+    return count

@@ -1,0 +1,108 @@
+"""People that two sets share, found by embedding: who is in a training set must not be in the set it is measured on."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.templates import ROWS, Templates, sums, unit
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A person of A who seems to be one of B. ``score`` is the cosine of their mean templates, ``best_pair`` that of
+    their two most alike images, ``images`` these two's indices."""
+
+    drop: str
+    matches: str
+    score: float
+    best_pair: float
+    images: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Everyone in A whose mean template, or any single image of whom, reaches the threshold in B."""
+
+    package: str
+    threshold: float
+    threshold_from: str
+    people_a: int
+    people_b: int
+    best_scores: list[float]
+    """Each person's best mean-template score in B, ascending: where the threshold lies among them says a lot."""
+    matches: list[Match]
+
+    @property
+    def drop(self) -> list[str]:
+        """The people of A to leave out."""
+        return [match.drop for match in self.matches]
+
+
+def find_overlap(a: Templates, b: Templates, threshold: float, *, pair_threshold: float | None = None) -> list[Match]:
+    """Matches by falling score. A person of A matches where its mean template reaches ``threshold`` against a person of
+    B, or one of its images reaches ``pair_threshold`` (the same, if not given) against one of B's."""
+    means, best_mean = best_means(a, b)
+    pair_score, pair_image, own_image = _best_pairs(a, b)
+    limit = threshold if pair_threshold is None else pair_threshold
+    found = np.flatnonzero((means >= threshold) | (pair_score >= limit))
+    matches = []
+    for person in found.tolist():
+        mean, pair = float(means[person]), float(pair_score[person])
+        # whoever of B the stronger evidence names
+        other = int(best_mean[person]) if mean >= threshold else int(b.labels[pair_image[person]])
+        images = (int(own_image[person]), int(pair_image[person]))
+        matches.append(Match(a.people[person], b.people[other], round(mean, 4), round(pair, 4), images))
+    return sorted(matches, key=lambda match: -max(match.score, match.best_pair))
+
+
+def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """For each person of A the best cosine of mean templates, and whose in B: (P,) float32 and (P,) int64."""
+    own, others = unit(sums(a)), unit(sums(b))
+    scores = np.full(len(own), -1, np.float32)
+    places = np.zeros(len(own), np.int64)
+    for start in range(0, len(own), ROWS):
+        block = own[start : start + ROWS] @ others.T
+        places[start : start + ROWS] = block.argmax(1)
+        scores[start : start + ROWS] = block.max(1)
+    scores[~own.any(axis=1)] = -1  # nobody's image could be read
+    return scores, places
+
+
+def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """For each person of A its best single image against any of B's: score, B's image, its own image, each (P,)."""
+    score = np.full(len(a.people), -1, np.float32)
+    theirs = np.zeros(len(a.people), np.int64)
+    own = np.zeros(len(a.people), np.int64)
+    rows, columns = a.readable, b.readable
+    for start in range(0, len(rows) if len(columns) else 0, ROWS):
+        part = rows[start : start + ROWS]
+        block = a.vectors[part] @ b.vectors[columns].T
+        best = block.max(1)
+        order = np.argsort(best, kind="stable")  # the best of a person is written last
+        people = a.labels[part][order]
+        better = best[order] > score[people]
+        people, chosen = people[better], order[better]
+        score[people] = best[chosen]
+        theirs[people] = columns[block.argmax(1)[chosen]]
+        own[people] = part[chosen]
+    return score, theirs, own
+
+
+def write_overlap(path: Path, overlap: Overlap) -> None:
+    """``.csv``: one row a match; anything else: JSON with all of it. Both are what a recipe's ``data.drop`` takes."""
+    rows = [asdict(match) for match in overlap.matches]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, ["drop", "matches", "score", "best_pair"], extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(rows)
+        return
+    facts = asdict(overlap) | {"best_scores": [round(score, 4) for score in overlap.best_scores]}
+    path.write_text(json.dumps({"drop": overlap.drop, **facts}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,120 @@
+"""A set's templates by a model package, and what is asked of them: centres of people, best matches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import LikenessError, OperatingPointUnavailable, Unusable
+from app.face.embed import Embedder
+from app.runtime.package import Package, Thresholds, find_packages, load_package, select
+from app.runtime.session import Device, open_embedder
+from app.types import Pixels, Vectors
+from training.data.dataset import FaceSet
+
+BLOCK = 128
+"""Crops read and embedded at a time: below the embedder's queue limit."""
+ROWS = 2048
+"""Rows of a score matrix that are in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """``vectors`` is (N, D) float32, unit rows, zero where the image is broken; ``labels`` (N,) int64; ``broken`` maps
+    an image's index to what is wrong with it."""
+
+    vectors: Vectors
+    labels: NDArray[np.int64]
+    people: list[str]
+    broken: dict[int, LikenessError]
+
+    @property
+    def readable(self) -> NDArray[np.int64]:
+        """Indices of the images that have a template."""
+        return np.setdiff1d(np.arange(len(self.labels)), np.array(sorted(self.broken), np.int64))
+
+
+def find_package(name: str, models: Path) -> Package:
+    """The package in the folder ``name``, or called so in ``models``. Raises Unusable."""
+    folder = Path(name)
+    return load_package(folder) if (folder / "manifest.json").is_file() else select(find_packages(models), name)
+
+
+@contextmanager
+def embedder_of(package: Package, cache: Path, device: Device = "auto") -> Iterator[Embedder]:
+    """A package's embedder, closed at the end."""
+    embedder = Embedder(open_embedder(package, cache, device))
+    try:
+        yield embedder
+    finally:
+        embedder.close()
+
+
+def embed_set(
+    faces: FaceSet,
+    embedder: Embedder,
+    *,
+    progress: Callable[[int], None] = lambda _images: None,
+    each: Callable[[int, Pixels], None] = lambda _index, _crop: None,
+) -> Templates:
+    """Every image's template. ``progress`` is told how many more are done, ``each`` gets each readable crop in turn."""
+    vectors = np.zeros((len(faces), embedder.dimension), np.float32)
+    broken: dict[int, LikenessError] = {}
+    with ThreadPoolExecutor(os.cpu_count()) as readers:
+        for start in range(0, len(faces), BLOCK):
+            indices = range(start, min(start + BLOCK, len(faces)))
+            found = dict(zip(indices, readers.map(lambda index: _read(faces, index), indices), strict=True))
+            crops = {index: crop for index, crop in found.items() if not isinstance(crop, LikenessError)}
+            broken |= {index: error for index, error in found.items() if isinstance(error, LikenessError)}
+            templates, _ = embedder.embed(list(crops.values()))
+            for (index, crop), template in zip(crops.items(), templates, strict=True):
+                vectors[index] = template.vector
+                each(index, crop)
+            progress(len(indices))
+    return Templates(vectors, faces.labels, faces.people, broken)
+
+
+def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
+    try:
+        return faces[index][0]
+    except LikenessError as error:
+        return error
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Rows of length 1; zero rows stay zero."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
+
+
+def sums(templates: Templates) -> Vectors:
+    """(P, D): the sum of each person's templates; its direction is the person's centre."""
+    out = np.zeros((len(templates.people), templates.vectors.shape[1]), np.float32)
+    np.add.at(out, templates.labels, templates.vectors)
+    return out
+
+
+def choose_threshold(package: Package, comparisons: int, fpir: float, threshold: float | None) -> tuple[float, str]:
+    """The score from which on two are the same person, and how it was come by, in words.
+
+    Without ``threshold``: the package's operating point at which ``fpir`` of the people searched for among
+    ``comparisons`` others are found there though they are not; the strictest that was measured where that is stricter
+    still. Raises Unusable ``threshold_needed`` where the package has no operating points.
+    """
+    if threshold is not None:
+        return threshold, "as given"
+    thresholds = Thresholds(package.manifest)
+    if thresholds.lowest is None:
+        message = f"{package.id} has no measured operating points: say --threshold, a cosine."
+        raise Unusable(message, code="threshold_needed", package=package.id)
+    try:
+        return thresholds.for_fpir(fpir, comparisons), f"FPIR {fpir:g} among {comparisons}"
+    except OperatingPointUnavailable:
+        return thresholds.threshold(thresholds.lowest), f"FMR {thresholds.lowest:g}, the lowest measured"
