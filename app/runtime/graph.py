@@ -11,9 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 import onnx
+import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from app.runtime.package import SourceInput
 
@@ -137,32 +137,40 @@ def raised_opset(model: ModelProto) -> ModelProto:
 
 
 def fold_constants(model: ModelProto) -> None:
-    """Computes, with ONNX's own reference, every node whose inputs are all constants (dequantised weights, shapes)."""
-    graph = Graph(model)
-    constants = {each.name: numpy_helper.to_array(each) for each in graph.proto.initializer}
-    for node in list(graph.proto.node):
-        if not _is_foldable(node, constants):
-            continue
-        for name, value in zip(node.output, _evaluate(model, node, constants), strict=True):
-            constants[name] = value
-            graph.proto.initializer.append(numpy_helper.from_array(value, name))
-        graph.proto.node.remove(node)
+    """Computes beforehand every node whose inputs are all constants (dequantised weights, shapes)."""
+    known = {each.name for each in model.graph.initializer} | {""}
+    folded = []
+    for node in model.graph.node:  # nodes stand in an order in which they can run
+        if _is_foldable(node, known):
+            folded.append(node)
+            known.update(node.output)
+    if not folded:
+        return
+    kept = [node for node in model.graph.node if node not in folded]
+    read = {name for node in kept for name in node.input} | {each.name for each in model.graph.output}
+    wanted = [name for node in folded for name in node.output if name in read]
+    model.graph.initializer.extend(_evaluate(model, folded, wanted))
+    for node in folded:
+        model.graph.node.remove(node)
 
 
-def _is_foldable(node: NodeProto, constants: dict[str, NDArray[np.generic]]) -> bool:
+def _is_foldable(node: NodeProto, known: set[str]) -> bool:
     random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial", "Dropout")
     branches = any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for each in node.attribute)
-    return not random and not branches and all(name in constants or not name for name in node.input)
+    return not random and not branches and all(name in known for name in node.input)
 
 
-def _evaluate(
-    model: ModelProto, node: NodeProto, constants: dict[str, NDArray[np.generic]]
-) -> list[NDArray[np.generic]]:
-    inputs = [numpy_helper.from_array(constants[name], name) for name in dict.fromkeys(node.input) if name]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in node.output]
-    single = helper.make_model(helper.make_graph([node], "one", [], outputs, inputs), opset_imports=model.opset_import)
-    single.ir_version = max(model.ir_version, MIN_IR)
-    return [np.asarray(value) for value in ReferenceEvaluator(single).run(None, {})]
+def _evaluate(model: ModelProto, nodes: list[NodeProto], wanted: list[str]) -> list[TensorProto]:
+    """The tensors of these names, that nodes without any input make."""
+    read = {name for node in nodes for name in node.input}
+    constants = [each for each in model.graph.initializer if each.name in read]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
+    made = helper.make_graph(nodes, "constants", [], outputs, constants)
+    alone = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; others are about what was left for us to fold
+    session = onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [numpy_helper.from_array(value, name) for name, value in zip(wanted, session.run(wanted, {}), strict=True)]
 
 
 def drop_inference_no_ops(model: ModelProto) -> None:
@@ -375,12 +383,13 @@ def fuse_batch_norm_into_previous(model: ModelProto) -> None:
 def fuse_affine_into_next(model: ModelProto) -> None:
     """A per-channel scale and shift before a Conv or Gemm (a Flatten may lie between) goes into its weights."""
     graph = Graph(model)
-    ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
+    shapes = known_shapes(model)
     for node in reversed(graph.of_type("BatchNormalization", "Mul", "Add", "Sub", "Div")):
-        affine = affine_of(graph, node)
+        before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
+        keeps_shape = before is not None and len(before) == 4 and before[1] is not None and before == after
+        affine = affine_of(graph, node) if keeps_shape else None
         reader = _weights_after(graph, node.output[0])
-        per_channel = affine is not None and (ranks.get(node.input[0]) == 4 or node.op_type == "BatchNormalization")
-        if affine is not None and per_channel and reader is not None and scale_inputs(graph, reader, *affine):
+        if affine is not None and reader is not None and scale_inputs(graph, reader, *affine):
             graph.bypass(node)
 
 
@@ -473,14 +482,14 @@ def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto
     return helper.make_node("Conv", [source, weight], [target], kernel_shape=[1, 1], group=factor.size)
 
 
-def run_trunk_per_image(model: ModelProto) -> None:
+def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
     """Runs all before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
 
     On a CPU one image's layers fit the cache and a batch's don't, while the Gemm's weights are read from memory once
-    for all images instead of once for each. Graphs without such a Gemm stay as they are.
+    for all images instead of once for each. Graphs without a Gemm of ``large`` weights stay as they are.
     """
     graph = Graph(model)
-    gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= LARGE_GEMM]
+    gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= large]
     if not gemms:
         return
     feature, crops = gemms[-1].input[0], graph.proto.input[0].name

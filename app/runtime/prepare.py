@@ -62,8 +62,8 @@ def _digest(content: bytes) -> str:
 def _make(package: Package, plan: Rewrite, source: Path, cache_dir: Path, target: Target) -> Path:
     from onnx import ModelProto  # noqa: PLC0415 - only a first start needs it
 
-    model = ModelProto.FromString(source.read_bytes())
     try:
+        model = ModelProto.FromString(source.read_bytes())
         graph = rewrite(model, plan, target)
         check_prepared(model, graph, plan, check_crops())
     except Unusable:
@@ -174,6 +174,7 @@ def _session(model: ModelProto) -> Any:
     import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
 
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3  # errors; what matters is compared
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
