@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import socket
 import sys
@@ -111,17 +112,17 @@ def rotate_admin_key(data_dir: Path) -> str:
 
 
 async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
-    _, made = auth.load_key(settings.data_dir)
+    key, made = auth.load_key(settings.data_dir)
     app = create_app(settings)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=DRAIN_S
     )
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn hands them on when it is done, and we are not yet
-        signal.signal(number, lambda *_: None)
     async with app.router.lifespan_context(app):
         server = _Server(config, app)
-        sys.stdout.write(_greeting(settings, url, made=made))
+        sys.stdout.write(_greeting(settings, url, new_key=key if made else None))
         sys.stdout.flush()
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn hands them on when it is done, and we are not yet
+            signal.signal(number, lambda *_: None)
         await server.serve(sockets=[listener])
 
 
@@ -224,12 +225,12 @@ def _url(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _greeting(settings: Settings, url: str, *, made: bool) -> str:
-    key = settings.data_dir / auth.KEY_FILE
-    lines = [
-        f"Likeness {version(DISTRIBUTION)} answers at {url}, described at {url}/docs (its password is the key)",
-        f"The admin key {'was made; it' if made else ''} is in {key}".replace("  ", " "),
-        "Try it with a photo of yours:",
-        f'  curl -H "x-api-key: $(cat {key})" -F image=@photo.jpg {url}/v1/detect',
-    ]
-    return "\n".join(lines) + "\n"
+def _greeting(settings: Settings, url: str, *, new_key: str | None) -> str:
+    """Where it answers, where the key is (told only when it is new), and one line to paste."""
+    path = settings.data_dir / auth.KEY_FILE
+    told = f"The admin key was made: {new_key}\nIt is kept in {path}" if new_key else f"The admin key is in {path}"
+    return (
+        f"Likeness {version(DISTRIBUTION)} answers at {url}, described at {url}/docs (whose password is the key)\n"
+        f"{told}\nTry it with a photo of yours:\n"
+        f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@photo.jpg {url}/v1/detect\n'
+    )

@@ -59,7 +59,7 @@ def _given_key(headers: Headers, path: str) -> str | None:
         return rest.strip()
     if scheme.lower() == "basic" and is_browser_path(path):
         try:
-            return base64.b64decode(rest, validate=True).decode().partition(":")[2]
+            return base64.b64decode(rest, validate=True).decode().partition(":")[2] or None
         except (binascii.Error, UnicodeDecodeError):
             return None
     return None

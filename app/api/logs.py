@@ -9,6 +9,8 @@ import traceback
 from datetime import UTC, datetime
 
 LOGGER = "likeness"
+CHATTY = ("alembic", "uvicorn", "httpx")
+"""What tells of its every step where a warning is enough."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,3 +38,5 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))

@@ -1,0 +1,80 @@
+"""Settings: what is refused at the door, and what the defaults mean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app import config
+from app.errors import Unusable
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(config.PREFIX)]:
+        monkeypatch.delenv(name)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LIKENESS_PORT", "9000")
+    monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path))
+    settings = config.load_settings()
+    assert (settings.port, settings.data_dir) == (9000, tmp_path)
+    assert settings.database == f"sqlite:///{tmp_path / 'likeness.db'}"
+
+
+def test_arguments_go_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_PORT", "9000")
+    assert config.load_settings(port=9001).port == 9001
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("LIKENESS_PROT", "LIKENESS_PORT"),
+        ("LIKENESS_MODEL_DIR", "LIKENESS_MODELS_DIR"),
+        ("likeness_devise", "LIKENESS_DEVICE"),
+        ("LIKENESS_MAX_IMAGE_BYTE", "LIKENESS_MAX_IMAGE_BYTES"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
+    monkeypatch: pytest.MonkeyPatch, given: str, meant: str
+) -> None:
+    monkeypatch.setenv(given, "1")
+    with pytest.raises(Unusable, match=f"{given} is no setting; did you mean {meant}") as caught:
+        config.load_settings()
+    assert caught.value.code == "unknown_setting"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "70000"), ("PORT", "x"), ("DEVICE", "tpu"), ("FMR", "0"), ("FMR", "nan"), ("THREADS", "-1")],
+)
+def test_a_value_out_of_range_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"LIKENESS_{name}", value)
+    with pytest.raises(Unusable, match=f"^LIKENESS_{name}: ") as caught:
+        config.load_settings()
+    assert caught.value.code == "invalid_setting"
+
+
+def test_a_wrong_setting_stops_the_server_with_one_line_and_no_traceback(tmp_path: Path) -> None:
+    environ = os.environ | {"LIKENESS_PROT": "1", "LIKENESS_DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "serve"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "did you mean LIKENESS_PORT" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_table_says_every_setting_once() -> None:
+    lines = config.settings_table().splitlines()[2:]
+    assert [line.split("`")[1] for line in lines] == [
+        f"LIKENESS_{name.upper()}" for name in config.Settings.model_fields
+    ]
+    assert all(line.count("|") == 4 and not line.endswith("| None |") for line in lines)
