@@ -218,8 +218,7 @@ def _silence_pillow() -> None:
 
     A filter for the whole process, as `warnings.catch_warnings` must not be used in threads.
     """
-    known = any(action == "ignore" and module == _PILLOW for action, _, _, module, _ in warnings.filters)
-    if not known:
+    if warnings.filters[:1] != [("ignore", None, Warning, _PILLOW, 0)]:
         warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 

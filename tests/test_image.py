@@ -1,0 +1,428 @@
+"""Image intake: what is read, how it looks then, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import random
+import resource
+import struct
+import time
+import warnings
+import zlib
+from collections.abc import Callable
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from PIL import Image, ImageCms, ImageOps
+from PIL.PngImagePlugin import PngInfo
+from skimage.data import astronaut
+
+from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
+from app.face.image import Decoded, Header, Limits, decode, read_header
+
+LIMITS = Limits()
+ORIENTATION = 274
+
+
+def photo(width: int = 96, height: int = 64) -> Image.Image:
+    """The astronaut's face, small."""
+    face = astronaut()  # type: ignore[no-untyped-call]  # scikit-image has no types here
+    return Image.fromarray(face[40:200, 120:360]).resize((width, height), Image.Resampling.BOX)
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def turned(image: Image.Image, kind: str, orientation: int) -> bytes:
+    """The image's pixels with a note that they must be turned."""
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    return encoded(image, kind, exif=exif)
+
+
+def pixels(image: Image.Image) -> NDArray[np.int64]:
+    return np.asarray(image.convert("RGB"), np.int64)
+
+
+def difference(decoded: Decoded, image: Image.Image) -> float:
+    """Mean absolute difference, 0-255."""
+    assert decoded.pixels.shape == (image.height, image.width, 3)
+    return float(np.abs(decoded.pixels - pixels(image)).mean())
+
+
+def grey16(values: Any) -> Image.Image:
+    return Image.fromarray(np.asarray(values, np.uint16))
+
+
+def lab(image: Image.Image) -> Image.Image:
+    srgb, target = (ImageCms.ImageCmsProfile(ImageCms.createProfile(name)) for name in ("sRGB", "LAB"))
+    converted = ImageCms.applyTransform(image, ImageCms.buildTransform(srgb, target, "RGB", "LAB"))
+    assert converted is not None
+    return converted
+
+
+EVERY_KIND: dict[str, Callable[[], bytes]] = {
+    "jpeg": lambda: encoded(photo(), "JPEG"),
+    "jpeg progressive": lambda: encoded(photo(), "JPEG", progressive=True),
+    "jpeg cmyk": lambda: encoded(photo().convert("CMYK"), "JPEG"),
+    "jpeg of two pictures": lambda: encoded(photo(), "MPO", save_all=True, append_images=[photo()]),
+    "png": lambda: encoded(photo(), "PNG"),
+    "png in many chunks": lambda: encoded(photo(400, 300), "PNG", compress_level=0),
+    "png palette": lambda: encoded(photo().convert("P"), "PNG", transparency=3),
+    "png 16 bit": lambda: encoded(grey16(pixels(photo())[:, :, 0] * 257), "PNG"),
+    "webp": lambda: encoded(photo(), "WEBP"),
+    "webp lossless": lambda: encoded(photo().convert("RGBA"), "WEBP", lossless=True),
+    "webp animated": lambda: encoded(photo(), "WEBP", save_all=True, append_images=[photo().rotate(90)]),
+    "bmp": lambda: encoded(photo(), "BMP"),
+    "bmp palette": lambda: encoded(photo().convert("P"), "BMP"),
+    "gif": lambda: encoded(photo(), "GIF"),
+    "tiff": lambda: encoded(photo(), "TIFF"),
+    "tiff lzw": lambda: encoded(photo(), "TIFF", compression="tiff_lzw"),
+    "tiff jpeg": lambda: encoded(photo(), "TIFF", compression="jpeg"),
+    "tiff deflate": lambda: encoded(photo(), "TIFF", compression="tiff_adobe_deflate"),
+    "tiff fax": lambda: encoded(photo().convert("1"), "TIFF", compression="group4"),
+    "bigtiff": lambda: encoded(photo(), "TIFF", big_tiff=True),
+}
+one_picture = pytest.mark.parametrize("kind", [kind for kind in EVERY_KIND if kind != "jpeg of two pictures"])
+kinds = pytest.mark.parametrize("kind", EVERY_KIND)
+
+
+class TestFormats:
+    @pytest.mark.parametrize(
+        ("kind", "tolerance"), [("PNG", 0), ("BMP", 0), ("TIFF", 0), ("JPEG", 8), ("WEBP", 8), ("GIF", 8)]
+    )
+    def test_each_format_is_read(self, kind: str, tolerance: float) -> None:
+        decoded = decode(encoded(photo(), kind), LIMITS)
+        assert decoded.header == Header(kind, 96, 64, 1)
+        assert difference(decoded, photo()) <= tolerance
+
+    def test_pixels_are_contiguous_rgb_bytes_that_nobody_may_change(self) -> None:
+        decoded = decode(turned(photo(), "PNG", 6), LIMITS)
+        assert decoded.pixels.dtype == np.uint8
+        assert decoded.pixels.flags.c_contiguous
+        assert not decoded.pixels.flags.writeable
+
+    @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "PA", "RGBA", "CMYK", "YCbCr"])
+    def test_each_colour_mode_becomes_rgb(self, mode: str) -> None:
+        image = photo().convert("P").convert("PA") if mode == "PA" else photo().convert(mode)
+        assert difference(decode(encoded(image, "TIFF"), LIMITS), image) <= 1
+
+    def test_lab_becomes_rgb(self) -> None:
+        assert difference(decode(encoded(lab(photo()), "TIFF"), LIMITS), photo()) <= 2
+
+    def test_cmyk_jpegs_inverted_by_adobes_convention_keep_their_colours(self) -> None:
+        data = encoded(photo().convert("CMYK"), "JPEG", quality=95)
+        assert b"Adobe" in data
+        assert difference(decode(data, LIMITS), photo()) <= 8
+
+    @pytest.mark.parametrize("mode", ["I", "F"])
+    def test_values_of_no_declared_range_are_stretched(self, mode: str) -> None:
+        grey = photo().convert("L")
+        values = np.asarray(grey, np.float64) * 1000 - 7
+        image = Image.fromarray(values.astype(np.int32 if mode == "I" else np.float32))
+        low, high = values.min(), values.max()
+        wanted = Image.fromarray(np.rint((values - low) / (high - low) * 255).astype(np.uint8))
+        assert difference(decode(encoded(image, "TIFF"), LIMITS), wanted) == 0
+
+    def test_floats_that_are_not_finite_are_black(self) -> None:
+        values = np.full((32, 32), 5.0, np.float32)
+        values[0, :3], values[1, 0] = (np.nan, np.inf, -np.inf), 9.0
+        values.view(np.uint32)[2, 0] = 0x7F800001  # a signalling NaN, at which plain conversion warns
+        decoded = decode(encoded(Image.fromarray(values), "TIFF"), LIMITS)
+        assert decoded.pixels[0, :3].max() == decoded.pixels[2, 0].max() == 0
+        assert decoded.pixels[1, 0].min() == 255
+
+    def test_nothing_but_nans_is_no_picture(self) -> None:
+        with pytest.raises(InvalidImage):
+            decode(encoded(Image.fromarray(np.full((32, 32), np.nan, np.float32)), "TIFF"), LIMITS)
+
+    @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+    def test_sixteen_bit_grey_keeps_its_upper_bits(self, kind: str) -> None:
+        grey = np.asarray(photo().convert("L"), np.uint16)
+        decoded = decode(encoded(grey16(grey * 256 + 77), kind), LIMITS)
+        assert (decoded.pixels == grey[:, :, None]).all()
+
+    def test_sixteen_bit_colour_keeps_its_upper_bits(self) -> None:
+        rgb = np.asarray(photo(), np.uint16)
+        _, data = cv2.imencode(".png", rgb[:, :, ::-1] * 256 + 200)
+        assert (decode(data.tobytes(), LIMITS).pixels == rgb).all()
+
+    def test_transparency_is_composited_on_white(self) -> None:
+        rgba = np.zeros((32, 32, 4), np.uint8)
+        rgba[:8] = (200, 100, 0, 255)
+        rgba[8:16] = (200, 100, 0, 51)  # a fifth of it
+        for kind, options in (("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True, "exact": True})):
+            decoded = decode(encoded(Image.fromarray(rgba), kind, **options), LIMITS)
+            assert decoded.pixels[0, 0].tolist() == [200, 100, 0]
+            assert np.abs(decoded.pixels[10, 0].astype(int) - (244, 224, 204)).max() <= 1
+            assert decoded.pixels[20, 0].tolist() == [255, 255, 255]
+
+    @pytest.mark.parametrize("kind", ["PNG", "GIF"])
+    def test_a_transparent_palette_entry_is_white(self, kind: str) -> None:
+        image = Image.new("P", (32, 32), 1)
+        image.putpalette([0, 0, 0, 10, 20, 30, 200, 0, 0])
+        image.paste(2, (0, 0, 16, 16))
+        decoded = decode(encoded(image, kind, transparency=2), LIMITS)
+        assert decoded.pixels[0, 0].tolist() == [255, 255, 255]
+        assert decoded.pixels[20, 20].tolist() == [10, 20, 30]
+
+    def test_a_transparent_grey_value_of_16_bits_is_white(self) -> None:
+        values = np.full((32, 32), 300, np.uint16)
+        values[0, 0] = 301
+        chunk = png_chunk(b"tRNS", struct.pack(">H", 301))
+        data = encoded(grey16(values), "PNG")
+        decoded = decode(data[:33] + chunk + data[33:], LIMITS)
+        assert decoded.pixels[0, 0].tolist() == [255, 255, 255]
+        assert decoded.pixels[1, 1].tolist() == [1, 1, 1]
+
+    @pytest.mark.parametrize("kind", ["GIF", "WEBP", "TIFF", "PNG"])
+    def test_only_the_first_of_several_pictures_is_read(self, kind: str) -> None:
+        frames = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue", "blue")]
+        data = encoded(frames[0], kind, save_all=True, append_images=frames[1:])
+        assert difference(decode(data, LIMITS), frames[0]) <= 2
+
+
+class TestOrientation:
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+    def test_each_exif_orientation_is_turned_upright(self, kind: str, orientation: int) -> None:
+        data = turned(photo(), kind, orientation)
+        wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+        decoded = decode(data, LIMITS)
+        assert difference(decoded, wanted) == 0
+        assert (decoded.width, decoded.height) == wanted.size
+        assert read_header(data, LIMITS) == decoded.header == Header(kind, *wanted.size, orientation)
+
+    def test_orientation_behind_a_pngs_pixels_counts(self) -> None:
+        data = turned(photo(), "PNG", 6)
+        at = data.index(b"eXIf") - 4
+        end = at + 12 + struct.unpack_from(">I", data, at)[0]
+        moved = data[:at] + data[end:-12] + data[at:end] + data[-12:]
+        assert decode(moved, LIMITS).header == decode(data, LIMITS).header == Header("PNG", 64, 96, 6)
+
+    @pytest.mark.parametrize("orientation", [0, 9, 60000])
+    def test_an_orientation_out_of_range_is_upright(self, orientation: int) -> None:
+        assert decode(turned(photo(), "JPEG", orientation), LIMITS).header.orientation == 1
+
+    def test_damaged_exif_does_not_spoil_the_picture(self) -> None:
+        data = turned(photo(), "JPEG", 6)
+        at = data.index(b"Exif\0\0")
+        for position in range(6, 24):
+            damaged = bytearray(data)
+            damaged[at + position] ^= 0xFF
+            decoded = decode(bytes(damaged), LIMITS)
+            assert sorted(decoded.pixels.shape) == [3, 64, 96]
+
+
+class TestReduction:
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    @pytest.mark.parametrize("factor", [2, 4, 8])
+    def test_a_reduced_jpeg_shows_the_same_places(self, orientation: int, factor: int) -> None:
+        """Each pixel is about the mean of the block that scale, left and top say it stands for."""
+        data = turned(photo(301, 203), "JPEG", orientation)
+        whole, reduced = decode(data, LIMITS), decode(data, LIMITS, reduction=lambda _: factor)
+        assert reduced.scale == factor
+        assert (reduced.width, reduced.height) == (whole.width, whole.height)
+        for row in range(1, reduced.pixels.shape[0] - 1, 5):
+            for column in range(1, reduced.pixels.shape[1] - 1, 5):
+                y, x = reduced.top + row * factor, reduced.left + column * factor
+                block = whole.pixels[y : y + factor, x : x + factor].mean(axis=(0, 1))
+                assert np.abs(reduced.pixels[row, column] - block).max() < 25
+
+    def test_other_formats_come_at_full_size(self) -> None:
+        decoded = decode(encoded(photo(), "PNG"), LIMITS, reduction=lambda _: 8)
+        assert (decoded.scale, decoded.left, decoded.top) == (1, 0, 0)
+        assert difference(decoded, photo()) == 0
+
+    def test_the_wish_is_made_knowing_the_header(self) -> None:
+        seen: list[Header] = []
+        decode(turned(photo(), "JPEG", 6), LIMITS, reduction=lambda header: seen.append(header) or 1)  # type: ignore[func-returns-value]  # append answers None
+        assert seen == [Header("JPEG", 64, 96, 6)]
+
+    def test_in_between_the_next_smaller_factor_is_taken(self) -> None:
+        assert decode(encoded(photo(), "JPEG"), LIMITS, reduction=lambda _: 7).scale == 4
+
+
+class TestRefusals:
+    def test_nothing(self) -> None:
+        with pytest.raises(EmptyImage):
+            decode(b"", LIMITS)
+
+    @pytest.mark.parametrize(
+        "data",
+        [b"hello", b"BMW is a car maker, and this no bitmap at all", b"%PDF-1.7", b"\0" * 100, b"\xff\xd8", b"B"],
+    )
+    def test_what_is_no_image(self, data: bytes) -> None:
+        with pytest.raises(UnsupportedImage):
+            decode(data, LIMITS)
+
+    def test_readable_by_pillow_but_not_on_the_list(self) -> None:
+        for kind in ("PPM", "ICO", "TGA", "JPEG2000"):
+            with pytest.raises(UnsupportedImage):
+                decode(encoded(photo(), kind), LIMITS)
+
+    def test_a_phones_heic_is_told_what_to_send_instead(self) -> None:
+        with pytest.raises(UnsupportedImage, match="HEIC"):
+            decode(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", LIMITS)
+
+    def test_one_pixel(self) -> None:
+        with pytest.raises(ImageTooSmall) as caught:
+            decode(encoded(photo(1, 1), "PNG"), LIMITS)
+        assert caught.value.details == {"width": 1, "height": 1, "min_side": LIMITS.min_side}
+
+    def test_too_many_bytes(self) -> None:
+        data = encoded(photo(), "PNG")
+        assert decode(data, Limits(max_bytes=len(data))).width == 96
+        with pytest.raises(ImageTooLarge):
+            decode(data, Limits(max_bytes=len(data) - 1))
+
+    def test_too_many_pixels_or_too_long_a_side(self) -> None:
+        data = turned(photo(), "JPEG", 6)
+        assert decode(data, Limits(max_pixels=96 * 64, max_side=96)).height == 96
+        for limits in (Limits(max_pixels=96 * 64 - 1), Limits(max_side=95)):
+            for refuse in (decode, read_header):
+                with pytest.raises(ImageTooLarge) as caught:
+                    refuse(data, limits)
+                assert caught.value.code == "image_too_large"
+
+    @one_picture
+    def test_cut_short_at_every_tenth(self, kind: str) -> None:
+        data = EVERY_KIND[kind]()
+        for tenth in range(1, 10):
+            cut = data[: len(data) * tenth // 10]
+            for reduction in (None, lambda _: 4):
+                with pytest.raises(InvalidImage):
+                    decode(cut, LIMITS, reduction=reduction)
+
+    @kinds
+    def test_cut_short_anywhere_is_an_error_or_harmless(self, kind: str) -> None:
+        """Never half a picture: what little may be missing (a trailer, a second picture) does not show."""
+        data = EVERY_KIND[kind]()
+        whole = decode(data, LIMITS).pixels
+        for length in random.Random(1).sample(range(1, len(data)), 60) + [len(data) - n for n in range(1, 12)]:
+            try:
+                part = decode(data[:length], LIMITS).pixels
+            except (InvalidImage, UnsupportedImage):
+                continue
+            assert np.array_equal(part, whole), length
+
+    @kinds
+    def test_damage_is_refused_or_survived(self, kind: str) -> None:
+        """What no byte of somebody else's may do: raise anything but an error of ours."""
+        data, chance = EVERY_KIND[kind](), random.Random(kind)
+        limits = Limits(max_pixels=1_000_000)
+        for _ in range(150):
+            damaged = bytearray(data)
+            for _ in range(chance.choice((1, 2, 8))):
+                damaged[chance.randrange(min(len(data), chance.choice((64, 500, len(data)))))] = chance.randrange(256)
+            try:
+                decode(bytes(damaged), limits)
+            except InvalidInput:
+                continue
+
+    @given(st.binary(max_size=200), st.sampled_from(sorted(EVERY_KIND)))
+    @settings(max_examples=150, deadline=None)
+    def test_any_bytes_behind_a_signature_are_refused_or_read(self, tail: bytes, kind: str) -> None:
+        try:
+            decode(EVERY_KIND[kind]()[:20] + tail, Limits(max_pixels=1_000_000))
+        except InvalidInput:
+            return
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def png_bomb(side: int) -> bytes:
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    pixels = png_chunk(b"IDAT", zlib.compress(bytes(3_000_000), 9))
+    return b"\x89PNG\r\n\x1a\n" + header + pixels + png_chunk(b"IEND", b"")
+
+
+def tiff(tags: dict[int, int]) -> bytes:
+    """A little-endian TIFF of one directory with LONG values."""
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4 + 4096)
+
+
+def jpeg_bomb() -> bytes:
+    data = bytearray(encoded(photo(), "JPEG"))
+    at = data.index(b"\xff\xc0")
+    data[at + 5 : at + 9] = struct.pack(">HH", 65000, 65000)
+    return bytes(data)
+
+
+def patched(data: bytes, at: int, value: bytes) -> bytes:
+    return data[:at] + value + data[at + len(value) :]
+
+
+def gif_frame_bomb() -> bytes:
+    """A small screen with a frame of 60,000 × 60,000."""
+    data = encoded(photo(), "GIF")
+    at = data.rindex(b"\x2c\0\0\0\0")
+    return patched(data, at + 5, struct.pack("<HH", 60000, 60000))
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "png": lambda: png_bomb(60_000),
+    "jpeg": jpeg_bomb,
+    "bmp": lambda: patched(encoded(photo(), "BMP"), 18, struct.pack("<ii", 60_000, 60_000)),
+    "webp canvas": lambda: patched(
+        encoded(photo(), "WEBP", save_all=True, append_images=[photo().rotate(9)]), 24, b"\xff\xff\x3f\xff\xff\x3f"
+    ),
+    "gif screen": lambda: patched(encoded(photo(), "GIF"), 6, struct.pack("<HH", 60_000, 60_000)),
+    "gif frame": gif_frame_bomb,
+    "tiff": lambda: tiff({256: 60_000, 257: 60_000, 258: 8, 259: 1, 262: 1, 273: 200, 278: 60_000, 279: 4096}),
+    "tiff tile": lambda: tiff({256: 64, 257: 64, 258: 8, 259: 5, 262: 1, 322: 2**20, 323: 2**20, 324: 200, 325: 4096}),
+}
+
+
+class TestBombs:
+    @pytest.mark.parametrize("kind", BOMBS)
+    def test_a_claim_of_too_many_pixels_is_refused_from_the_header(self, kind: str) -> None:
+        data = BOMBS[kind]()
+        assert len(data) < 32_000
+        before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        with pytest.raises(ImageTooLarge):
+            decode(data, LIMITS)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB; 10 GB were claimed
+        assert time.process_time() - start < 5
+
+    def test_text_in_a_png_is_never_inflated(self) -> None:
+        info = PngInfo()
+        info.add_text("Comment", "x" * 5_000_000, zip=True)
+        assert difference(decode(encoded(photo(), "PNG", pnginfo=info), LIMITS), photo()) == 0
+
+    def test_jpegs_of_endless_scans_are_refused(self) -> None:
+        data = encoded(photo(), "JPEG", progressive=True)
+        at = data.rindex(b"\xff\xda")
+        scan = data[at:-2]
+        with pytest.raises(UnsupportedImage, match="scans"):
+            decode(data[:-2] + scan * 200 + data[-2:], LIMITS)
+
+
+class TestWarnings:
+    def test_pillows_warnings_are_neither_seen_nor_raised(self) -> None:
+        """A directory that claims more than the file holds makes Pillow warn."""
+        data = turned(photo(), "JPEG", 6)
+        at = data.index(struct.pack(">HH", ORIENTATION, 3))
+        damaged = patched(data, at, struct.pack(">HHII", 270, 2, 65535, 65535))  # a description of 65,535 letters
+        actions: tuple[Literal["error", "always"], ...] = ("error", "always")
+        for action in actions:
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter(action)
+                assert decode(damaged, LIMITS).header.orientation == 1
+            assert seen == []
+
+    def test_other_warnings_are_left_alone(self) -> None:
+        decode(encoded(photo(), "PNG"), LIMITS)
+        with pytest.warns(UserWarning, match="ours"):
+            warnings.warn("ours", UserWarning, stacklevel=1)
