@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +24,13 @@ from app.runtime.package import Calibration, Package, Point, load_package, write
 from app.types import Pixels
 from tests import packages
 from tests.conftest import PROJECT
-from training.data import open_dataset, read_drop_list
+from training import backbones
+from training.augment import CHANGES
+from training.data import KINDS, open_dataset, read_drop_list
 from training.data.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
 from training.data.checking import (
     NEAR,
+    Report,
     alike_people,
     doubts,
     group_equal,
@@ -408,3 +413,15 @@ def test_the_commands_are_mounted_in_the_module() -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(whole, ["data", "--help"])
     assert result.exit_code == 0
     assert all(command in result.output for command in ("align", "check", "overlap"))
+
+
+def test_the_data_page_names_every_kind_change_backbone_and_finding() -> None:
+    page = (PROJECT / "docs" / "data.md").read_text(encoding="utf-8")
+    findings = {key for key, kind in Report.__annotations__.items() if kind.startswith("list[")}
+    named = {*KINDS, *CHANGES, *backbones.names(), *findings}
+    assert not {name for name in named if f"`{name}`" not in page}
+
+
+def test_data_commands_need_no_torch() -> None:
+    program = "import sys; sys.modules['torch'] = None; import training.data.commands"
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)
