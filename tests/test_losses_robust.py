@@ -118,11 +118,9 @@ def test_every_mode_stays_finite_at_the_ends_of_the_angle(name: str, mode: str, 
     assert x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("name", losses.names())
+@pytest.mark.parametrize("name", [n for n in losses.names() if n not in {"softmax", "wnorm_softmax", "sphereface"}])
 def test_a_zero_embedding_gets_no_direction_to_go(name: str) -> None:
-    """Where only the direction counts; losses that keep |x| or W·x have a gradient at zero."""
-    if name in {"softmax", "wnorm_softmax", "sphereface"}:
-        pytest.skip("x itself is part of this loss, so zero is an ordinary point of it")
+    """Where only the direction counts; for the three that keep |x| or W·x zero is a point like any other."""
     loss = built(name)
     x = torch.randn(6, D)
     x[0] = 0
