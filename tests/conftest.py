@@ -51,6 +51,14 @@ def astronaut() -> NDArray[np.uint8]:
     return photo
 
 
+@pytest.fixture(scope="session")
+def yunet() -> Path:
+    """YuNet's model file."""
+    from app.runtime.package import load_package, locate  # noqa: PLC0415 - most tests do without
+
+    return locate(load_package(PROJECT / "models" / "yunet"), Path())
+
+
 @pytest.fixture(scope="module")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server process of its own, with an empty data folder."""
