@@ -305,11 +305,11 @@ def test_the_server_starts_drains_and_ends_well(live_server: LiveServer) -> None
 def test_what_makes_a_start_impossible_is_said_in_a_sentence(
     tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
+    given: dict[str, Any] = {"data_dir": tmp_path, "port": 0} | settings
     root = logging.getLogger()
     handlers = list(root.handlers)
     try:
         with pytest.raises(Unusable, match=sentence):
-            given: dict[str, Any] = {"data_dir": tmp_path, "port": 0} | settings
             serve(Settings(**given))
     finally:
         root.handlers[:] = handlers

@@ -11,7 +11,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -30,7 +30,7 @@ FORM_OVERHEAD = 64 * 1024
 MAX_TEXT_FIELD = 4096
 """Bytes of one parameter sent as a form field."""
 MAX_TEXT_FIELDS = 16
-"""More form fields than any route has."""
+"""Form parts beside the images: more than any route has."""
 MAX_ERRORS = 10
 """How many wrong fields one answer lists."""
 JSON_TYPE = "application/json"
@@ -119,14 +119,14 @@ async def read_body(request: Request, limit: int, seconds: float) -> Body:
     return Body(bytes(data), media_type.decode("latin-1").lower(), options.get(b"boundary", b""))
 
 
-def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
-    """Takes a body with images apart.
+def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str] = ()) -> Parts:
+    """Takes a body with images apart; a form may hold the ``known`` fields besides.
 
     Raises InvalidInput: ``unsupported_media_type``, ``invalid_json``, ``invalid_multipart``, ``invalid_base64``,
     ``missing_image``, ``too_many_images``, ``payload_too_large``, ``invalid_request``.
     """
     if body.media_type == FORM_TYPE:
-        parts = _parse_form(body, wanted, limits)
+        parts = _parse_form(body, wanted, limits, known)
     elif body.media_type == JSON_TYPE:
         parts = _parse_json_images(body, wanted, limits)
     elif wanted.raw and (body.media_type == RAW_TYPE or body.media_type.startswith("image/")):
@@ -179,18 +179,16 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 # ---------------------------------------------------------------- multipart
 
 
-def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
+def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str]) -> Parts:
     parts = Parts()
-    texts = 0
-    for name, data in _form_parts(body):
+    for name, data in _form_parts(body, wanted.count(limits) + MAX_TEXT_FIELDS):
         if name in wanted.names:
             parts.images.setdefault(name, []).append(data)
-            if sum(map(len, parts.images.values())) > wanted.count(limits):
-                _too_many(wanted, limits)
             continue
-        texts += 1
-        if texts > MAX_TEXT_FIELDS or len(data) > MAX_TEXT_FIELD:
-            raise InvalidInput("too many or too long form fields", code="payload_too_large")
+        if name not in known:
+            raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")
+        if len(data) > MAX_TEXT_FIELD:
+            raise InvalidInput(f"{name}: longer than a parameter can be", code="payload_too_large")
         if name in parts.fields:
             raise InvalidInput(f"{name[:100]}: given twice", errors=[])
         try:
@@ -203,7 +201,8 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits) -> Parts:
 class _FormReader:
     """Collects the parts that python-multipart calls back with."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self.parts: list[tuple[str, bytes]] = []
         self.complete = False
         self._header = bytearray()
@@ -231,6 +230,8 @@ class _FormReader:
         self._header, self._value = bytearray(), bytearray()
 
     def _end(self) -> None:
+        if len(self.parts) == self._limit:
+            raise InvalidInput(f"a form has at most {self._limit} parts here", code="payload_too_large")
         _, options = parse_options_header(self._disposition)
         if b"name" not in options:
             raise InvalidInput("a part of the form has no name", code="invalid_multipart")
@@ -240,10 +241,10 @@ class _FormReader:
         self.complete = True
 
 
-def _form_parts(body: Body) -> Iterator[tuple[str, bytes]]:
+def _form_parts(body: Body, limit: int) -> Iterator[tuple[str, bytes]]:
     if not body.boundary:
         raise InvalidInput("the content type names no boundary", code="invalid_multipart")
-    reader = _FormReader()
+    reader = _FormReader(limit)
     try:
         parser = MultipartParser(body.boundary, reader.callbacks())
         parser.write(body.data)
@@ -263,11 +264,9 @@ def _parse_json_images(body: Body, wanted: ImageFields, limits: BodyLimits) -> P
     parts = Parts(strict=True)
     for name in wanted.names:
         value = fields.pop(name, None)
-        texts = value if wanted.many and isinstance(value, list) else [] if value is None else [value]
-        if len(texts) > wanted.count(limits):
+        texts = value if isinstance(value, list) else [] if value is None else [value]
+        if len(texts) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
-        if isinstance(value, list) and not wanted.many:
-            raise InvalidInput(f"{name}: one image is due, as a string", errors=[])
         if texts:
             parts.images[name] = [_decode_base64(text, name, limits.image_bytes) for text in texts]
     parts.fields = fields
@@ -319,16 +318,16 @@ def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits
         found = images.get(name, [])
         if not found:
             raise InvalidInput(f"{name}: an image is due", code="missing_image", expected=list(wanted.names))
-        if len(found) > 1 and not wanted.many:
+        if len(found) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
     if any(len(image) > limits.image_bytes for found in images.values() for image in found):
         _too_large(limits.image_bytes)
 
 
 def _too_many(wanted: ImageFields, limits: BodyLimits) -> NoReturn:
-    most = wanted.count(limits)
+    most = limits.images if wanted.many else 1
     raise InvalidInput(
-        f"{' and '.join(wanted.names)}: {'one image' if most == 1 else f'{most} images'} at most",
+        f"{' and '.join(wanted.names)}: {'one image each' if most == 1 else f'{most} images'} at most",
         code="too_many_images",
         limit=most,
     )

@@ -41,7 +41,7 @@ class Service:
         raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds)
 
         def parse() -> tuple[dict[str, list[bytes]], Params]:
-            parts = body.parse_images(raw, wanted, limits)
+            parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
             return parts.images, body.merge(type(query), query, parts)
 
         return await self.workers.run(parse)
