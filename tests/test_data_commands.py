@@ -423,5 +423,5 @@ def test_the_data_page_names_every_kind_change_backbone_and_finding() -> None:
 
 
 def test_data_commands_need_no_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; import training.data.commands"
+    program = "import sys; sys.modules['torch'] = None; import training.procedural, training.data.commands"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)

@@ -14,7 +14,6 @@ from training.data.folder import FolderFaces
 from training.data.listing import LIST_ENDINGS, ListFaces
 from training.data.records import RecordFaces
 from training.data.shards import TarFaces
-from training.procedural import ProceduralFaces
 
 __all__ = ["FaceSet", "Subset", "open_dataset", "read_drop_list", "without_people"]
 
@@ -78,7 +77,9 @@ def _shards(spec: str) -> list[Path]:
     return found
 
 
-def _procedural(spec: str) -> ProceduralFaces:
+def _procedural(spec: str) -> FaceSet:
+    from training.procedural import ProceduralFaces  # noqa: PLC0415 - it is made of this package's FaceSet
+
     numbers = {"people": 500, "images": 20, "seed": 0, "first": 0}
     for setting in filter(None, spec.split(",")):
         name, _, value = setting.partition("=")
