@@ -25,7 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from app.errors import LikenessError
-from app.runtime.package import find_packages, load_package, write_manifest
+from app.runtime.package import MANIFEST_NAME, find_packages, load_package, select, write_manifest
 from app.runtime.session import Device
 from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
@@ -446,14 +446,9 @@ def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *
 
 def _folder(package: str, models: Path) -> Path:
     """A package's folder by its path, id or name."""
-    if (Path(package) / "manifest.json").is_file():
+    if (Path(package) / MANIFEST_NAME).is_file():
         return Path(package)
-    found = find_packages(models)
-    matching = [each for each in found.values() if package in (each.id, each.manifest.name)]
-    if len(matching) != 1:
-        known = ", ".join(sorted(found)) or "none"
-        raise ValueError(f"{len(matching)} packages in {models} are called {package!r}; there are: {known}")
-    return matching[0].folder
+    return select(find_packages(models), package).folder
 
 
 def _named(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:

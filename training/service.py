@@ -13,7 +13,7 @@ from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits, decode
 from app.pipeline import Pipeline, choose_face
-from app.runtime.package import find_packages, load_package, locate
+from app.runtime.package import find_packages, load_package, locate, select
 from app.runtime.session import Device, open_embedder
 from app.types import Pixels, Vector
 
@@ -70,13 +70,11 @@ def open_service(
 ) -> Iterator[Service]:
     """Loads the embedder of the folder ``package`` and the detector of ``models``; closes both at the end."""
     session = open_embedder(load_package(package), cache, device, 1)
-    detectors = [each for each in find_packages(models).values() if each.manifest.name == DETECTOR]
-    if len(detectors) != 1:
-        raise ValueError(f"{models} must hold one detector package called {DETECTOR}, it holds {len(detectors)}")
+    detector = select(find_packages(models), DETECTOR)
     limits = Limits(max_bytes=64 * MIB)
     embedder = Embedder(session, workers=threads, flip=flip)
     try:
-        pipeline = Pipeline(Detector(locate(detectors[0], cache)), limits)
+        pipeline = Pipeline(Detector(locate(detector, cache)), limits)
         yield Service(pipeline, embedder, limits, session.package_id, session.dimension)
     finally:
         embedder.close()
