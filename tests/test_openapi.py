@@ -1,0 +1,249 @@
+"""The OpenAPI document: complete, true, and held against the running service by generated requests."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+from schemathesis import checks
+from schemathesis.core.result import Ok
+from schemathesis.generation import GenerationMode
+from schemathesis.schemas import APIOperation
+
+from app.api import examples, schemas
+from app.api.problems import KINDS
+from tests.service import COLLINS
+
+METHODS = {"get", "post", "patch", "delete", "put"}
+OPEN = {"/livez", "/readyz", "/version"}
+EXAMPLES_EACH = 20
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+
+
+@pytest.fixture(scope="module")
+def document(api: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/openapi.json").raise_for_status().json()
+    return found
+
+
+@pytest.fixture(scope="module")
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, found in document["paths"].items()
+        for method, operation in found.items()
+        if method in METHODS
+    }
+
+
+KEY_HEADERS = {"x-api-key", "authorization"}
+"""What schemathesis makes up, and the client has."""
+PHOTOS_EACH = 8
+GALLERY = "/v1/galleries/{gallery}"
+SUBJECT = f"{GALLERY}/subjects/{{subject}}"
+FACE = f"{SUBJECT}/faces/{{face_id}}"
+OPERATIONS = [
+    "POST /v1/detect",
+    "POST /v1/embed",
+    "POST /v1/verify",
+    "GET /v1/galleries",
+    "POST /v1/galleries",
+    f"GET {GALLERY}",
+    f"DELETE {GALLERY}",
+    f"GET {GALLERY}/check",
+    f"POST {GALLERY}/identify",
+    f"GET {GALLERY}/subjects",
+    f"POST {GALLERY}/subjects",
+    f"GET {SUBJECT}",
+    f"PATCH {SUBJECT}",
+    f"DELETE {SUBJECT}",
+    f"POST {SUBJECT}/verify",
+    f"GET {SUBJECT}/faces",
+    f"POST {SUBJECT}/faces",
+    f"GET {FACE}",
+    f"DELETE {FACE}",
+    f"GET {FACE}/crop",
+    "GET /v1/models",
+    "GET /livez",
+    "GET /readyz",
+    "GET /version",
+]
+
+
+PHOTO_OPERATIONS = [
+    "POST /v1/detect",
+    "POST /v1/embed",
+    "POST /v1/verify",
+    f"POST {GALLERY}/identify",
+    f"POST {SUBJECT}/verify",
+    f"POST {SUBJECT}/faces",
+]
+
+
+def test_every_operation_that_was_promised_is_there(operations: dict[str, dict[str, Any]]) -> None:
+    assert sorted(operations) == sorted(OPERATIONS)
+
+
+def test_every_operation_says_what_it_does(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        assert operation["summary"], name
+        assert len(operation["description"]) > 20, name
+        assert operation["tags"], name
+        for parameter in operation.get("parameters", []):
+            assert parameter.get("description"), (name, parameter["name"])
+
+
+def test_every_operation_has_an_example_of_its_good_answer(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        (good,) = (code for code in operation["responses"] if code.startswith("2"))
+        content = operation["responses"][good].get("content", {})
+        if good == "204" or "image/jpeg" in content:
+            continue
+        assert content["application/json"]["example"], name
+        assert "$ref" in content["application/json"]["schema"], name
+
+
+def test_every_body_has_an_example_and_all_the_ways_it_may_come(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        if "requestBody" not in operation:
+            continue
+        content = operation["requestBody"]["content"]
+        assert content["application/json"]["example"], name
+        if operation["tags"] == ["recognition"]:
+            raw = set() if name == "POST /v1/verify" else {"application/octet-stream", "image/*"}
+            assert set(content) == {"multipart/form-data", "application/json"} | raw, name
+
+
+def test_every_operation_lists_its_error_codes_with_examples(operations: dict[str, dict[str, Any]]) -> None:
+    statuses = {kind.code: str(kind.status) for kind in KINDS}
+    for name, operation in operations.items():
+        codes = []
+        for status, response in operation["responses"].items():
+            if status.startswith("2") or (name == "GET /readyz" and status == "503"):
+                continue
+            content = response["content"]["application/json"]
+            assert content["schema"] == {"$ref": "#/components/schemas/ErrorAnswer"}, (name, status)
+            for code, example in content["examples"].items():
+                assert statuses[code] == status
+                schemas.ErrorAnswer.model_validate(example["value"])
+                assert example["value"]["error"]["code"] == code
+                assert f"`{code}`" in response["description"]
+                codes.append(code)
+        assert "internal_error" in codes
+        if name.split()[1] not in OPEN:
+            assert {"missing_key", "wrong_key", "overloaded", "invalid_request"} <= set(codes), name
+
+
+def test_every_operation_but_the_open_ones_names_the_key(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        expected: list[dict[str, list[str]]] = [] if name.split()[1] in OPEN else [{"bearer": []}, {"api_key": []}]
+        assert operation["security"] == expected
+
+
+def test_every_code_is_one_that_some_operation_answers(operations: dict[str, dict[str, Any]]) -> None:
+    answered = {
+        code
+        for operation in operations.values()
+        for response in operation["responses"].values()
+        for code in response.get("content", {}).get("application/json", {}).get("examples", {})
+    }
+    assert {kind.code for kind in KINDS} - answered == {"not_found", "method_not_allowed", "conflict"}
+
+
+@pytest.mark.parametrize("name", [*examples.ANSWERS, *examples.REQUESTS])
+def test_examples_are_what_they_are_examples_of(name: str) -> None:
+    example = {**examples.ANSWERS, **examples.REQUESTS}[name]
+    getattr(schemas, name).model_validate(example, strict=name in examples.REQUESTS)
+
+
+# ---------------------------------------------------------------- generated requests
+
+
+Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
+Case: TypeAlias = schemathesis.Case[Any]
+
+
+@dataclass(frozen=True)
+class Inhabited:
+    """Each operation as schemathesis reads it from the document, and path parameters that name somebody enrolled."""
+
+    operations: dict[str, Operation]
+    somebody: dict[str, str]
+
+    def named(self, name: str) -> dict[str, str] | None:
+        found = {key: value for key, value in self.somebody.items() if f"{{{key}}}" in name}
+        return found or None
+
+
+@pytest.fixture(scope="module")
+def inhabited(api: httpx.Client, document: dict[str, Any]) -> Inhabited:
+    api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+    enrolled = api.post("/v1/galleries/staff/subjects/collins/faces", files={"images": COLLINS}).raise_for_status()
+    face_id = enrolled.json()["enrolled"][0]["face_id"]
+    found = [one.ok() for one in schemathesis.openapi.from_dict(document).get_all_operations() if isinstance(one, Ok)]
+    somebody = {"gallery": "staff", "subject": "collins", "face_id": face_id}
+    return Inhabited({operation.label: operation for operation in found}, somebody)
+
+
+def hold(api: httpx.Client, cases: SearchStrategy[Case], examples_each: int) -> None:
+    """Sends generated requests and holds the answers against the document."""
+
+    @seed(20260131)
+    @settings(
+        max_examples=examples_each,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def check(case: Case) -> None:
+        made = requests.Request(**case.as_transport_kwargs(base_url=str(api.base_url))).prepare()
+        body: Any = made.body
+        headers: Any = {name: value for name, value in made.headers.items() if name.lower() not in KEY_HEADERS}
+        response = api.request(made.method or "", made.url or "", headers=headers, content=body)
+        response.elapsed = timedelta()  # schemathesis wants to know, and in process nobody measures
+        case.validate_response(response, checks=CHECKS)
+
+    check()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_requests_as_the_document_describes_them(api: httpx.Client, inhabited: Inhabited, name: str) -> None:
+    hold(api, inhabited.operations[name].as_strategy(), EXAMPLES_EACH)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if "{" in name and not name.startswith("DELETE")])
+def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inhabited, name: str) -> None:
+    hold(api, inhabited.operations[name].as_strategy(path_parameters=inhabited.named(name)), EXAMPLES_EACH)
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name.split()[1] not in {*OPEN, "/v1/models"}])
+def test_requests_against_what_the_document_says(api: httpx.Client, inhabited: Inhabited, name: str) -> None:
+    hold(api, inhabited.operations[name].as_strategy(generation_mode=GenerationMode.NEGATIVE), EXAMPLES_EACH)
+
+
+@pytest.mark.parametrize("name", PHOTO_OPERATIONS)
+def test_photos_with_generated_parameters(api: httpx.Client, inhabited: Inhabited, name: str) -> None:
+    photo = base64.b64encode(COLLINS).decode()
+    body = {"images": [photo]} if name.endswith("/faces") else {"image": photo}
+    if name == "POST /v1/verify":
+        body = {"image1": photo, "image2": photo}
+    operation = inhabited.operations[name]
+    cases = operation.as_strategy(path_parameters=inhabited.named(name), body=body, media_type="application/json")
+    hold(api, cases, PHOTOS_EACH)
