@@ -55,6 +55,12 @@ def test_labels_go_person_by_person_and_the_end_is_the_end() -> None:
         faces[6]
 
 
+def test_an_image_is_described_by_all_that_decides_it() -> None:
+    sets = [ProceduralFaces(2, 3, 0), ProceduralFaces(2, 3, 1), ProceduralFaces(2, 3, 0, first=2)]
+    assert len({faces.describe(index) for faces in sets for index in range(6)}) == 18
+    assert ProceduralFaces(2, 3, 0).describe(1) == ProceduralFaces(1, 9, 0).describe(1)
+
+
 def test_a_set_can_be_sent_to_another_process() -> None:
     faces = ProceduralFaces(2, 2, 5)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(faces))[3][0], faces[3][0])  # noqa: S301 - our own bytes

@@ -45,6 +45,11 @@ class ProceduralFaces(FaceSet):
         view = View.random(self._stream(VIEW_STREAM, label, position % self.images_per_person))
         return draw(self.person(label), view), label
 
+    def describe(self, index: int) -> str:
+        place = range(len(self))[index]
+        image = place % self.images_per_person
+        return f"{self.people[self.labels[place]]} image {image} of seed {self.seed}"
+
     def person(self, label: int) -> Person:
         """The features of the person with this label."""
         if label not in self._known:
