@@ -192,11 +192,11 @@ class Inhabited:
 
 @pytest.fixture(scope="module")
 def inhabited(api: httpx.Client, document: dict[str, Any]) -> Inhabited:
-    api.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
-    enrolled = api.post("/v1/galleries/staff/subjects/collins/faces", files={"images": COLLINS}).raise_for_status()
-    face_id = enrolled.json()["enrolled"][0]["face_id"]
+    api.post("/v1/galleries", json={"id": "inhabited"}).raise_for_status()
+    path = "/v1/galleries/inhabited/subjects/eileen/faces"  # ids that no example has, so that nobody deletes them
+    face_id = api.post(path, files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]["face_id"]
     found = [one.ok() for one in schemathesis.openapi.from_dict(document).get_all_operations() if isinstance(one, Ok)]
-    somebody = {"gallery": "staff", "subject": "collins", "face_id": face_id}
+    somebody = {"gallery": "inhabited", "subject": "eileen", "face_id": face_id}
     return Inhabited({operation.label: operation for operation in found}, somebody)
 
 
