@@ -191,7 +191,6 @@ def _build(settings: Settings, stack: ExitStack) -> Service:
         ),
         guard=auth.KeyGuard.of(key),
         models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
-        version=version(DISTRIBUTION),
     )
 
 

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -29,7 +30,7 @@ from app.api.logs import JsonFormatter
 from app.api.work import Workers
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
-from app.main import serve
+from app.main import create_app, serve
 from tests.live import LiveServer, environment
 from tests.service import COLLINS, error_of, running
 
@@ -262,6 +263,39 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_forever() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path))
+    sent: list[Message] = []
+    waiting: list[Message] = [{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with app.router.lifespan_context(app):
+        key = (tmp_path / KEY_FILE).read_bytes().strip()
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/detect",
+            "raw_path": b"/v1/detect",
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"x-api-key", key), (b"content-type", b"image/png")],
+        }
+        await app(scope, receive, send)
+        assert app.state.service.workers.admitted == 0
+        app.state.service.status = "draining"
+        waiting.append({"type": "http.request"})
+        await app(scope | {"method": "GET", "path": "/readyz", "raw_path": b"/readyz"}, receive, send)
+    start, body = sent
+    assert start["status"] == 503, "nothing was sent to the client that left; this answers the next one"
+    assert json.loads(body["body"]) == {"status": "draining"}
+
+
+@pytest.mark.anyio
 async def test_a_body_is_not_read_beyond_its_limit() -> None:
     read = 0
 
@@ -280,14 +314,30 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
 # ---------------------------------------------------------------- start and end
 
 
-def test_the_server_starts_drains_and_ends_well(live_server: LiveServer) -> None:
+def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:
     assert httpx.get(f"{live_server.url}/readyz").json() == {"status": "ok"}
     printed = live_server.log.read_text()
     assert live_server.url in printed
     assert f"The admin key was made: {live_server.key}" in printed
     assert f'curl -H "x-api-key: $(cat {live_server.data_dir / KEY_FILE})"' in printed
     assert stat.S_IMODE(live_server.data_dir.stat().st_mode) == 0o700
-    live_server.process.terminate()
+
+
+def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveServer) -> None:
+    """SIGTERM arrives in the middle of an upload."""
+
+    def upload() -> Iterator[bytes]:
+        yield COLLINS[:1000]
+        time.sleep(0.5)  # so that the server has read this much
+        live_server.process.terminate()
+        time.sleep(0.5)
+        yield COLLINS[1000:]
+
+    headers = {"x-api-key": live_server.key, "content-type": "image/jpeg"}
+    with httpx.Client(headers=headers) as client:
+        client.get(f"{live_server.url}/livez")
+        answer = client.post(f"{live_server.url}/v1/detect", content=upload())
+    assert len(answer.raise_for_status().json()["faces"]) == 1
     assert live_server.process.wait(30) == 0
 
 

@@ -30,7 +30,6 @@ class Service:
     limits: body.BodyLimits
     guard: KeyGuard
     models: tuple[schemas.Model, ...]
-    version: str
     status: Literal["ok", "starting", "draining"] = "starting"
 
     async def read(
