@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -20,6 +22,7 @@ from schemathesis.schemas import APIOperation
 
 from app.api import examples, schemas
 from app.api.problems import KINDS
+from tests.conftest import PROJECT
 from tests.service import COLLINS
 
 METHODS = {"get", "post", "patch", "delete", "put"}
@@ -162,7 +165,29 @@ def test_every_code_is_one_that_some_operation_answers(operations: dict[str, dic
         for response in operation["responses"].values()
         for code in response.get("content", {}).get("application/json", {}).get("examples", {})
     }
-    assert {kind.code for kind in KINDS} - answered == {"not_found", "method_not_allowed", "conflict"}
+    assert {kind.code for kind in KINDS} - answered == {"not_found", "method_not_allowed"}
+
+
+def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
+    """What the rest raises is seen at the start or on the command line, or answered as `unusable`."""
+    known = {kind.code for kind in KINDS}
+    raised: dict[str, set[str]] = defaultdict(set)
+    for path in (PROJECT / "app").rglob("*.py"):
+        for code in re.findall(r'\bcode\s*=\s*"(\w+)"', path.read_text()):
+            raised[code].add(path.relative_to(PROJECT / "app").parts[0])
+    elsewhere = {"cli", "client", "config.py", "instance.py", "main.py", "runtime"}
+    missing = {code for code, places in raised.items() if code not in known and not places <= elsewhere}
+    assert missing == {
+        "conflict",  # a base class's; each conflict says which
+        "data_dir_unusable",  # at the start
+        "key_unusable",
+        "database_driver_missing",
+        "database_too_new",
+        "database_unsupported",
+        "detector_unreadable",
+        "invalid_template",  # nobody can send one
+        "template_damaged",  # answered as `unusable`
+    }
 
 
 @pytest.mark.parametrize("name", [*examples.ANSWERS, *examples.REQUESTS])

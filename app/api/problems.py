@@ -38,7 +38,6 @@ KINDS: tuple[Kind, ...] = (
     Kind(404, "crop_not_stored", "The face is there, but its gallery keeps no crops."),
     Kind(405, "method_not_allowed", "The route is there, the method is not."),
     Kind(408, "body_timeout", "The body did not arrive in time."),
-    Kind(409, "conflict", "Something else changed the same thing."),
     Kind(409, "gallery_exists", "A gallery of this id is there already."),
     Kind(409, "subject_exists", "A subject of this id is there already."),
     Kind(409, "subject_without_faces", "The subject has no enrolled face to compare with."),
