@@ -3,13 +3,17 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test check format lint types imports clean
+.PHONY: serve test test-full check format lint types imports clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+# The long versions too: two minutes of load, two folds of LFW over HTTP.
+test-full: $(VENV)/.dev
+	$(BIN)/python -m pytest --full
 
 check: format lint types imports
 
