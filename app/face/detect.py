@@ -31,8 +31,9 @@ from app.types import Box, Detection, Landmarks, Pixels
 MIN_FACE: Final = 20
 """Width of the smallest face looked for, in pixels of the photo."""
 SCORE_THRESHOLD: Final = 0.7
-"""YuNet's score for a face, 0-1. All 4,992 photos of LFW View 1 show one of 0.85 or more, and 19 of 20 faces of any size
-from 20 pixels on have 0.88; cups and gravel reach 0.67. OpenCV's sample takes 0.9 and loses what is dim or turned."""
+"""YuNet's score for a face, 0-1. All 4,992 photos of LFW View 1 show one of 0.85 or more, and 19 of 20 faces of any
+size from 20 pixels on have 0.88; cups and gravel reach 0.67. OpenCV's sample takes 0.9 and loses what is dim or
+turned."""
 TOO_SMALL: Final = 0.75
 """Share of that width under which a face was not asked for; a box of 20 pixels is off by 3 either way."""
 HINT_THRESHOLD: Final = 0.03
