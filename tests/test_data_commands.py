@@ -20,6 +20,9 @@ from PIL import Image, ImageFilter
 from typer.testing import CliRunner, Result
 
 from app.errors import LikenessError, Unusable
+from app.face.detect import Detector
+from app.face.image import Limits
+from app.pipeline import Pipeline
 from app.runtime.package import Calibration, Package, Point, load_package, write_manifest
 from app.types import Pixels
 from tests import packages
@@ -142,12 +145,15 @@ def test_several_processes_make_the_same_crops_as_one(photos: Path, tmp_path: Pa
 
 
 def test_poor_crops_are_left_out_where_a_quality_is_asked_for(photos: Path, tmp_path: Path, cache: Path) -> None:
+    blurred = photos / "Hopper" / "blurred.png"
     with Image.open(SAMPLES / "hopper.jpg") as photo:
-        photo.filter(ImageFilter.GaussianBlur(photo.width / 60)).save(photos / "Hopper" / "blurred.png")
-    align(photos / "Hopper", tmp_path / "crops", cache, "--workers", 1, "--min-quality", 50)
-    assert {name: outcome.code for name, outcome in read_failed(tmp_path / "crops").items()} == {
-        "blurred.png": "low_quality"
-    }
+        photo.filter(ImageFilter.GaussianBlur(photo.width / 60)).save(blurred)
+    pipeline = Pipeline(Detector(detector_file(MODELS, cache)), Limits())
+    score = pipeline.detect(blurred.read_bytes()).faces[0].quality.score
+    for least, outcomes in ((score - 0.1, {}), (score + 0.1, {"blurred.png": "low_quality"})):
+        target = tmp_path / f"crops above {least}"
+        align(photos / "Hopper", target, cache, "--workers", 1, "--min-quality", least)
+        assert {name: outcome.code for name, outcome in read_failed(target).items()} == outcomes
 
 
 def test_photos_that_differ_in_their_ending_alone_do_not_overwrite_each_other(tmp_path: Path) -> None:
@@ -243,7 +249,7 @@ def test_shared_people_are_those_that_a_plain_loop_finds(seed: int, threshold: f
         if max(means) >= threshold or pairs.max() >= pair:
             other = int(np.argmax(means)) if max(means) >= threshold else int(b.labels[pairs.max(0).argmax()])
             slow[name] = (b.people[other], max(means), pairs.max())
-    found = {m.drop: (m.matches, m.score, m.best_pair) for m in find_overlap(a, b, threshold, pair_threshold=pair)}
+    found = {m.drop: (m.matches, m.score, m.best_pair) for m in find_overlap(a, b, threshold, pair)}
     assert found.keys() == slow.keys()
     for name, (matches, score, best_pair) in found.items():
         assert matches == slow[name][0]
@@ -257,7 +263,7 @@ def _cosine(x: Vectors, y: Vectors) -> float:
 def test_the_images_named_are_the_most_alike_ones() -> None:
     a = templates(np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], np.float32), [0, 0, 1])
     b = templates(np.array([[0.9, 0, 0.1], [0, 1, 0.05], [1, 1, 0]], np.float32), [0, 1, 1])
-    (match,) = find_overlap(a, b, 0.9)
+    (match,) = find_overlap(a, b, 0.9, 0.9)
     assert match.drop == "p0"
     assert match.images == (1, 1)
     assert match.best_pair == pytest.approx(_cosine(a.vectors[1], b.vectors[1]), abs=1e-4)
@@ -266,7 +272,7 @@ def test_the_images_named_are_the_most_alike_ones() -> None:
 def test_people_without_a_readable_image_match_nobody() -> None:
     a = templates(np.eye(3, dtype=np.float32), [0, 1, 2], broken=(0,))
     b = templates(np.eye(3, dtype=np.float32), [0, 1, 2], broken=(1,))
-    assert [match.drop for match in find_overlap(a, b, 0.0001)] == ["p2"]
+    assert [match.drop for match in find_overlap(a, b, 0.0001, 0.0001)] == ["p2"]
     assert best_means(a, b)[0][0] == -1
 
 

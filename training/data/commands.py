@@ -115,7 +115,8 @@ def overlap(
     package: PackageName = "sface",
     threshold: Threshold = None,
     pair_threshold: Annotated[
-        float | None, typer.Option(help="The same for single images; without it, that of mean templates.")
+        float | None,
+        typer.Option(help="The same for two images; without it, stricter by their number, or as given."),
     ] = None,
     fpir: Fpir = FPIR,
     models: Models = MODELS,
@@ -127,14 +128,17 @@ def overlap(
         first, second = open_dataset(a, "skip"), open_dataset(b, "skip")
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(second.people), fpir, threshold)
+        if pair_threshold is None:
+            comparisons = len(second) * len(first) // len(first.people)  # of one person's images
+            pair_threshold, _ = choose_threshold(chosen, comparisons, fpir, threshold)
         with embedder_of(chosen, cache, device) as embedder:
             with _bar(f"embedding {a}") as step:
                 ours = embed_set(first, embedder, progress=_counter(step, len(first)))
             with _bar(f"embedding {b}") as step:
                 theirs = embed_set(second, embedder, progress=_counter(step, len(second)))
-        matches = find_overlap(ours, theirs, limit, pair_threshold=pair_threshold)
+        matches = find_overlap(ours, theirs, limit, pair_threshold)
         best = sorted(best_means(ours, theirs)[0].tolist())
-        found = Overlap(chosen.id, limit, origin, len(ours.people), len(theirs.people), best, matches)
+        found = Overlap(chosen.id, limit, origin, pair_threshold, len(ours.people), len(theirs.people), best, matches)
         if out is not None:
             write_overlap(out, found)
     _show_overlap(found)

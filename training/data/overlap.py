@@ -27,11 +27,12 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Everyone in A whose mean template, or any single image of whom, reaches the threshold in B."""
+    """Everyone in A whose mean template reaches the threshold in B, or any of whose images the threshold of pairs."""
 
     package: str
     threshold: float
     threshold_from: str
+    pair_threshold: float
     people_a: int
     people_b: int
     best_scores: list[float]
@@ -44,13 +45,12 @@ class Overlap:
         return [match.drop for match in self.matches]
 
 
-def find_overlap(a: Templates, b: Templates, threshold: float, *, pair_threshold: float | None = None) -> list[Match]:
+def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: float) -> list[Match]:
     """Matches by falling score. A person of A matches where its mean template reaches ``threshold`` against a person of
-    B, or one of its images reaches ``pair_threshold`` (the same, if not given) against one of B's."""
+    B, or one of its images reaches ``pair_threshold`` against one of B's."""
     means, best_mean = best_means(a, b)
     pair_score, pair_image, own_image = _best_pairs(a, b)
-    limit = threshold if pair_threshold is None else pair_threshold
-    found = np.flatnonzero((means >= threshold) | (pair_score >= limit))
+    found = np.flatnonzero((means >= threshold) | (pair_score >= pair_threshold))
     matches = []
     for person in found.tolist():
         mean, pair = float(means[person]), float(pair_score[person])
