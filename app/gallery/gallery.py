@@ -78,7 +78,10 @@ class Galleries:
         search_batch: int = SEARCH_BATCH,
         search_queue: int = SEARCH_QUEUE,
         search_workers: int = SEARCH_WORKERS,
+        search_threads: int = 1,
     ) -> None:
+        """`search_workers` passes run at a time, of different galleries, each on `search_threads` (see `Index`)."""
+        self._search_threads = search_threads
         self._store = store
         self._searches = Batcher(
             _search_together,
@@ -346,7 +349,7 @@ class Galleries:
         except NotFound:
             self._forget(gallery)
             raise
-        index = Index(gallery.dimension)
+        index = Index(gallery.dimension, threads=self._search_threads)
         for block in self._store.blocks(gallery):
             index.add(block)
         return index
