@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 
+import cv2
 import numpy as np
 import uvicorn
 from fastapi import FastAPI
@@ -154,6 +155,7 @@ async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
 
 def _build(settings: Settings, stack: ExitStack) -> Service:
     """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
+    cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
     auth.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
     packages = find_packages(settings.models_dir)
