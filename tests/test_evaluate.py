@@ -233,22 +233,34 @@ def test_operating_points_equal_counting_over_all_pairs() -> None:
         assert point.threshold.low <= point.threshold.value <= point.threshold.high
 
 
-def test_a_person_under_two_names_is_found_and_left_out() -> None:
-    names, vectors = faces(np.random.default_rng(7), 80, 4, noise=0.3)
-    people = points.numbered([person_of(name) for name in names])
-    split = people.copy()
-    split[:2] = people.max() + 1  # the first person's first two photos under another number
-    split = np.unique(split, return_inverse=True)[1]
-    compared = points.compare_all(vectors, split)
-    merged = points.same_people(compared, split, above=0.75)
-    assert merged[split[0]] == merged[split[2]]
-    assert len(np.unique(merged)) == 80
-    apart = points.measure(compared, split, rates=(1e-3,), rounds=20)
-    joined = points.measure(compared, split, merged=merged, rates=(1e-3,), rounds=20)
-    truth = points.measure(points.compare_all(vectors, people), people, rates=(1e-3,), rounds=20)
-    assert int(joined.left_out.sum()) == 4
-    assert joined.comparisons == apart.comparisons - 4 == truth.comparisons
-    assert joined.points[0].threshold.value == truth.points[0].threshold.value <= apart.points[0].threshold.value
+def test_people_under_two_names_misplaced_photos_and_copies_are_found_and_left_out() -> None:
+    names, vectors = faces(np.random.default_rng(7), 80, 6, noise=0.7, d=256)
+    true = points.numbered([person_of(name) for name in names])
+    vectors[-1] = vectors[-7]  # the last person's last photo is the last but one's
+    said = true.copy()
+    said[:2] = 80  # the first person's first two photos under a name of their own
+    said[12] = 5  # one photo of the third person in the sixth's folder
+    compared = points.compare_all(vectors, said)
+    same = points.same_people(vectors, said, compared, above=0.5)
+    assert (same.people, same.copies) == (1, 1)
+    # The copy is a photo of the last but one, in the last one's folder; the split person's photos show each other.
+    wrong = {(i, j) for i, j in combinations(range(480), 2) if true[i] == true[j] and said[i] != said[j]}
+    found = set(zip((same.keys // 480).tolist(), (same.keys % 480).tolist(), strict=True))
+    copied = {(i, 479) for i in range(468, 474)}
+    assert found == wrong | copied
+    apart = points.measure(compared, said, rates=(1e-3,), rounds=20)
+    without = points.measure(compared, said, same=same, rates=(1e-3,), rounds=20)
+    assert without.comparisons == apart.comparisons - len(found)
+    assert int(without.left_out.sum()) == len(found)
+    scores = np.array(
+        [
+            float(vectors[i] @ vectors[j])
+            for i, j in combinations(range(480), 2)
+            if said[i] != said[j] and (i, j) not in found
+        ]
+    )
+    assert without.points[0].threshold.value == pytest.approx(metrics.threshold_at_fmr(scores, 1e-3), abs=1e-6)
+    assert without.points[0].threshold.value <= apart.points[0].threshold.value
 
 
 def test_calibrations_replace_their_namesake_and_leave_one_default() -> None:

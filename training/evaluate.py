@@ -195,11 +195,11 @@ def operating_points(
     name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
     measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which photos.")],
     photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
-    merge_above: Annotated[
+    same_above: Annotated[
         float | None,
         typer.Option(
-            help="Take two people for one where the mean score of all pairs of their faces is at or above this, "
-            "and leave their pairs out; by default nobody."
+            help="Leave out pairs of people who are one person under two names: those whose photos' mean score is at "
+            "or above this (docs/accuracy.md); by default nobody's."
         ),
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the calibration into the package's manifest.")] = False,
@@ -224,19 +224,22 @@ def operating_points(
         people = points.numbered([person_of(photo) for photo in shown])
         with _progress("comparing", len(shown)) as advance:
             compared = points.compare_all(vectors, people, progress=advance)
-        merged = None if merge_above is None else points.same_people(compared, people, above=merge_above)
+        same = None if same_above is None else points.same_people(vectors, people, compared, above=same_above)
         plain = points.measure(compared, people, rounds=rounds, seed=seed)
-        used = plain if merged is None else points.measure(compared, people, merged=merged, rounds=rounds, seed=seed)
+        used = plain if same is None else points.measure(compared, people, same=same, rounds=rounds, seed=seed)
         about = f"all pairs of {len(shown)} photos of {int(people.max()) + 1} people"
-        if merged is not None:
-            about += _merged_note(merged, used)
-        settings = {"images": str(images), "merge_above": merge_above, "rounds": rounds, "seed": seed, "flip": flip}
+        if same is not None:
+            about += (
+                f", without {len(same.keys)} that show one person: {same.people} pairs of names, "
+                f"{same.photos} photos in another's folder, {same.copies} copies of a photo"
+            )
+        settings = {"images": str(images), "same_above": same_above, "rounds": rounds, "seed": seed, "flip": flip}
         result = {
             "about": about,
             "comparisons": used.comparisons,
             "mated": len(compared.mated),
             "points": _plain(used.points),
-            "points_with_everybody_apart": _plain(plain.points),
+            "points_with_all_names_apart": _plain(plain.points),
             "highest_left_out": [float(score) for score in compared.top.score[used.left_out][:20]],
             "highest_kept": [float(score) for score in compared.top.score[~used.left_out][:20]],
         }
@@ -587,16 +590,9 @@ def _show_identification(
     _console().print(table)
 
 
-def _merged_note(merged: Ints, used: points.Measurement) -> str:
-    twice = int((merged != np.arange(len(merged))).sum())
-    return f"; {twice} people found twice, {int(used.left_out.sum())} of their pairs left out"
-
-
 def _show_points(package: str, about: str, used: points.Measurement, plain: points.Measurement) -> None:
     apart = {point.fmr: point for point in plain.points}
-    table = Table(
-        "FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval", "threshold, nobody merged"
-    )
+    table = Table("FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval", "all names apart")
     for point in used.points:
         table.add_row(
             f"{point.fmr:g}",

@@ -4,8 +4,9 @@ Every non-mated pair is compared (139 million among 16,682 faces) and the highes
 threshold at FMR 1e-6 rests on counted pairs and not on a fitted tail. Pairs of one person are not independent, so the
 intervals come from a bootstrap over people.
 
-Sets made by machines hold people who are there twice, under two names. Their pairs look like false matches and push
-the thresholds up. `same_people` finds them by the scores alone.
+Sets made by machines hold people under two names, photos in another person's folder and the same photo twice. Their
+pairs look like false matches and push the lowest rates' thresholds far up. `same_people` finds them by the structure
+of the scores alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LEAST_ERRORS = 10
 """A rate that fewer non-mated pairs than this would exceed is not measured by the set."""
 ROUNDS = 200
 SAMPLE_ROWS = 512
+BLOCK = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,25 @@ class OperatingPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class SamePeople:
+    """Pairs that are non-mated by name only, as `same_people` finds them."""
+
+    keys: Ints
+    """(E,) sorted: row i × N + row j, i < j, of each such pair of photos."""
+    people: int
+    """Pairs of names that are one person's."""
+    photos: int
+    """Photos in another person's folder."""
+    copies: int
+    """Pairs that are the same photo, or one of the same moment."""
+
+
+NOBODY = SamePeople(np.empty(0, np.int64), 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
-    """``pairs`` and what they gave. ``left_out`` (P,) marks the top pairs that were taken for one person's."""
+    """``pairs`` and what they gave. ``left_out`` (P,) marks the top pairs that `SamePeople` names."""
 
     pairs: AllPairs
     points: tuple[OperatingPoint, ...]
@@ -81,24 +100,21 @@ def measure(
     pairs: AllPairs,
     people: Ints,
     *,
-    merged: NDArray[np.int64] | None = None,
+    same: SamePeople = NOBODY,
     rates: Sequence[float] = RATES,
     rounds: int = ROUNDS,
     seed: int = 0,
 ) -> Measurement:
-    """Thresholds at ``rates`` with the FNMR beside each.
+    """Thresholds at ``rates`` with the FNMR beside each; rates that the set is too small for are left away.
 
-    ``merged`` (people,) gives those who are one person the same number (`same_people`): pairs between them are left
-    out of the non-mated ones. They aren't counted as mated either: they were found by their scores.
+    The pairs of ``same`` count as neither: mated ones chosen by their scores would flatter the FNMR.
     """
-    one = np.arange(int(people.max()) + 1) if merged is None else merged
-    left_out: Bools = one[people[pairs.top.first]] == one[people[pairs.top.second]]
-    fewer = _pairs_within(one[people]) - _pairs_within(people)
-    comparisons = pairs.nonmated_count - fewer
+    left_out: Bools = np.isin(pairs.top.first * len(people) + pairs.top.second, same.keys)
+    comparisons = pairs.nonmated_count - len(same.keys)
     measurable = [rate for rate in rates if metrics.allowed_errors(rate, comparisons) >= LEAST_ERRORS]
-    thresholds = [pairs.threshold(rate, without=left_out, fewer=fewer) for rate in measurable]
-    weights = metrics.people_weights(len(np.unique(one[people])), rounds, seed)
-    samples = _bootstrap(pairs, one[people], ~left_out, list(zip(measurable, thresholds, strict=True)), weights)
+    thresholds = [pairs.threshold(rate, without=left_out, fewer=len(same.keys)) for rate in measurable]
+    weights = metrics.people_weights(int(people.max()) + 1, rounds, seed)
+    samples = _bootstrap(pairs, people, ~left_out, list(zip(measurable, thresholds, strict=True)), weights)
     kept = pairs.top.score[~left_out]
     points = tuple(
         OperatingPoint(
@@ -112,19 +128,12 @@ def measure(
     return Measurement(pairs, points, left_out, comparisons)
 
 
-def _pairs_within(people: Ints) -> int:
-    """Pairs of faces of the same person."""
-    counts = np.bincount(people)
-    return int((counts * (counts - 1) // 2).sum())
-
-
 def _bootstrap(
     pairs: AllPairs, people: Ints, kept: Bools, points: Sequence[tuple[float, float]], weights: Ints
 ) -> NDArray[np.float64]:
     """(rounds, points, 2) the threshold at each point's rate, and the FNMR at the point's own threshold, with the
     people drawn anew. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight times."""
     score = pairs.top.score[kept]
-    people = np.unique(people, return_inverse=True)[1]
     first, second = people[pairs.top.first[kept]], people[pairs.top.second[kept]]
     order = np.argsort(pairs.mated, kind="stable")
     mated_of = people[pairs.mated_first[order]]
@@ -148,38 +157,65 @@ def _weighted_comparisons(weight: Ints, faces: Ints) -> int:
     return int((int(shown.sum()) ** 2 - int((shown * shown).sum())) // 2)
 
 
-def same_people(pairs: AllPairs, people: Ints, *, above: float) -> Ints:
-    """(people,) the lowest number of each group of people that are taken for one person.
+MANY_COMPARISONS = 10
+MANY_PHOTOS = 5
+SURE_SHARE = 0.8
+"""A mean over many comparisons scatters less than one score does: this share of ``above`` is as sure a sign."""
+SAME_PHOTO = 0.9
+"""Two photos of one person hardly ever score this: it is the same photo, or one of the same moment."""
 
-    Two people are joined where the mean score over all pairs of their faces is at or above ``above``: a chance match of
-    one odd photo (blurred, turned, in the dark) doesn't join two people with several photos each.
-    Only pairs among the kept top scores can be seen; where a pair of faces isn't among them it counts as the floor.
+
+def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float) -> SamePeople:
+    """Finds, in (N, D) unit ``vectors`` of ``people`` numbered from 0, who is one person under two names.
+
+    - two names whose photos' mean score is at or above ``above``, or 0.8 × that over 10 comparisons or more;
+    - a photo whose mean score with another person's photos, five or more, is at or above 0.8 × ``above``;
+    - two photos that score 0.9 or more.
+
+    Choose ``above`` where the means of chance have died out: a clear gap parts them from those of one person.
     """
-    size = int(people.max()) + 1
-    faces = np.bincount(people, minlength=size)
-    low = np.minimum(people[pairs.top.first], people[pairs.top.second])
-    high = np.maximum(people[pairs.top.first], people[pairs.top.second])
-    keys, inverse, count = np.unique(low * size + high, return_inverse=True, return_counts=True)
-    total = np.bincount(inverse, weights=pairs.top.score)
-    i, j = keys // size, keys % size
-    mean = (total + (faces[i] * faces[j] - count) * pairs.top.floor) / (faces[i] * faces[j])
-    return _joined(size, i[mean >= above], j[mean >= above])
+    counts = np.bincount(people)
+    sums = np.zeros((len(counts), vectors.shape[1]), np.float64)
+    np.add.at(sums, people, vectors)
+    means: Vectors = (sums / counts[:, None]).astype(np.float32)
+    rows_of = np.split(np.argsort(people, kind="stable"), np.cumsum(counts)[:-1])
+    names = _two_names(means, counts, above)
+    photos = _misplaced(vectors, people, means, counts, above)
+    copies = pairs.top.score >= SAME_PHOTO
+    found = [_keys(rows_of[a], rows_of[b], len(people)) for a, b in names]
+    found += [_keys(np.array([row]), rows_of[person], len(people)) for row, person in photos]
+    found.append(pairs.top.first[copies] * len(people) + pairs.top.second[copies])
+    return SamePeople(np.unique(np.concatenate(found)), len(names), len({row for row, _ in photos}), int(copies.sum()))
 
 
-def _joined(size: int, first: Ints, second: Ints) -> Ints:
-    """Connected components: the lowest member's number for each of ``size`` members."""
-    root = np.arange(size)
+def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
+    """Pairs of people; the product of two people's mean vectors is the mean of all their photos' scores."""
+    found: list[tuple[int, int]] = []
+    for start in range(0, len(means), BLOCK):
+        scores = means[start : start + BLOCK] @ means.T
+        many = counts[start : start + BLOCK, None] * counts[None, :] >= MANY_COMPARISONS
+        one, other = np.nonzero(scores >= np.where(many, SURE_SHARE * above, above))
+        found += [(a, b) for a, b in zip((one + start).tolist(), other.tolist(), strict=True) if a < b]
+    return found
 
-    def find(member: int) -> int:
-        while root[member] != member:
-            root[member] = root[root[member]]
-            member = int(root[member])
-        return member
 
-    for a, b in zip(first.tolist(), second.tolist(), strict=True):
-        low, high = sorted((find(a), find(b)))
-        root[high] = low
-    return np.array([find(member) for member in range(size)], np.int64)
+def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
+    """(photo's row, person it shows) where that is not the photo's own."""
+    others = np.flatnonzero(counts >= MANY_PHOTOS)
+    found: list[tuple[int, int]] = []
+    for start in range(0, len(vectors), BLOCK):
+        scores = vectors[start : start + BLOCK] @ means[others].T
+        row, column = np.nonzero(scores >= SURE_SHARE * above)
+        shown = zip((row + start).tolist(), others[column].tolist(), strict=True)
+        found += [(row, person) for row, person in shown if people[row] != person]
+    return found
+
+
+def _keys(rows: Ints, others: Ints, count: int) -> Ints:
+    """Of every pair of a row and another."""
+    one, other = np.meshgrid(rows, others)
+    keys: Ints = (np.minimum(one, other) * count + np.maximum(one, other)).ravel().astype(np.int64)
+    return keys
 
 
 def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
