@@ -194,7 +194,10 @@ def test_a_draw_enrolls_searches_and_keeps_strangers_apart() -> None:
 def test_identification_counts_a_mate_without_a_face_as_missed() -> None:
     names, vectors = faces(np.random.default_rng(4), 40, 2, noise=0.05)
     draw = protocols.draw_people(names, 20, seed=0)
-    found = protocols.identification(templates(names, vectors), draw, 0, fpirs=(0.1,))
+    found = protocols.identification(
+        templates(names, vectors), draw, 0, fpirs=(0.1,), service_threshold=lambda _fpir: 2.0
+    )
+    assert [(each.fpir, each.fnir) for each in found.served] == [(0, 1)]  # nothing reaches a threshold of 2
     assert (found.rank1.value, found.match_rates[0].match.value) == (1, 1)
     missed = protocols.identification(templates(names, vectors, [draw.mates[0]]), draw, 0, fpirs=(0.1,))
     assert (missed.rank1.value, missed.match_rates[0].match.value) == (19 / 20, 19 / 20)

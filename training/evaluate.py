@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from app.errors import LikenessError
-from app.runtime.package import MANIFEST_NAME, find_packages, load_package, select, write_manifest
+from app.errors import LikenessError, OperatingPointUnavailable
+from app.runtime.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
 from app.runtime.session import Device
 from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
@@ -138,9 +138,10 @@ def identification(
         names = _named(images, photos_of or [])
         made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
         results = []
+        own = _service_threshold(_folder(package, models), people)
         for seed in range(seeds):
             draw = protocols.draw_people(made.names, people, seed, strangers or None)
-            results.append(protocols.identification(made, draw, seed))
+            results.append(protocols.identification(made, draw, seed, service_threshold=own))
         summary = _summary(results)
         settings = {"images": str(images), "people": people, "seeds": seeds, "photos": len(names), "flip": flip}
         runs = [_plain(result) for result in results]
@@ -564,11 +565,27 @@ def _show_verification(made: Templates, figures: protocols.Verification) -> None
     _console().print(table)
 
 
+def _service_threshold(folder: Path, subjects: int) -> Callable[[float], float | None]:
+    """The service's threshold for an FPIR in a gallery of so many; None where the package was not measured there."""
+    thresholds = Thresholds(load_package(folder).manifest)
+
+    def threshold(fpir: float) -> float | None:
+        try:
+            return thresholds.for_fpir(fpir, subjects)
+        except OperatingPointUnavailable:
+            return None
+
+    return threshold
+
+
 def _summary(results: Sequence[protocols.Identification]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation over the draws."""
     rows = {"rank-1": [result.rank1.value for result in results]}
     for i, rate in enumerate(results[0].match_rates):
         rows[f"FNIR at FPIR {rate.at:g}"] = [1 - result.match_rates[i].match.value for result in results]
+    for i, served in enumerate(results[0].served):
+        rows[f"fpir={served.asked:g} asked: FPIR"] = [result.served[i].fpir for result in results]
+        rows[f"fpir={served.asked:g} asked: FNIR"] = [result.served[i].fnir for result in results]
     summary = {}
     for name, values in rows.items():
         mean, deviation = protocols.mean_and_deviation(values)

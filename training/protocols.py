@@ -7,7 +7,7 @@ as rightly refused; searched for, it is a miss; as a stranger it finds nobody. N
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,6 +140,16 @@ def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | 
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """What the service's own threshold for an FPIR does: the manifest's operating points, corrected for the gallery."""
+
+    asked: float
+    threshold: float
+    fpir: float
+    fnir: float
+
+
+@dataclass(frozen=True, slots=True)
 class Identification:
     """1:N figures of one draw. Intervals are Wilson's: each search is another person's."""
 
@@ -151,17 +161,27 @@ class Identification:
     cmc: tuple[float, ...]
     match_rates: tuple[Rate, ...]
     """1 − FNIR at FPIRs, thresholds from these very strangers."""
+    served: tuple[Served, ...]
+    """At the service's thresholds, which know nothing of these strangers."""
 
 
-def identification(templates: Templates, draw: Draw, seed: int, fpirs: Sequence[float] = FPIRS) -> Identification:
-    """Searches each mate and each stranger among the enrolled."""
+def identification(
+    templates: Templates,
+    draw: Draw,
+    seed: int,
+    fpirs: Sequence[float] = FPIRS,
+    *,
+    service_threshold: Callable[[float], float | None] = lambda _fpir: None,
+) -> Identification:
+    """Searches each mate and each stranger among the enrolled. ``service_threshold`` answers the service's threshold
+    for an FPIR, or None where it has none."""
     ranking, strangers = searches(templates, draw)
     count = len(draw.mates)
     rates = []
     for fpir in (rate for rate in fpirs if metrics.allowed_errors(rate, len(strangers)) > 0):
         missed = round(metrics.fnir_at_fpir(ranking, strangers, fpir) * count)
-        threshold = metrics.threshold_at_fpir(strangers, fpir)
-        rates.append(Rate(fpir, threshold, metrics.wilson(count - missed, count)))
+        measured = metrics.threshold_at_fpir(strangers, fpir)
+        rates.append(Rate(fpir, measured, metrics.wilson(count - missed, count)))
     return Identification(
         seed=seed,
         subjects=len(draw.enrolled),
@@ -170,6 +190,16 @@ def identification(templates: Templates, draw: Draw, seed: int, fpirs: Sequence[
         rank1=metrics.wilson(int((ranking.rank == 1).sum()), count),
         cmc=tuple(float(share) for share in metrics.cmc(ranking.rank, min(CMC_DEPTH, len(draw.enrolled)))),
         match_rates=tuple(rates),
+        served=tuple(
+            Served(
+                asked=fpir,
+                threshold=threshold,
+                fpir=metrics.fmr_at(threshold, strangers),
+                fnir=float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold))),
+            )
+            for fpir in fpirs
+            if (threshold := service_threshold(fpir)) is not None
+        ),
     )
 
 
