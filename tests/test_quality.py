@@ -116,7 +116,7 @@ def test_a_studio_portrait_passes_the_highest_gate(pipeline: Pipeline, astronaut
     [
         (lambda photo: degrade.blurred(photo, 4, RNG), Reason.LOW_SHARPNESS),
         (lambda photo: degrade.smeared(photo, 27, RNG), Reason.LOW_SHARPNESS),
-        (lambda photo: degrade.shrunk(photo, 0.25, RNG), Reason.SMALL_FACE),
+        (lambda photo: degrade.shrunk(photo, 0.2, RNG), Reason.SMALL_FACE),
         (lambda photo: degrade.exposed(photo, 0.06, RNG), Reason.LOW_BRIGHTNESS),
         (lambda photo: np.clip(photo.astype(np.int16) + 110, 0, 255).astype(np.uint8), Reason.OVEREXPOSED),
         (lambda photo: degrade.nodded(photo, 60, RNG), Reason.EXTREME_POSE),

@@ -52,13 +52,13 @@ class Ramp:
 
 RAMPS: Mapping[Reason, Ramp] = MappingProxyType(
     {
-        Reason.SMALL_FACE: Ramp(8.0, 40.0),
-        Reason.LOW_SHARPNESS: Ramp(0.05, 0.30),
+        Reason.SMALL_FACE: Ramp(8.0, 30.0),
+        Reason.LOW_SHARPNESS: Ramp(0.05, 0.25),
         Reason.LOW_BRIGHTNESS: Ramp(2.0, 30.0),
         Reason.OVEREXPOSED: Ramp(1.0, 0.1),
-        Reason.EXTREME_POSE: Ramp(0.6, 0.08),
+        Reason.EXTREME_POSE: Ramp(0.45, 0.12),
         Reason.CUT_OFF: Ramp(0.5, 0.05),
-        Reason.LOW_SCORE: Ramp(0.75, 0.94),
+        Reason.LOW_SCORE: Ramp(0.8, 0.93),
     }
 )
 """Chosen on LFW View 1 and on degraded copies of its photos. Brightness sets in far below what any skin looks like in a
