@@ -57,6 +57,8 @@ CROPS_WAITING = 4096
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (the address is looked up here, not listened on)
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
+SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
+"""What the line to paste uses, where the server was started in the project's own folder."""
 DRAIN_S = 30
 """Seconds that requests in work are given when the server stops."""
 
@@ -229,9 +231,10 @@ def _url(listener: socket.socket) -> str:
 def _greeting(settings: Settings, url: str, *, new_key: str | None) -> str:
     """Where it answers, where the key is (told only when it is new), and one line to paste."""
     path = settings.data_dir / auth.KEY_FILE
+    photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
     told = f"The admin key was made: {new_key}\nIt is kept in {path}" if new_key else f"The admin key is in {path}"
     return (
         f"Likeness {version(DISTRIBUTION)} answers at {url}, described at {url}/docs (whose password is the key)\n"
-        f"{told}\nTry it with a photo of yours:\n"
-        f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@photo.jpg {url}/v1/detect\n'
+        f"{told}\nTry it:\n"
+        f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
     )
