@@ -1,4 +1,4 @@
-"""The truth: galleries, subjects, faces and crops in SQL (SQLite, or PostgreSQL by URL).
+"""The truth: galleries, subjects, faces and crops in SQL.
 
 Every public call is one transaction: what it returned is on disk, what it raised changed nothing.
 Rows go in and come out as the frozen values of `app.gallery.records`.
@@ -7,25 +7,18 @@ Rows go in and come out as the frozen values of `app.gallery.records`.
 from __future__ import annotations
 
 import json
-import os
 import re
-import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL, Connection, Engine, Row, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, InterfaceError, InternalError, OperationalError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.engine import Connection, Row
 
 from app.errors import Conflict, NotFound, Overloaded, Unusable
+from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.records import (
     MAX_METADATA_BYTES,
     UNSET,
@@ -51,17 +44,9 @@ from app.gallery.records import (
 from app.gallery.tables import CROPS, FACES, GALLERIES, SUBJECTS
 from app.types import Box, Quality, Reason
 
-BUSY_TIMEOUT_S = 30
-"""How long a SQLite write waits for another process's."""
-POOL_SIZE = 20
-"""Connections kept open; up to as many again for a burst."""
-SCRUB_RETRY_S = 0.2
-"""Between attempts to empty SQLite's write-ahead log after a deletion, while readers still use it."""
 STREAM_ROWS = 10_000
 LABELS_AT_ONCE = 5_000
 """Keys in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
-MIGRATION_LOCK = 0x4C494B45
-"""PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
 CREATE_ATTEMPTS = 10
 """How often an enrollment makes its subject anew when others keep deleting it."""
 K = TypeVar("K", Gallery, Subject, FaceRow)
@@ -69,40 +54,23 @@ _FACE_ID = re.compile("[0-9a-f]{32}")
 
 
 class Store:
-    """SQL behind typed calls; safe to share between threads.
+    """SQL behind typed calls; safe to share between threads. Every call may also raise what `Database` does.
 
-    `url` is ``sqlite:///path`` or ``postgresql://…``; the schema is brought up to date at opening.
-    SQLite commits with synchronous=FULL: what was acknowledged survives a killed process and a power loss.
-    Deleted rows are overwritten (secure_delete) and the write-ahead log, which still holds the old bytes, is emptied by
-    a background thread as soon as no reader uses it: normally well within a second (`scrub` waits for it).
-    PostgreSQL keeps deleted rows until it vacuums; that, and its own log's retention, are its administrator's.
-    Raises Unusable where the database can't be opened or is newer than this program.
+    `url` and `busy_timeout_s` are `Database`'s; `max_metadata_bytes` limits each metadata object.
     """
 
     def __init__(
         self, url: str, *, max_metadata_bytes: int = MAX_METADATA_BYTES, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> None:
         self._max_metadata_bytes = max_metadata_bytes
-        self._busy_timeout_ms = round(busy_timeout_s * 1000)
-        self._engine = _open(_parse(url), self._busy_timeout_ms)
-        self._is_sqlite = self._engine.dialect.name == "sqlite"
-        self._writer = self._engine.execution_options(likeness_write=True)
-        self._insert = sqlite.insert if self._is_sqlite else postgresql.insert
-        # One process's writers queue here, in turn, not in SQLite's busy handler, which sleeps between attempts.
-        self._write_lock = threading.Lock()
-        self._scrubber = _Scrubber(self._scrub_once) if self._is_sqlite else None
-        try:
-            self._migrate()
-        except BaseException:
-            self._engine.dispose()
-            raise
-        if self._scrubber:
-            self._scrubber.request()  # a killed process may have left some behind
+        self._database = Database(url, busy_timeout_s=busy_timeout_s)
 
     def close(self) -> None:
-        if self._scrubber:
-            self._scrubber.close()
-        self._engine.dispose()
+        self._database.close()
+
+    def scrub(self, timeout_s: float = 10.0) -> bool:
+        """Waits until nothing of what was deleted is left in SQLite's files; False where that took too long."""
+        return self._database.scrub(timeout_s)
 
     # Galleries
 
@@ -123,8 +91,8 @@ class Store:
             "metadata": self._encode(metadata or {}),
             "created_at": _now(),
         }
-        insert = self._insert(GALLERIES).values(values).on_conflict_do_nothing().returning(*GALLERIES.c)
-        with self._write() as connection:
+        insert = self._database.insert(GALLERIES).values(values).on_conflict_do_nothing().returning(*GALLERIES.c)
+        with self._database.write() as connection:
             row = connection.execute(insert).one_or_none()
         if row is None:
             message = f"There is already a gallery {values['id']!r}."
@@ -134,7 +102,7 @@ class Store:
     def gallery(self, gallery_id: str) -> Gallery:
         """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
         cleaned = clean_id(gallery_id, "gallery")
-        with self._read() as connection:
+        with self._database.read() as connection:
             row = connection.execute(sa.select(GALLERIES).where(GALLERIES.c.id == cleaned)).one_or_none()
         if row is None:
             raise _gallery_not_found(cleaned)
@@ -142,7 +110,7 @@ class Store:
 
     def check_gallery(self, gallery: Gallery) -> None:
         """Raises NotFound ``gallery_not_found`` where it was deleted, even if there is another of its id since."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             self._hold(connection, gallery)
 
     def galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
@@ -152,15 +120,15 @@ class Store:
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """What went with it. Raises NotFound ``gallery_not_found``."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._hold(connection, gallery, exclusively=True)
             counts = _count(connection, gallery)
             connection.execute(sa.delete(GALLERIES).where(GALLERIES.c.key == gallery.key))
-        self._request_scrub()
+        self._database.request_scrub()
         return counts
 
     def counts(self, gallery: Gallery) -> Counts:
-        with self._read() as connection:
+        with self._database.read() as connection:
             return _count(connection, gallery)
 
     # Subjects
@@ -180,7 +148,7 @@ class Store:
         cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._hold(connection, gallery)
             key = self._insert_subject(connection, gallery, cleaned, cleaned_name, encoded)
             if key is None:
@@ -190,7 +158,7 @@ class Store:
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             return _read_subject(connection, gallery, clean_id(subject_id, "subject"))
 
     def subjects(
@@ -200,7 +168,7 @@ class Store:
         query = _SUBJECTS_COUNTED.where(SUBJECTS.c.gallery_key == gallery.key)
         if search:
             # A plain substring function: LIKE has wildcards, and folds case differently on each database.
-            contains = sa.func.instr if self._is_sqlite else sa.func.strpos
+            contains = sa.func.instr if self._database.is_sqlite else sa.func.strpos
             query = query.where(contains(SUBJECTS.c.folded, fold(clean_search(search))) > 0)
         return self._page(query, SUBJECTS, _subject, listing=f"subjects/{gallery.key}", cursor=cursor, limit=limit)
 
@@ -217,22 +185,22 @@ class Store:
         """
         cleaned = clean_id(subject_id, "subject")
         changes = self._changes(cleaned, name, metadata)
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._hold(connection, gallery)
             _update_subject(connection, _is_subject(gallery, cleaned), changes)
             subject = _read_subject(connection, gallery, cleaned)
-        self._request_scrub()
+        self._database.request_scrub()
         return subject
 
     def delete_subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """The subject as it was. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
         cleaned = clean_id(subject_id, "subject")
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._hold(connection, gallery)
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-        self._request_scrub()
+        self._database.request_scrub()
         return subject
 
     # Faces
@@ -254,7 +222,7 @@ class Store:
         """
         cleaned = clean_id(subject_id, "subject")
         changes = self._changes(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
             keys = _insert_faces(connection, gallery, subject_key, faces, crops)
@@ -272,7 +240,7 @@ class Store:
 
     def face(self, gallery: Gallery, subject_id: str, face_id: str) -> FaceRow:
         """With its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
-        with self._read() as connection:
+        with self._database.read() as connection:
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
             row = _find_face(connection, subject, face_id)
             crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
@@ -280,13 +248,13 @@ class Store:
 
     def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> tuple[int, int]:
         """The keys of the face and its subject. Raises NotFound ``subject_not_found``, ``face_not_found``."""
-        with self._write() as connection:
+        with self._database.write() as connection:
             self._hold(connection, gallery)
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
             face_key: int = _find_face(connection, subject, face_id, lock=True).key
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
             _update_subject(connection, SUBJECTS.c.key == subject.key, {})
-        self._request_scrub()
+        self._database.request_scrub()
         return face_key, subject.key
 
     # For the index
@@ -298,7 +266,7 @@ class Store:
         """
         columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.template)
         query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
-        with self._read() as connection:
+        with self._database.read() as connection:
             result = connection.execution_options(yield_per=STREAM_ROWS).execute(query)
             for rows in result.partitions():
                 yield _block(rows, gallery.dimension)
@@ -307,69 +275,14 @@ class Store:
         """Of each face that there (still) is: its face_id, its subject's id and name."""
         query = sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name).join(SUBJECTS)
         found: dict[int, tuple[str, str, str | None]] = {}
-        with self._read() as connection:
+        with self._database.read() as connection:
             for start in range(0, len(face_keys), LABELS_AT_ONCE):
                 some = face_keys[start : start + LABELS_AT_ONCE]
                 for key, face_id, subject_id, name in connection.execute(query.where(FACES.c.key.in_(some))):
                     found[key] = (face_id, subject_id, name)
         return found
 
-    # Erasing
-
-    def scrub(self, timeout_s: float = 10.0) -> bool:
-        """Waits until nothing of what was deleted is left in SQLite's files; False where that took too long."""
-        return self._scrubber.wait(timeout_s) if self._scrubber else True
-
-    def _request_scrub(self) -> None:
-        if self._scrubber:
-            self._scrubber.request()
-
-    def _scrub_once(self) -> bool:
-        """Moves the write-ahead log into the database and empties it; False while a reader still needs it."""
-        with self._write_lock, closing(self._engine.raw_connection()) as connection:
-            cursor = connection.cursor()
-            cursor.execute("PRAGMA busy_timeout = 0")  # waiting here would hold up all writers
-            try:
-                busy, _, _ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            except sqlite3.OperationalError:  # another process writes, or the disk is full: later
-                return False
-            finally:
-                cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
-        return not busy
-
     # Inside
-
-    def _migrate(self) -> None:
-        from alembic import command  # noqa: PLC0415 - half a second that tests of other parts don't need
-        from alembic.config import Config  # noqa: PLC0415
-        from alembic.util import CommandError  # noqa: PLC0415
-
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-        config.set_main_option("path_separator", "os")
-        try:
-            with self._write() as connection:
-                if not self._is_sqlite:
-                    _check_encoding(connection)
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-        except CommandError as error:
-            message = f"The database was made by a newer version of this program: {error}"
-            raise Unusable(message, code="database_too_new") from error
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        with _translated(), self._engine.connect() as connection:
-            yield connection
-
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        with ExitStack() as stack:
-            if self._is_sqlite:
-                stack.enter_context(self._write_lock)
-            stack.enter_context(_translated())
-            yield stack.enter_context(self._writer.begin())
 
     def _hold(self, connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
         """Makes sure that the gallery is there until the transaction ends (every writer takes it before anything else,
@@ -393,7 +306,7 @@ class Store:
             "created_at": now,
             "updated_at": now,
         }
-        insert = self._insert(SUBJECTS).values(values).on_conflict_do_nothing().returning(SUBJECTS.c.key)
+        insert = self._database.insert(SUBJECTS).values(values).on_conflict_do_nothing().returning(SUBJECTS.c.key)
         key: int | None = connection.execute(insert).scalar()
         return key
 
@@ -438,150 +351,11 @@ class Store:
         """The `limit` rows after `cursor`; one more is read to know whether any follow."""
         if cursor is not None:
             query = query.where(table.c.key > decode_cursor(listing, cursor))
-        with self._read() as connection:
+        with self._database.read() as connection:
             rows = connection.execute(query.order_by(table.c.key).limit(limit + 1)).all()
         items = tuple(convert(row) for row in rows[:limit])
         more = len(rows) > limit
         return Page(items, encode_cursor(listing, items[-1].key) if more else None)
-
-
-class _Scrubber:
-    """A thread that, once asked, tries `attempt` until it succeeds; it starts with the first request."""
-
-    def __init__(self, attempt: Callable[[], bool]) -> None:
-        self._attempt = attempt
-        self._condition = threading.Condition()
-        self._requested = 0
-        self._done = 0
-        self._closing = False
-        self._thread: threading.Thread | None = None
-
-    def request(self) -> None:
-        with self._condition:
-            self._requested += 1
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="scrubber", daemon=True)
-                self._thread.start()
-            self._condition.notify_all()
-
-    def wait(self, timeout_s: float) -> bool:
-        with self._condition:
-            target = self._requested
-            return self._condition.wait_for(lambda: self._done >= target, timeout_s)
-
-    def close(self) -> None:
-        """One last attempt; what remains is for the next start."""
-        with self._condition:
-            self._closing = True
-            self._condition.notify_all()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _work(self) -> None:
-        while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing or self._requested > self._done)
-                if self._requested == self._done:
-                    return
-                target, last = self._requested, self._closing
-            succeeded = self._attempt()
-            with self._condition:
-                if succeeded:
-                    self._done = target
-                    self._condition.notify_all()
-                elif last:
-                    return
-                else:
-                    self._condition.wait_for(lambda: self._closing, SCRUB_RETRY_S)
-
-
-def _parse(url: str) -> URL:
-    try:
-        return make_url(url)
-    except ArgumentError as error:  # its text would repeat the URL, password and all
-        raise Unusable("The database URL can't be understood.", code="database_unsupported") from error
-
-
-def _open(url: URL, busy_timeout_ms: int) -> Engine:
-    if url.get_backend_name() == "sqlite":
-        return _open_sqlite(url, busy_timeout_ms)
-    if url.get_backend_name() == "postgresql":
-        return _open_postgresql(url)
-    message = f"Likeness keeps galleries in SQLite or PostgreSQL, not in {url.get_backend_name()}."
-    raise Unusable(message, code="database_unsupported")
-
-
-def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
-    if not url.database or url.database == ":memory:":
-        raise Unusable("The SQLite database must be a file.", code="database_unsupported")
-    path = Path(url.database)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Made here, so that nobody else can read it; SQLite gives its other files the same mode.
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    except OSError as error:
-        raise Unusable(f"The database can't be opened: {error}", code="database_unavailable") from error
-    engine = sa.create_engine(url.set(drivername="sqlite+pysqlite"), pool_size=POOL_SIZE, max_overflow=POOL_SIZE)
-    sa.event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_timeout_ms))
-    sa.event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
-    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
-    for pragma in (
-        f"busy_timeout = {busy_timeout_ms}",
-        "journal_mode = WAL",  # readers never wait for the writer
-        "synchronous = FULL",  # NORMAL may lose the last commits with the power
-        "foreign_keys = ON",
-        "secure_delete = ON",  # what is deleted is overwritten
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock at once: one that read first could find, too late, that another wrote meanwhile."""
-    write = connection.get_execution_options().get("likeness_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-
-def _open_postgresql(url: URL) -> Engine:
-    try:
-        return sa.create_engine(
-            url.set(drivername="postgresql+psycopg"),
-            pool_size=POOL_SIZE,
-            max_overflow=POOL_SIZE,
-            pool_pre_ping=True,
-            connect_args={"client_encoding": "utf8"},
-        )
-    except ModuleNotFoundError as error:
-        message = "PostgreSQL needs the driver psycopg: pip install 'likeness[postgresql]'."
-        raise Unusable(message, code="database_driver_missing") from error
-
-
-def _check_encoding(connection: Connection) -> None:
-    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
-    if encoding != "UTF8":
-        message = f"The PostgreSQL database must be encoded in UTF8, not {encoding}: names are in any script."
-        raise Unusable(message, code="database_unsupported")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """The database's troubles as errors of ours; the driver's text stays in the cause, for the log."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise Overloaded("All database connections are busy.", code="database_busy") from error
-    except OperationalError as error:
-        if "database is locked" in str(error.orig):
-            raise Overloaded("The database is busy.", code="database_busy") from error
-        raise Unusable("The database can't be used at the moment.", code="database_unavailable") from error
-    except DBAPIError as error:
-        broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
-        if broken or error.connection_invalidated:  # damaged, no database at all, or gone
-            raise Unusable("The database can't be used.", code="database_unavailable") from error
-        raise
 
 
 def _now() -> str:

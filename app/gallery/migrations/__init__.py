@@ -1,1 +1,1 @@
-"""Alembic's migrations, run at every start by `app.gallery.store.Store`."""
+"""Alembic's migrations, run at every start by `app.gallery.database.Database`."""

@@ -1,4 +1,4 @@
-"""Alembic runs this; the connection, its transaction begun, comes from `app.gallery.store`."""
+"""Alembic runs this; the connection, its transaction begun, comes from `app.gallery.database`."""
 
 from __future__ import annotations
 
