@@ -270,13 +270,14 @@ def _unknown(table: Mapping[str, Any], model: type[Section], prefix: str) -> Ite
 
 
 def _suggestion(key: str) -> str:
-    """`; did you mean …?`: the nearest key of the section first, then the same word elsewhere, then any nearest."""
+    """`; did you mean …?`: the same word in another section, else the nearest key of this one, else any nearest."""
     known = recipe_keys()
     section, _, word = key.rpartition(".")
     neighbours = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == section}
     near = difflib.get_close_matches(word, neighbours, n=1, cutoff=0.6)
-    if near:
-        return f"; did you mean {neighbours[near[0]]!r}?"
+    exact = [k for k in known if k.rpartition(".")[2] == word]
+    if exact or near:
+        return f"; did you mean {(exact or [neighbours[near[0]]])[0]!r}?"
     elsewhere = {k.rpartition(".")[2]: k for k in known} | {k.partition(".")[0]: k.partition(".")[0] for k in known}
     near = difflib.get_close_matches(word, elsewhere, n=1, cutoff=0.6)
     if near:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from app.errors import Unusable
+from training.losses.base import upcast
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the base class names it so
         if not self.training or not is_sharded():
             return super().forward(input)
-        x = input.float()
+        x = upcast(input)
         dims = [d for d in range(x.ndim) if d != 1]
         count = x.numel() / x.shape[1] * dist.get_world_size()
         # Two messages: the variance about the global mean is exact where E[x²] − E[x]² cancels.

@@ -19,14 +19,14 @@ NORM_EPS = 1e-12
 
 
 def area_matrix(target: int, source: int) -> Tensor:
-    """(target, source) float32: row i averages the stretch of source pixels that target pixel i covers.
+    """(target, source) of torch's default type: row i averages the stretch of source pixels that target pixel i covers.
 
     Rows sum to 1. Two matrix products with it are an area-averaged resize of any ratio that every exporter writes.
     """
     edges = torch.arange(target + 1, dtype=torch.float64) * (source / target)
     pixels = torch.arange(source, dtype=torch.float64)
     covered = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
-    return (covered.clamp(min=0) * (target / source)).float()
+    return (covered.clamp(min=0) * (target / source)).to(torch.get_default_dtype())
 
 
 class FaceModel(nn.Module):

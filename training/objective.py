@@ -13,6 +13,7 @@ from training import losses, miners
 from training.config import Distill, Loss, Recipe
 from training.distill import Projection, embedding_loss, relation_loss
 from training.distributed import gather, mean_gradients
+from training.losses.base import upcast
 from training.losses.partial_fc import PartialFC
 from training.losses.tuples import Triplets, all_triplets
 from training.miners import PairMiner
@@ -78,7 +79,7 @@ class Objective(nn.Module):
         self.projection = projection
 
     def forward(self, embeddings: Tensor, labels: Tensor, teacher: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        mine = embeddings.float()
+        mine = upcast(embeddings)
         everyone, all_labels = gather(mine), gather(labels)
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}

@@ -63,14 +63,18 @@ class Reporter:
             self._progress.update(self._task, figures=f"{shown}  {speed:.0f} img/s")
         else:
             left = (now - self._began) / max(step - self._first, 1) * (self._steps - step)
-            self._console.print(f"step {step}/{self._steps}  {shown}  {speed:.0f} img/s  {_clock(left)} left")
+            self._console.print(
+                f"step {step}/{self._steps}  {shown}  {speed:.0f} img/s  {_clock(left)} left", soft_wrap=True
+            )
 
     def evaluated(self, step: int, figures: Mapping[str, float]) -> None:
         """Figures of an evaluation at a step; its time doesn't count against images a second."""
         if self._out is None:
             return
         self._write("evaluation", step, figures)
-        self._console.print(f"step {step}  evaluation  " + "  ".join(f"{k} {v:.4g}" for k, v in figures.items()))
+        self._console.print(
+            f"step {step}  evaluation  " + "  ".join(f"{k} {v:.4g}" for k, v in figures.items()), soft_wrap=True
+        )
         self._mark = (time.monotonic(), self._images)
 
     def warn(self, step: int, message: str) -> None:
@@ -78,7 +82,7 @@ class Reporter:
         if self._out is None:
             return
         self._append({"kind": "warning", "step": step, "message": message})
-        self._console.print(f"[bold yellow]step {step}  warning:[/] {message}")
+        self._console.print(f"[bold yellow]step {step}  warning:[/] {message}", soft_wrap=True)
 
     def _write(self, kind: str, step: int, figures: Mapping[str, float]) -> None:
         self._append({"kind": kind, "step": step, **figures})

@@ -170,11 +170,11 @@ class Trainer:
     def _clip(self) -> Tensor:
         """The gradient's length over all parameters of all ranks, before it is cut to `clip_norm`."""
         sharded = self.objective.sharded_parameters()
-        squares = {True: torch.zeros((), device=self.world.device), False: torch.zeros((), device=self.world.device)}
+        squares = {part: torch.zeros((), dtype=torch.float64, device=self.world.device) for part in (True, False)}
         gradients = []
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None):
             gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-            squares[parameter in sharded] += gradient.float().square().sum()
+            squares[parameter in sharded] += gradient.square().sum().double()
             gradients.append(parameter.grad)
         norm = (squares[False] + distributed.total(squares[True])).sqrt()
         limit = self.recipe.train.clip_norm
