@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,11 +19,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.errors import NoFace
-from app.runtime.package import Calibration, Manifest, Point, Thresholds, load_package
+from app.runtime.package import Calibration, Manifest, Point, Thresholds, load_package, write_manifest
 from app.types import Vector
 from tests.conftest import PROJECT
 from training import metrics, protocols
 from training import operating_points as points
+from training.degrade import degradations
 from training.evaluate import app
 from training.pairs import Pair, PairList, person_of, read_pairs
 from training.photos import Templates, make_templates, open_photos
@@ -356,3 +359,65 @@ def test_what_the_caller_got_wrong_is_told_in_one_line(photos: Path, tmp_path: P
     run = CliRunner().invoke(app, [*command, "--package", "nonesuch", "--models", models])
     assert run.exit_code == 2
     assert "nonesuch" in run.output
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> tuple[Path, list[str]]:
+    """A folder with a copy of SFace's package, and arguments that name it, a pair list and made-up templates."""
+    shutil.copytree(PROJECT / "models" / "sface", tmp_path / "models" / "sface")
+    manifest = load_package(tmp_path / "models" / "sface").manifest
+    write_manifest(tmp_path / "models" / "sface", manifest.model_copy(update={"calibrations": ()}))
+    names, vectors = faces(np.random.default_rng(8), 40, 3, noise=0.5, d=128)
+    made = dataclasses.replace(templates(names, vectors), package=manifest.id)
+    made.save(tmp_path / "kept.npz")
+    lines = [f"p{i:03d}\t1\t{k}" for i in range(40) for k in (2, 3)]
+    lines += [f"p{i:03d}\t1\tp{(i + k) % 40:03d}\t2" for i in range(40) for k in (1, 2)]
+    (tmp_path / "pairs.txt").write_text("\n".join(["80", *lines]))
+    named = ["--photos-of", str(tmp_path / "pairs.txt"), "--templates", str(tmp_path / "kept.npz")]
+    return tmp_path, [*named, "--images", str(tmp_path), "--package", "sface", "--models", str(tmp_path / "models")]
+
+
+def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[str]]) -> None:
+    folder, named = toy
+    told = ["--name", "toys", "--measured-on", "toys", "--rounds", "20", "--same-above", "0.9", "--write"]
+    run = CliRunner().invoke(app, ["operating-points", *named, *told, "--out", str(folder / "out")])
+    assert run.exit_code == 0, run.output
+    written = load_package(folder / "models" / "sface").manifest.calibrations
+    assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 120)]
+    result = json.loads((folder / "out" / "result.json").read_text())
+    assert [point.fmr for point in written[0].points] == [point["fmr"] for point in result["points"]]
+    assert (folder / "out" / "scores.svg").is_file()
+
+
+def test_identification_and_retrieval_are_written_with_their_settings(toy: tuple[Path, list[str]]) -> None:
+    folder, named = toy
+    run = CliRunner().invoke(
+        app, ["identification", *named, "--people", "15", "--seeds", "2", "--out", str(folder / "a")]
+    )
+    assert run.exit_code == 0, run.output
+    result = json.loads((folder / "a" / "result.json").read_text())
+    assert [draw["seed"] for draw in result["draws"]] == [0, 1]
+    assert result["summary"]["rank-1"]["mean"] == 1
+    run = CliRunner().invoke(app, ["retrieval", *named, "--nmi", "--rounds", "20", "--out", str(folder / "b")])
+    assert run.exit_code == 0, run.output
+    assert json.loads((folder / "b" / "result.json").read_text())["retrieval"]["Recall@1"]["value"] == 1
+
+
+def test_the_study_of_quality_degrades_photos_and_drops_the_worst(tmp_path: Path) -> None:
+    samples = PROJECT / "docs" / "samples"
+    photos = {"Collins/1": "collins", "Collins/2": "collins_again", "Hopper/1": "hopper"}
+    for name, sample in photos.items():
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(samples / f"{sample}.jpg", tmp_path / "photos" / f"{name}.jpg")
+    command = [
+        "quality", "--images", str(tmp_path / "photos"), "--package", "sface", "--models", str(PROJECT / "models"),
+        "--cache", str(PROJECT / "data" / "cache"), "--out", str(tmp_path / "out"), "--fmr", "0.5", "--copies", "1",
+    ]  # fmt: skip
+    run = CliRunner().invoke(app, command)
+    assert run.exit_code == 0, run.output
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["mated"] == 1
+    assert len(result["copies"]) == len(degradations())
+    blurred = [each["quality"] for each in result["copies"] if each["name"].startswith("blur")]
+    assert blurred[-1] < blurred[0]
+    assert (tmp_path / "out" / "discard.svg").is_file()

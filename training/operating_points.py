@@ -85,7 +85,7 @@ def compare_all(
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
     """Every pair of (N, D) unit ``vectors`` once; keeps the scores that rates up to ``highest_fmr`` need."""
-    floor = _floor(vectors, people, min(0.5, MARGIN * highest_fmr))
+    floor = _floor(vectors, people, min(1.0, MARGIN * highest_fmr))
     return metrics.all_pairs(vectors, people, floor=floor, progress=progress)
 
 
@@ -93,6 +93,8 @@ def _floor(vectors: Vectors, people: Ints, share: float) -> float:
     """A score that about ``share`` of the non-mated pairs reach, from a sample of rows."""
     rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
     other = people[rows][:, None] != people[None, :]
+    if share >= 1:
+        return -math.inf
     return float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
 
 

@@ -104,7 +104,7 @@ def align(pixels: Pixels, landmarks: ArrayLike, *, side: int = CROP_SIDE) -> Pix
 
 
 def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
-    """Bilinear, black outside of the photo (what ArcFace and SFace were trained with)."""
+    """Bilinear, black outside of the photo. Neither bicubic nor a replicated border gained anything on LFW View 1."""
     crop = cv2.warpAffine(
         pixels, matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(0, 0, 0)
     )
