@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs the train extra")
+pytest.importorskip("torch", reason="training needs the train extra")
 
-from tests.conftest import PROJECT  # noqa: E402  torch may be missing
-from tests.runs import all_tensors, small_recipe, small_trainer  # noqa: E402
-from training import checkpoint  # noqa: E402
-from training.config import Recipe  # noqa: E402
+import torch
+
+from tests.conftest import PROJECT
+from tests.runs import all_tensors, small_recipe, small_trainer
+from training import checkpoint
+from training.config import Recipe
 
 TOLERANCE = 1e-9
 """Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""

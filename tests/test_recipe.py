@@ -110,7 +110,7 @@ def test_rates_rise_in_the_warm_up_then_never_rise_again(name: str, warmup: int,
     schedule = Schedule.model_validate({"name": name, "warmup": warmup, "floor": floor})
     factors = [optim.rate_factor(schedule, step, steps) for step in range(steps)]
     assert all(0 <= factor <= 1 for factor in factors)
-    assert all(b > a for a, b in zip(factors[:warmup], factors[1:warmup], strict=False))
+    assert all(b > a for a, b in pairwise(factors[:warmup]))
     assert factors[warmup] == pytest.approx(1.0)
     assert all(b <= a + 1e-12 for a, b in pairwise(factors[warmup:]))
 

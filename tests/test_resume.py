@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="training needs the train extra")
+pytest.importorskip("torch", reason="training needs the train extra")
 
-from app.errors import InvalidInput, NotFound, Unusable  # noqa: E402  torch may be missing
-from tests.runs import all_tensors, small_recipe, small_trainer  # noqa: E402
-from training import checkpoint  # noqa: E402
-from training.augment import Augment, AugmentConfig  # noqa: E402
+import torch
+
+from app.errors import InvalidInput, NotFound, Unusable
+from tests.runs import all_tensors, small_recipe, small_trainer
+from training import checkpoint
+from training.augment import Augment, AugmentConfig
 
 CASES: dict[str, dict[str, Any]] = {
     "arcface, averaged weights, augmentation": {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 import typer
@@ -12,6 +13,7 @@ from typer.main import get_command
 PARTS = {
     "data": ("training.data.commands", "app", "Align, check and compare sets of photos and crops."),
     "evaluate": ("training.evaluate", "app", "Measure a model package. Needs no torch."),
+    "experiments": ("training.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
     "export": ("training.command", "export_package", "Export a checkpoint as a model package that the service loads."),
     "train": ("training.command", "train", "Train a recipe."),
 }
@@ -32,6 +34,9 @@ class LazyParts(TyperGroup):
         del ctx
         if cmd_name not in PARTS:
             return None
+        # Read when torch loads OpenMP: threads that spin while they wait make training three times slower on a machine
+        # that does anything else besides.
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         module, attribute, _ = PARTS[cmd_name]
         part: Any = getattr(importlib.import_module(module), attribute)
         if isinstance(part, typer.Typer):

@@ -57,7 +57,7 @@ class Model(Section):
     """Length of the embedding."""
     input_size: int = Field(default=CROP, ge=16, le=CROP)
     """Side in pixels that crops are area-averaged to inside the model; less is cheaper and blinder."""
-    options: dict[str, Value] = {}
+    options: dict[str, Value | tuple[int, ...]] = {}
     """Passed to the backbone's builder as they are."""
     towers: Literal["single", "siamese", "pseudo_siamese"] = "single"
     """`siamese`: half of each person's crops go through a second tower with the same weights; `pseudo_siamese`: with

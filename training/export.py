@@ -57,6 +57,9 @@ CALIBRATION_CROPS = 256
 FIGURES_FMR = 1e-3
 """The FMR at which variants are compared (their cost is the FNMR they add)."""
 SPEED_CROPS = 64
+SMALL_SET = 1000
+"""Sets of at most so many crops measure coarser rates too; larger ones have pairs enough for the fine ones."""
+COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
 WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 INPUT, OUTPUT = "crops", "templates"
 
@@ -380,7 +383,8 @@ class _Measured:
     @classmethod
     def of(cls, vectors: Vectors, fp32: Vectors, evaluation: Evaluation) -> _Measured:
         people = evaluation.crops.labels
-        pairs = operating_points.compare_all(vectors, people, highest_fmr=0.1)
+        rates = COARSE_RATES if len(people) <= SMALL_SET else operating_points.RATES
+        pairs = operating_points.compare_all(vectors, people, highest_fmr=rates[0])
         threshold = pairs.threshold(FIGURES_FMR)
         cosines = (vectors * fp32).sum(axis=1)
         figures = {
@@ -391,7 +395,7 @@ class _Measured:
             "cosine_to_fp32_mean": round(float(cosines.mean()), 6),
             "cosine_to_fp32_lowest": round(float(cosines.min()), 6),
         }
-        return cls(figures, _calibration(operating_points.measure(pairs, people), evaluation))
+        return cls(figures, _calibration(operating_points.measure(pairs, people, rates=rates), evaluation))
 
 
 def _calibration(measurement: operating_points.Measurement, evaluation: Evaluation) -> Calibration | None:

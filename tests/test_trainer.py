@@ -1,0 +1,261 @@
+"""The loop learns, guards itself, distils, and measures on people it has not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch", reason="training needs the train extra")
+
+import torch
+
+from app.errors import InvalidInput, Unusable
+from app.runtime.package import load_package
+from tests.conftest import PROJECT
+from tests.runs import flat_people, small_recipe, small_trainer
+from training import metrics
+from training.__main__ import app
+from training.alarm import PATIENCE, CollapseAlarm
+from training.distill import embedding_loss, open_teacher, relation_loss
+from training.loader import split_people, whole_people
+from training.losses.tuples import Triplets
+from training.model import Averaged, FaceModel, area_matrix, build_model, tower
+from training.objective import between_towers
+from training.optim import parameter_groups
+from training.trainer import verification_figures
+
+LONG = {"steps": 60, "log_every": 60, "ema": 0.8}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"losses": [{"name": "triplet", "miner": "hard"}], "sampler": {"name": "pk", "images": 4}},
+        {"train": LONG | {"precision": "bf16"}, "optimizer": {"name": "adamw", "lr": 0.01}},
+    ],
+    ids=["class level", "pair level, mined", "bf16 with AdamW"],
+)
+def test_a_run_learns_to_tell_unseen_people_apart(tmp_path: Path, sections: dict[str, Any]) -> None:
+    recipe = small_recipe(**({"train": LONG, "evaluate": {"fmr": 0.1}} | sections))
+    trainer = small_trainer(recipe, tmp_path, held_out=flat_people(seed=7))
+    before = trainer.evaluate()["eer"]
+    trainer.train()
+    after = trainer.evaluate()["eer"]
+    assert after < 0.12
+    assert after < before
+    assert (tmp_path / "best.pt").is_file()
+
+
+def test_a_gradient_that_is_not_finite_voids_the_step_and_keeps_the_batch(tmp_path: Path) -> None:
+    trainer = small_trainer(small_recipe(train={"max_skipped": 2}), tmp_path)
+    weights = [p.detach().clone() for p in trainer.model.parameters()]
+    with torch.no_grad():
+        next(trainer.objective.parameters())[0, 0] = float("nan")
+    assert trainer.train_step().skipped
+    assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
+    dump = torch.load(tmp_path / "skipped_00000000_rank0.pt", weights_only=True)
+    assert dump["images"].shape == (12, 112, 112, 3)
+    trainer.train_step()
+    with pytest.raises(Unusable) as caught:
+        trainer.train_step()
+    assert caught.value.code == "training_diverged"
+
+
+def without_batch_statistics(module: torch.nn.Module) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, torch.nn.BatchNorm1d | torch.nn.BatchNorm2d):
+            module.add_module(name, torch.nn.Identity())
+        without_batch_statistics(child)
+
+
+def test_accumulated_batches_step_once_with_the_mean_gradient(tmp_path: Path) -> None:
+    """With batch statistics out of the way, two batches of 6 are one of 12."""
+    steps = []
+    for accumulate, size in ((1, 12), (2, 6)):
+        recipe = small_recipe(
+            sampler={"batch_size": size},
+            train={"accumulate": accumulate, "clip_norm": 0.0, "ema": 0.0},
+            schedule={"warmup": 0, "margin_warmup": 0},
+        )
+        trainer = small_trainer(recipe, tmp_path / str(accumulate))
+        without_batch_statistics(trainer.model)
+        trainer.train(until=1)
+        steps.append(list(trainer.model.parameters()))
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*steps, strict=True))
+
+
+def test_clipping_keeps_the_direction_and_cuts_the_length(tmp_path: Path) -> None:
+    norms = {}
+    for limit in (0.0, 0.5):
+        trainer = small_trainer(small_recipe(train={"clip_norm": limit}), tmp_path / str(limit))
+        trainer._backward(0)
+        norms[limit] = float(trainer._clip())
+        gradients = [p.grad for group in trainer.optimizer.param_groups for p in group["params"]]
+        length = float(torch.linalg.vector_norm(torch.cat([g.flatten() for g in gradients])))
+        assert length == pytest.approx(limit or norms[limit], rel=1e-4)
+    assert norms[0.0] == pytest.approx(norms[0.5])
+
+
+def test_only_kernels_and_matrices_decay_and_beta_has_its_own_rate(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        losses=[{"name": "margin"}, {"name": "cosface"}],
+        optimizer={"lr": 0.1, "head_lr": 0.3, "beta_lr": 0.7, "weight_decay": 0.01},
+    )
+    trainer = small_trainer(recipe, tmp_path)
+    made = parameter_groups(trainer.model, trainer.objective, recipe.optimizer)
+    groups: dict[Any, dict[str, Any]] = {group["name"]: group for group in made}
+    assert all(p.ndim > 1 for p in groups["backbone"]["params"])
+    assert all(p.ndim <= 1 for p in groups["backbone_undecayed"]["params"])
+    assert [groups[n]["lr"] for n in ("backbone", "head", "beta")] == [0.1, 0.3, 0.7]
+    assert [groups[n]["weight_decay"] for n in ("backbone", "backbone_undecayed", "head", "beta")] == [0.01, 0, 0, 0]
+    counted = sum(len(g["params"]) for g in groups.values())
+    assert counted == len([*trainer.model.parameters(), *trainer.objective.parameters()])
+
+
+def test_the_average_follows_its_formula() -> None:
+    weight = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(weight.weight, 0.0)
+    average = Averaged(weight, 0.5)
+    torch.nn.init.constant_(weight.weight, 1.0)
+    average.update(weight, 0)
+    assert next(average.model.parameters()).item() == pytest.approx(0.9)  # early decay (1 + 0) / (10 + 0)
+    average.update(weight, 100)
+    assert next(average.model.parameters()).item() == pytest.approx(0.5 * 0.9 + 0.5)
+
+
+def test_resizing_inside_the_model_averages_areas() -> None:
+    for target in (112, 64, 56, 50):
+        assert torch.allclose(area_matrix(target, 112).sum(1), torch.ones(target))
+    image = torch.rand(1, 3, 112, 112)
+    halved = area_matrix(56, 112) @ image @ area_matrix(56, 112).T
+    assert torch.allclose(halved, torch.nn.functional.avg_pool2d(image, 2), atol=1e-6)
+
+
+def test_the_model_sees_pixels_between_minus_one_and_one() -> None:
+    images = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None].expand(2, 112, 112, 3)
+    out = FaceModel(torch.nn.Flatten(), 64)(images)
+    assert torch.allclose(out[0], torch.tensor(-1.0))
+    assert torch.allclose(out[1], torch.tensor(1.0), atol=1e-5)
+
+
+def test_siamese_towers_share_weights_and_pseudo_siamese_ones_do_not() -> None:
+    sections: dict[str, Any] = {"sampler": {"name": "pk", "images": 2}}
+    shared = build_model(small_recipe(**sections, model={"towers": "siamese"}).model, channels_last=False)
+    apart = build_model(small_recipe(**sections, model={"towers": "pseudo_siamese"}).model, channels_last=False)
+    assert len(list(apart.parameters())) == 2 * len(list(shared.parameters()))
+    images = torch.from_numpy(flat_people().images(range(4)))
+    apart.eval()
+    assert torch.allclose(apart(images)[1::2], tower(apart, 1)(images[1::2]))
+
+
+def test_only_pairs_between_the_towers_count() -> None:
+    triplets = Triplets(torch.tensor([0, 0, 0, 1]), torch.tensor([1, 1, 2, 0]), torch.tensor([3, 4, 3, 2]))
+    kept = between_towers(triplets)
+    assert [part.tolist() for part in kept] == [[0, 1], [1, 0], [3, 2]]
+
+
+def test_distillation_losses_are_zero_at_the_teacher_and_match_a_loop() -> None:
+    torch.manual_seed(0)
+    student, teacher = torch.randn(5, 8), torch.nn.functional.normalize(torch.randn(5, 8))
+    assert float(embedding_loss(3 * teacher, teacher)) == pytest.approx(0, abs=1e-6)
+    assert float(relation_loss(3 * teacher, teacher)) == pytest.approx(0, abs=1e-6)
+    unit = student / student.norm(dim=1, keepdim=True)
+    pairs = [(i, j) for i in range(5) for j in range(5) if i != j]
+    slow = np.mean([float(unit[i] @ unit[j] - teacher[i] @ teacher[j]) ** 2 for i, j in pairs])
+    assert float(relation_loss(student, teacher)) == pytest.approx(slow, rel=1e-5)
+
+
+def test_a_student_comes_closer_to_its_teacher_package(tmp_path: Path) -> None:
+    crops = flat_people()
+    teacher = open_teacher(
+        load_package(PROJECT / "models" / "sface"), crops, cache=tmp_path, mirror_mean=True, progress=lambda _n: None
+    )
+    recipe = small_recipe(
+        losses=[],
+        distill={"teacher": "sface", "relation": 1.0},
+        train={"steps": 30, "log_every": 1},
+        optimizer={"lr": 0.1},
+    )
+    trainer = small_trainer(recipe, tmp_path / "run", teacher=teacher)
+    losses = [trainer.train_step().loss for _ in range(30)]
+    assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
+    assert list(tmp_path.glob("teacher-*.npy"))
+
+
+def test_the_alarm_tells_a_collapse_from_a_slow_start() -> None:
+    spread = torch.eye(8)
+    alarm = CollapseAlarm(people=100)
+    assert not any(alarm.observe(10.0, 0.0, spread) for _ in range(20))  # no progress, no alarm
+    heard = [alarm.observe(5.0, 0.0, spread) for _ in range(PATIENCE)]
+    assert heard[:-1] == [None] * (PATIENCE - 1)
+    assert "accuracy" in str(heard[-1])
+    one = CollapseAlarm(people=100)
+    assert "same way" in str([one.observe(1.0, None, torch.ones(4, 3)) for _ in range(PATIENCE)][-1])
+
+
+def test_people_are_split_whole_and_by_the_seed_alone() -> None:
+    labels = np.repeat(np.arange(20), np.r_[np.full(10, 1), np.full(10, 3)])
+    train, held = split_people(labels, 0.25, seed=3)
+    assert not set(labels[train]) & set(labels[held])
+    assert len(set(labels[held])) == 5
+    assert all((labels == person).sum() > 1 for person in set(labels[held]))
+    assert np.array_equal(held, split_people(labels, 0.25, seed=3)[1])
+    limited = whole_people(labels, 9, seed=0)
+    assert len(limited) == 9
+    assert np.array_equal(np.unique(labels[limited], return_counts=True)[1], [3, 3, 3])
+
+
+def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(5), 4)
+    vectors = rng.normal(size=(20, 6)) + 2 * rng.normal(size=(5, 6))[labels]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    figures = verification_figures(vectors, labels, 0.1)
+    pairs = [(vectors[i] @ vectors[j], labels[i] == labels[j]) for i in range(20) for j in range(i)]
+    mated = [score for score, same in pairs if same]
+    nonmated = [score for score, same in pairs if not same]
+    assert (figures["mated"], figures["nonmated"]) == (len(mated), len(nonmated))
+    assert figures["fnmr"] == pytest.approx(np.mean(np.array(mated) < figures["threshold"]))
+    assert np.mean(np.array(nonmated) >= figures["threshold"]) <= 0.1
+    assert figures["eer"] == pytest.approx(metrics.equal_error_rate(mated, nonmated))
+
+
+def test_a_set_too_small_for_a_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="takes no miner"):
+        small_trainer(small_recipe(losses=[{"name": "arcface", "miner": "hard"}]), tmp_path)
+
+
+def test_the_command_line_trains_resumes_and_refuses_to_overwrite(tmp_path: Path) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(
+        """name = "tiny"
+[data]
+source = "procedural:people=12,images=4"
+held_out = 0.2
+[sampler]
+batch_size = 8
+[model]
+dim = 8
+input_size = 16
+options = { width = 0.125 }
+[[losses]]
+name = "cosface"
+s = 16.0
+[train]
+steps = 3
+log_every = 1
+""",
+        encoding="utf-8",
+    )
+    start = ["train", str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert CliRunner().invoke(app, start).exit_code == 0
+    assert CliRunner().invoke(app, start).exit_code == 2
+    longer = [*start, "--resume", "--set", "train.steps=5"]
+    assert CliRunner().invoke(app, longer).exit_code == 0
+    assert (tmp_path / "run" / "step_00000005.pt").is_file()
+    assert CliRunner().invoke(app, ["train", str(recipe), "--set", "train.stepz=5"]).exit_code == 2
