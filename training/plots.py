@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from training.metrics import HISTOGRAM_BINS, Curve, Ints
+from training.metrics import HISTOGRAM_BINS, Curve, Interval, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,4 +128,17 @@ def lines(
     if log_y:
         axes.set_yscale("log")
     axes.legend()
+    _save(figure, path)
+
+
+def intervals(rows: Mapping[str, tuple[Interval, Sequence[float]]], path: Path, *, xlabel: str) -> None:
+    """One line below the other for each of ``rows``: a bar for the interval and a dot for each single value."""
+    figure, axes = _figure()
+    figure.set_figheight(1.2 + 0.24 * len(rows))
+    for place, (interval, values) in enumerate(rows.values()):
+        axes.barh(place, interval.high - interval.low, left=interval.low, height=0.6, alpha=0.35, color="C0")
+        axes.plot(values, [place] * len(values), "o", color="C0", markersize=3)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=7)
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
     _save(figure, path)

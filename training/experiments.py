@@ -1,0 +1,468 @@
+"""`python -m training experiments`: one recipe trained many times over, with other losses and seeds, and compared.
+
+A grid is a TOML file that names a complete recipe and, for each entry, what differs from it. Every entry is trained
+with every seed and measured on people that no run has seen. What is finished is not repeated. A difference counts only
+where it exceeds the spread over seeds and holds for other people too (`Comparison`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
+
+from app.errors import InvalidInput, Unusable
+from training import metrics, plots
+from training.command import MODELS, told
+from training.config import Recipe, parse_recipe
+from training.distributed import World
+from training.loader import Crops, fingerprint
+from training.losses.centers import HardTriple
+from training.material import prepare_material
+from training.metrics import Floats, Interval, Ints
+from training.model import embed, tower
+from training.trainer import Material, Trainer
+
+ROUNDS = 500
+"""Rounds of the bootstrap over people; the same people are drawn for every run, so that differences are paired."""
+SPREADS = 3.0
+"""A difference between two entries counts where it exceeds the spread over seeds so many times."""
+LEAST_SEEDS = 2
+"""With fewer there is no spread."""
+TOP_SHARE = 30
+"""Non-mated pairs kept for the bootstrap: so many times the FMR's share of them all, the highest scores."""
+PREPARES = ("data", "sampler", "augment", "evaluate", "distill", "seed")
+"""The sections of a recipe that decide what a run is fed with."""
+
+Settings: TypeAlias = Mapping[str, Any]
+Verdict: TypeAlias = Literal["shown", "not shown", "reversed"]
+
+
+# --- Grids -----------------------------------------------------------------------------------------------------------
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Entry(BaseModel):
+    """One row of a grid; every other key is a section of a recipe that replaces the grid's recipe's key by key."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str
+    says: str
+    """What it is, for the table."""
+
+    @property
+    def settings(self) -> Settings:
+        return dict(self.model_extra or {})
+
+
+class Claim(Part):
+    """An order that a paper reports: `better` scores higher than `worse`."""
+
+    better: str
+    worse: str
+    source: str
+
+
+class Grid(Part):
+    title: str
+    recipe: str
+    """The recipe all entries share, relative to the grid's file."""
+    seeds: tuple[int, ...] = Field(default=(1, 2, 3), min_length=LEAST_SEEDS)
+    claims: tuple[Claim, ...] = ()
+    entries: tuple[Entry, ...] = Field(min_length=1)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """A grid with its recipes: for each entry one per seed, all checked."""
+
+    name: str
+    grid: Grid
+    recipes: dict[str, tuple[Recipe, ...]]
+
+
+def load_plan(path: Path) -> Plan:
+    """Raises InvalidInput (`invalid_grid`, `invalid_recipe`) for a broken file, an unknown key, a claim about an entry
+    that isn't there or two entries of one name."""
+    try:
+        grid = Grid.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        shared = tomllib.loads((path.parent / grid.recipe).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        raise InvalidInput(f"{path} is no grid of experiments: {error}", code="invalid_grid") from error
+    names = [entry.name for entry in grid.entries]
+    strangers = {side for claim in grid.claims for side in (claim.better, claim.worse)} - set(names)
+    if strangers or len(set(names)) < len(names):
+        message = f"{path}: every entry has a name of its own, and claims are about entries {sorted(strangers)}."
+        raise InvalidInput(message, code="invalid_grid")
+    recipes = {}
+    for entry in grid.entries:
+        table = merged(shared, entry.settings) | {"name": entry.name}
+        recipes[entry.name] = tuple(parse_recipe(table | {"seed": seed}) for seed in grid.seeds)
+    return Plan(path.stem, grid, recipes)
+
+
+def merged(base: Settings, changes: Settings) -> dict[str, Any]:
+    """`base` with the keys of `changes`, tables within tables likewise; lists are replaced as a whole."""
+    result = dict(base)
+    for key, value in changes.items():
+        inner = result.get(key)
+        result[key] = merged(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+# --- One run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure on all unseen people, and on those of each bootstrap round (ROUNDS,)."""
+
+    value: float
+    samples: Floats
+
+
+def match_rate(templates: NDArray[np.float32], labels: Ints, fmr: float, weights: Ints) -> Measured:
+    """1 − FNMR at `fmr` over all pairs of (N, D) unit templates, and with every row of `weights` (R, people).
+
+    The same as `training.metrics.match_rate_interval`, but the rounds look at the highest non-mated scores alone.
+    """
+    scores = templates @ templates.T
+    above = np.triu(np.ones(scores.shape, bool), 1)
+    alike = (labels[:, None] == labels[None, :]) & above
+    mated, owner = scores[alike], labels[np.nonzero(alike)[0]]
+    first, second = np.nonzero(above & ~alike)
+    nonmated = scores[first, second]
+    value = 1 - metrics.fnmr_at(metrics.threshold_at_fmr(nonmated, fmr), mated)
+    kept = min(len(nonmated), round(TOP_SHARE * fmr * len(nonmated)) + 1)
+    top = np.argpartition(-nonmated, kept - 1)[:kept]
+    top = top[np.argsort(-nonmated[top], kind="stable")]
+    highest, one, other = nonmated[top], labels[first[top]], labels[second[top]]
+    images = np.bincount(labels)
+    samples = np.empty(len(weights))
+    for number, weight in enumerate(weights):
+        counts = weight * images
+        total = int(counts.sum() ** 2 - (counts**2).sum()) // 2
+        place = int(
+            np.searchsorted(np.cumsum(weight[one] * weight[other]), metrics.allowed_errors(fmr, total), "right")
+        )
+        refused = highest[min(place, kept - 1)]
+        samples[number] = weight[owner[mated > refused]].sum() / weight[owner].sum()
+    return Measured(value, samples)
+
+
+def recall_at_1(templates: NDArray[np.float32], labels: Ints, weights: Ints) -> Measured:
+    """The share of images whose nearest other one shows the same person; rounds weigh the searched images alone."""
+    found = metrics.retrieval(templates, labels, ks=(1,))
+    hits, owner = found.recall_of[1], labels[found.searched]
+    right, all_of = np.bincount(owner, hits, len(weights[0])), np.bincount(owner, minlength=len(weights[0]))
+    return Measured(found.recall[1], (weights @ right) / (weights @ all_of))
+
+
+def measure(model: torch.nn.Module, unseen: Crops, fmr: float) -> dict[str, Measured]:
+    images = torch.from_numpy(unseen.images(np.arange(len(unseen))))
+    templates = embed(model, images).numpy()
+    weights = metrics.people_weights(len(unseen.people), ROUNDS)
+    return {
+        "match_rate": match_rate(templates, unseen.labels, fmr, weights),
+        "recall": recall_at_1(templates, unseen.labels, weights),
+    }
+
+
+def run(recipe: Recipe, material: Material) -> dict[str, Any]:
+    """Trains and measures; what is returned is plain JSON."""
+    if material.held_out is None:
+        raise InvalidInput(f"{recipe.name} has no unseen people to measure on.", code="nothing_to_evaluate")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            recipe, dataclasses.replace(material, held_out=None), Path(folder), World(0, 1, torch.device("cpu"))
+        )
+        failure = None
+        try:
+            trainer.train()
+        except Unusable as error:  # the gradient stayed without end: what it has learned by then is measured
+            failure = error.message
+        log = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text("utf-8").splitlines()]
+    seconds = time.monotonic() - began
+    figures = measure(tower(trainer.averaged()), material.held_out, recipe.evaluate.fmr)
+    last: dict[str, Any] = next((line for line in reversed(log) if line["kind"] == "train"), {})
+    return {
+        "name": recipe.name,
+        "seed": recipe.seed,
+        "digest": recipe.digest(),
+        "date": time.strftime("%Y-%m-%d"),
+        "torch": torch.__version__,
+        "seconds": round(seconds, 1),
+        "people": [len(material.crops.people), len(material.held_out.people)],
+        "images": [len(material.crops), len(material.held_out)],
+        "unseen": fingerprint(material.held_out.images(np.arange(len(material.held_out)))),
+        "training": {key: round(last[key], 4) for key in ("loss", "accuracy") if key in last},
+        "warnings": [line["message"] for line in log if line["kind"] == "warning"] + ([failure] if failure else []),
+        "centers": _centers(trainer),
+        "figures": {name: round(figure.value, 5) for name, figure in figures.items()},
+        "samples": {name: [round(float(x), 5) for x in figure.samples] for name, figure in figures.items()},
+        "recipe": recipe.model_dump(mode="json"),
+    }
+
+
+def _centers(trainer: Trainer) -> float | None:
+    """The mean number of different centres that a class kept, for the losses that have several."""
+    for term in trainer.objective.terms:
+        if isinstance(term.loss, HardTriple):
+            return round(float(term.loss.distinct_centers().double().mean()), 3)
+    return None
+
+
+class Runs:
+    """Finished runs, a JSON file each in `folder`, found by the digest of their recipe."""
+
+    def __init__(self, folder: Path, models: Path = MODELS) -> None:
+        self.folder = folder
+        self.models = models
+        self._fed: tuple[str, Material] | None = None
+
+    def path(self, recipe: Recipe) -> Path:
+        return self.folder / f"{recipe.name}-s{recipe.seed}-{recipe.digest()}.json"
+
+    def read(self, recipe: Recipe) -> dict[str, Any] | None:
+        path = self.path(recipe)
+        return json.loads(path.read_text("utf-8")) if path.is_file() else None
+
+    def finish(self, recipe: Recipe) -> dict[str, Any]:
+        """The run of this recipe, trained now if it is not there yet."""
+        done = self.read(recipe)
+        if done is not None:
+            return done
+        result = run(recipe, self._material(recipe))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        part = self.path(recipe).with_suffix(".tmp")
+        part.write_text(json.dumps(result) + "\n", "utf-8")
+        part.replace(self.path(recipe))
+        return result
+
+    def _material(self, recipe: Recipe) -> Material:
+        """Kept from one run to the next where they are fed alike."""
+        text = json.dumps(recipe.model_dump(mode="json", include=set(PREPARES)), sort_keys=True)
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if self._fed is None or self._fed[0] != key:
+            self._fed = key, prepare_material(recipe, self.models, Console(quiet=True))
+        return self._fed[1]
+
+
+# --- Many runs -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """An entry over its seeds: mean, standard deviation and interval over people, of each figure."""
+
+    name: str
+    says: str
+    values: dict[str, list[float]]
+    samples: dict[str, Floats]
+    """The mean over the seeds in each bootstrap round."""
+    centers: float | None
+    alarms: int
+    """Runs that warned: collapsed, or a gradient that was not finite."""
+
+    @property
+    def seeds(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def mean(self, figure: str) -> float:
+        return float(np.mean(self.values[figure]))
+
+    def spread(self, figure: str) -> float:
+        return float(np.std(self.values[figure], ddof=1))
+
+    def interval(self, figure: str) -> Interval:
+        return metrics.percentile_interval(self.mean(figure), self.samples[figure])
+
+
+def summarise(entry: Entry, runs: Sequence[Mapping[str, Any]]) -> Row:
+    figures = list(runs[0]["figures"])
+    centers = [run["centers"] for run in runs if run["centers"] is not None]
+    return Row(
+        entry.name,
+        entry.says,
+        {figure: [run["figures"][figure] for run in runs] for figure in figures},
+        {figure: np.mean([run["samples"][figure] for run in runs], axis=0) for figure in figures},
+        float(np.mean(centers)) if centers else None,
+        sum(bool(run["warnings"]) for run in runs),
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Comparison:
+    """`gap`: how much higher `claim.better` scores, with its interval over people (the same for both sides)."""
+
+    claim: Claim
+    gap: Interval
+    spread: float
+    """The largest of both sides' standard deviations over seeds and the one pooled over all entries of the grid: two
+    or three seeds of one entry may lie close together by luck."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`shown` or `reversed` only where the gap exceeds `SPREADS` spreads and its interval leaves out 0."""
+        counts = abs(self.gap.value) > SPREADS * self.spread and not self.gap.low <= 0 <= self.gap.high
+        if not counts:
+            return "not shown"
+        return "shown" if self.gap.value > 0 else "reversed"
+
+
+def pooled_spread(rows: Iterable[Row], figure: str = "match_rate") -> float:
+    """The standard deviation over seeds, its square averaged over entries by their degrees of freedom."""
+    values = [row.values[figure] for row in rows]
+    squares = sum((len(v) - 1) * float(np.var(v, ddof=1)) for v in values)
+    return math.sqrt(squares / sum(len(v) - 1 for v in values))
+
+
+def compare(claim: Claim, better: Row, worse: Row, pooled: float, figure: str = "match_rate") -> Comparison:
+    gap = metrics.percentile_interval(
+        better.mean(figure) - worse.mean(figure), better.samples[figure] - worse.samples[figure]
+    )
+    return Comparison(claim, gap, max(pooled, better.spread(figure), worse.spread(figure)))
+
+
+def results(plan: Plan, runs: Runs) -> dict[str, Row]:
+    """The entries of which two seeds or more are finished.
+
+    Raises InvalidInput (`invalid_grid`) where runs were not measured on the same people: they are compared in pairs.
+    """
+    rows = {}
+    unseen = set()
+    for entry in plan.grid.entries:
+        done = [found for recipe in plan.recipes[entry.name] if (found := runs.read(recipe)) is not None]
+        if len(done) >= LEAST_SEEDS:
+            rows[entry.name] = summarise(entry, done)
+            unseen |= {found["unseen"] for found in done}
+    if len(unseen) > 1:
+        message = (
+            f"{plan.name}: runs were measured on different people; give the recipe evaluate.source and max_images."
+        )
+        raise InvalidInput(message, code="invalid_grid")
+    return rows
+
+
+def markdown(plan: Plan, rows: Mapping[str, Row], fmr: float) -> str:
+    """Two tables: the entries, and what became of the papers' orders. `rows` is not empty."""
+    several = any(row.centers is not None for row in rows.values())
+    head = [
+        "",
+        "seeds",
+        f"1 − FNMR at FMR {fmr:g}",
+        "95 % over people",
+        "Recall@1",
+        *(["centres kept"] if several else []),
+    ]
+    lines = [f"**{plan.grid.title}**", "", *_table_head(head)]
+    for row in rows.values():
+        interval = row.interval("match_rate")
+        cells = [row.says + (f" ({row.alarms} of {row.seeds} runs warned)" if row.alarms else "")]
+        cells += [str(row.seeds)]
+        cells += [_with_spread(row, "match_rate"), f"{interval.low:.3f} to {interval.high:.3f}"]
+        cells += [_with_spread(row, "recall")]
+        cells += ["" if row.centers is None else f"{row.centers:.2f}"] if several else []
+        lines.append(f"| {' | '.join(cells)} |")
+    pooled = pooled_spread(rows.values())
+    compared = [
+        compare(claim, rows[claim.better], rows[claim.worse], pooled)
+        for claim in plan.grid.claims
+        if {claim.better, claim.worse} <= set(rows)
+    ]
+    if compared:
+        lines += ["", *_table_head(["order in the paper", "gap", "95 % over people", "3 × spread", "here"])]
+        for found in compared:
+            sides = f"{rows[found.claim.better].says} > {rows[found.claim.worse].says} ({found.claim.source})"
+            gap = f"{found.gap.value:+.3f} | {found.gap.low:+.3f} to {found.gap.high:+.3f}"
+            lines.append(f"| {sides} | {gap} | {SPREADS * found.spread:.3f} | {found.verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def _with_spread(row: Row, figure: str) -> str:
+    return f"{row.mean(figure):.3f} ± {row.spread(figure):.3f}"
+
+
+def _table_head(cells: Sequence[str]) -> list[str]:
+    return [f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"]
+
+
+def facts(plan: Plan, rows: Mapping[str, Row]) -> dict[str, Any]:
+    """The same as plain values, each seed's own among them."""
+    return {
+        name: {
+            "digests": [recipe.digest() for recipe in plan.recipes[name]],
+            "centers": row.centers,
+            **{
+                figure: {"seeds": values, "interval": dataclasses.astuple(row.interval(figure))[1:]}
+                for figure, values in row.values.items()
+            },
+        }
+        for name, row in rows.items()
+    }
+
+
+def write_report(plan: Plan, runs: Runs, out: Path) -> str | None:
+    """GRID.md, GRID.json and GRID.svg in `out`; None where no entry is finished."""
+    rows = results(plan, runs)
+    if not rows:
+        return None
+    fmr = next(iter(plan.recipes.values()))[0].evaluate.fmr
+    text = markdown(plan, rows, fmr)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{plan.name}.md").write_text(text, "utf-8")
+    (out / f"{plan.name}.json").write_text(json.dumps(facts(plan, rows), indent=1) + "\n", "utf-8")
+    intervals = {row.says: (row.interval("match_rate"), row.values["match_rate"]) for row in rows.values()}
+    plots.intervals(intervals, out / f"{plan.name}.svg", xlabel=f"1 − FNMR at FMR {fmr:g} on unseen people")
+    return text
+
+
+def carry_out(plans: Sequence[Plan], runs: Runs, only: Sequence[str], say: Callable[[str], None]) -> None:
+    """Trains what is not finished: the first seed of all grids, then the second, so that what is broken off can be
+    compared as far as it got. `only` names entries, none = all."""
+    recipes = [
+        recipe for plan in plans for name in plan.recipes if not only or name in only for recipe in plan.recipes[name]
+    ]
+    todo = {recipe.digest(): recipe for recipe in recipes if runs.read(recipe) is None}
+    for number, recipe in enumerate(sorted(todo.values(), key=lambda recipe: recipe.seed), start=1):
+        done = runs.finish(recipe)
+        figures = "  ".join(f"{name} {value:.3f}" for name, value in done["figures"].items())
+        say(f"{number}/{len(todo)}  {recipe.name} seed {recipe.seed}  {figures}  {done['seconds']} s")
+
+
+def experiments(
+    grids: Annotated[list[Path], typer.Argument(help="Grids, TOML files (training/grids has them).")],
+    *,
+    out: Annotated[Path, typer.Option(help="Where finished runs and reports are.")] = Path("build/experiments"),
+    only: Annotated[list[str] | None, typer.Option(help="Entries to train; all if not given. Repeatable.")] = None,
+    report: Annotated[bool, typer.Option("--report", help="Train nothing; write reports of what is finished.")] = False,
+) -> None:
+    """Train every entry of a grid with every seed, and compare them on unseen people."""
+    console = Console()
+    with told():
+        plans = [load_plan(path) for path in grids]  # all are checked before the first is trained
+        runs = Runs(out / "runs")
+        if not report:
+            carry_out(plans, runs, only or (), lambda line: console.print(line, soft_wrap=True, highlight=False))
+        for plan in plans:
+            text = write_report(plan, runs, out)
+            console.print(text or f"{plan.name}: no entry is finished.", soft_wrap=True, highlight=False, markup=False)
