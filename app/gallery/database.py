@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -36,6 +37,8 @@ SCRUB_BUSY_MS = 100
 """How long emptying SQLite's write-ahead log waits for readers that still use it; writers wait with it."""
 SCRUB_RETRY_S = (0.2, 5.0)
 """Between attempts to do so: the first, and what it doubles up to."""
+WAL_RETRY_S = 0.01
+"""Between attempts to change a new SQLite file to write-ahead logging."""
 MIGRATION_LOCK = 0x4C494B45
 """PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
 
@@ -218,14 +221,28 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
 
 def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
     connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
+    connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+    _enter_wal(connection, busy_timeout_ms / 1000)
     for pragma in (
-        f"busy_timeout = {busy_timeout_ms}",
-        "journal_mode = WAL",  # readers never wait for the writer
         "synchronous = FULL",  # NORMAL may lose the last commits with the power
         "foreign_keys = ON",
         "secure_delete = ON",  # what is deleted is overwritten
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
+    """Readers never wait for the writer then. SQLite's busy timeout does not cover the change itself, made once."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(WAL_RETRY_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:
