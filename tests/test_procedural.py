@@ -55,6 +55,18 @@ def test_labels_go_person_by_person_and_the_end_is_the_end() -> None:
         faces[6]
 
 
+def test_people_together_share_a_label_and_stay_themselves() -> None:
+    apart, together = ProceduralFaces(6, 2, 3, first=10), ProceduralFaces(6, 2, 3, first=10, together=3)
+    assert together.labels.tolist() == [0] * 6 + [1] * 6
+    assert together.people == ["drawn-10+drawn-11+drawn-12", "drawn-13+drawn-14+drawn-15"]
+    for index in range(12):
+        np.testing.assert_array_equal(apart[index][0], together[index][0])
+        assert apart.describe(index) == together.describe(index)
+        assert together[index][1] == together.labels[index]
+    with pytest.raises(ValueError, match="multiple of together"):
+        ProceduralFaces(7, 2, together=3)
+
+
 def test_an_image_is_described_by_all_that_decides_it() -> None:
     sets = [ProceduralFaces(2, 3, 0), ProceduralFaces(2, 3, 1), ProceduralFaces(2, 3, 0, first=2)]
     assert len({faces.describe(index) for faces in sets for index in range(6)}) == 18

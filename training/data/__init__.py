@@ -80,13 +80,17 @@ def _shards(spec: str) -> list[Path]:
 def _procedural(spec: str) -> FaceSet:
     from training.procedural import ProceduralFaces  # noqa: PLC0415 - it is made of this package's FaceSet
 
-    numbers = {"people": 500, "images": 20, "seed": 0, "first": 0}
+    numbers = {"people": 500, "images": 20, "seed": 0, "first": 0, "together": 1}
     for setting in filter(None, spec.split(",")):
         name, _, value = setting.partition("=")
         if name not in numbers or not value.isdecimal():
             raise InvalidInput(f"Drawn faces know no {setting!r}: {', '.join(numbers)}.", code="dataset_invalid")
         numbers[name] = int(value)
-    return ProceduralFaces(numbers["people"], numbers["images"], numbers["seed"], first=numbers["first"])
+    people, images, seed, first, together = numbers.values()
+    try:
+        return ProceduralFaces(people, images, seed, first=first, together=together)
+    except ValueError as error:
+        raise InvalidInput(f"{spec}: {error}.", code="dataset_invalid") from error
 
 
 def read_drop_list(path: Path) -> list[str]:
