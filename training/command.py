@@ -89,7 +89,8 @@ def export_package(
         recipe = Recipe.model_validate(saved.state["recipe"])
         material = prepare_material(recipe.model_copy(update={"distill": type(recipe.distill)()}), out, console)
         unseen = material.held_out if evaluate is None else read_source(evaluate, None, console)
-        words = measured_on or (evaluate or f"{recipe.data.source}: people held out of training")
+        unseen_source = evaluate or recipe.evaluate.source
+        words = measured_on or unseen_source or f"{recipe.data.source}: people held out of training"
         folders = export(
             run,
             About(name, version, title, description, licence, non_commercial=not commercial),
