@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.errors import InvalidInput
@@ -99,6 +99,7 @@ def test_every_key_is_described() -> None:
     assert missing == []
 
 
+@settings(deadline=None)  # the first example imports torch
 @given(
     name=st.sampled_from(["cosine", "poly", "step", "constant"]),
     warmup=st.integers(0, 50),
