@@ -42,7 +42,7 @@ ROUNDS = 500
 SPREADS = 3.0
 """A difference between two entries counts where it exceeds the spread over seeds so many times."""
 LEAST_SEEDS = 2
-"""With fewer there is no spread."""
+"""With fewer there is no spread, and nothing is compared."""
 TOP_SHARE = 30
 """Non-mated pairs kept for the bootstrap: so many times the FMR's share of them all, the highest scores."""
 PREPARES = ("data", "sampler", "augment", "evaluate", "distill", "seed")
@@ -291,7 +291,9 @@ class Row:
         return float(np.mean(self.values[figure]))
 
     def spread(self, figure: str) -> float:
-        return float(np.std(self.values[figure], ddof=1))
+        """NaN for one seed."""
+        values = self.values[figure]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
     def interval(self, figure: str) -> Interval:
         return metrics.percentile_interval(self.mean(figure), self.samples[figure])
@@ -331,9 +333,9 @@ class Comparison:
 
 def pooled_spread(rows: Iterable[Row], figure: str = "match_rate") -> float:
     """The standard deviation over seeds, its square averaged over entries by their degrees of freedom."""
-    values = [row.values[figure] for row in rows]
-    squares = sum((len(v) - 1) * float(np.var(v, ddof=1)) for v in values)
-    return math.sqrt(squares / sum(len(v) - 1 for v in values))
+    several = [row for row in rows if row.seeds >= LEAST_SEEDS]
+    squares = sum((row.seeds - 1) * row.spread(figure) ** 2 for row in several)
+    return math.sqrt(squares / sum(row.seeds - 1 for row in several)) if several else math.nan
 
 
 def compare(claim: Claim, better: Row, worse: Row, pooled: float, figure: str = "match_rate") -> Comparison:
@@ -344,7 +346,7 @@ def compare(claim: Claim, better: Row, worse: Row, pooled: float, figure: str = 
 
 
 def results(plan: Plan, runs: Runs) -> dict[str, Row]:
-    """The entries of which two seeds or more are finished.
+    """The entries of which any seed is finished.
 
     Raises InvalidInput (`invalid_grid`) where runs were not measured on the same people: they are compared in pairs.
     """
@@ -352,7 +354,7 @@ def results(plan: Plan, runs: Runs) -> dict[str, Row]:
     unseen = set()
     for entry in plan.grid.entries:
         done = [found for recipe in plan.recipes[entry.name] if (found := runs.read(recipe)) is not None]
-        if len(done) >= LEAST_SEEDS:
+        if done:
             rows[entry.name] = summarise(entry, done)
             unseen |= {found["unseen"] for found in done}
     if len(unseen) > 1:
@@ -387,7 +389,7 @@ def markdown(plan: Plan, rows: Mapping[str, Row], fmr: float) -> str:
     compared = [
         compare(claim, rows[claim.better], rows[claim.worse], pooled)
         for claim in plan.grid.claims
-        if {claim.better, claim.worse} <= set(rows)
+        if all(side in rows and rows[side].seeds >= LEAST_SEEDS for side in (claim.better, claim.worse))
     ]
     if compared:
         lines += ["", *_table_head(["order in the paper", "gap", "95 % over people", "3 × spread", "here"])]
@@ -399,7 +401,8 @@ def markdown(plan: Plan, rows: Mapping[str, Row], fmr: float) -> str:
 
 
 def _with_spread(row: Row, figure: str) -> str:
-    return f"{row.mean(figure):.3f} ± {row.spread(figure):.3f}"
+    mean = f"{row.mean(figure):.3f}"
+    return f"{mean} ± {row.spread(figure):.3f}" if row.seeds >= LEAST_SEEDS else mean
 
 
 def _table_head(cells: Sequence[str]) -> list[str]:
