@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import OPEN_PATHS, is_browser_path
 from app.api.body import invalid_request
 from app.api.logs import LOGGER
-from app.api.metrics import Metrics
+from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.problems import answer_problem
 from app.api.service import Service, find_service
 from app.errors import InvalidInput, LikenessError, NotFound
@@ -145,10 +145,11 @@ def _request_id(headers: Headers) -> str:
 def _count_request(scope: Scope, status: int, seconds: float) -> None:
     """In the log and in the metrics: by the route's template, never by the path, which may hold people's ids."""
     route = getattr(scope.get("route"), "path", None)
+    method = scope["method"] if scope["method"] in METHODS else OTHER  # a client may make one up
     metrics: Metrics = scope["app"].state.metrics
-    metrics.request(scope["method"], route, status, seconds)
+    metrics.request(method, route, status, seconds)
     fields = {
-        "method": scope["method"],
+        "method": method,
         "route": route,
         "status": status,
         "ms": round(seconds * 1000, 1),

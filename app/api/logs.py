@@ -47,6 +47,7 @@ def configure(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     least = logging.getLevelNamesMapping()[level.upper()]
+    handler.setLevel(least)  # some others set their own
     logging.basicConfig(level=max(logging.WARNING, least), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     for name in OWN:

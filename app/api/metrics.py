@@ -75,8 +75,8 @@ class Metrics:
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """One request that was answered; ``route`` is its template, None where none fits."""
-        method, route = method if method in METHODS else OTHER, route or OTHER
+        """One request that was answered: ``method`` is one of METHODS or OTHER, ``route`` its template or None."""
+        route = route or OTHER
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 

@@ -154,10 +154,10 @@ def _no_password() -> str:
 class Server(uvicorn.Server):
     """Says that it is draining as soon as it is told to stop, and ends the process when that takes too long."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float, flush_s: float = FLUSH_S) -> None:
         super().__init__(config)
         self._app = app
-        self._last_s = drain_s + FLUSH_S
+        self._last_s = drain_s + flush_s
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:

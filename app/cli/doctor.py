@@ -11,7 +11,7 @@ import ssl
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -79,23 +79,11 @@ def doctor(as_json: options.AsJson = False) -> None:
         raise typer.Exit(output.Exit.NO)
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Every check, in the order in which one would mend things; one that breaks is a finding too."""
-    checks: list[tuple[str, Callable[[Settings], Iterator[Finding]]]] = [
-        ("python", _python),
-        ("packages", _packages),
-        ("models", _models),
-        ("device", _device),
-        ("data", _data_dir),
-        ("key", _key),
-        ("database", _database),
-        ("disk", _disk),
-        ("port", _port),
-        ("tls", _tls),
-        ("limits", _limits),
-        ("clock", _clock),
-    ]
-    for name, check in checks:
+def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[Finding]:
+    """Every check (or ``only`` some), in the order in which one would mend things; one that breaks is a finding too."""
+    for name, check in CHECKS.items():
+        if only is not None and name not in only:
+            continue
         try:
             yield from check(settings)
         except LikenessError as error:
@@ -214,10 +202,15 @@ def _data_dir(settings: Settings) -> Iterator[Finding]:
     folder = settings.data_dir
     if not folder.exists():
         parent = next(one for one in folder.absolute().parents if one.exists())
-        if os.access(parent, os.W_OK | os.X_OK):
+        if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
             yield Finding("data", "ok", f"{folder} is not there yet: the first start makes it")
         else:
-            yield Finding("data", "failed", f"{folder} cannot be made", f"Make {parent} writable, or make the folder.")
+            yield Finding(
+                "data",
+                "failed",
+                f"{folder} cannot be made",
+                f"Make {parent} a folder that this user can write to, or make the data folder.",
+            )
         return
     state = folder.stat()
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -369,3 +362,19 @@ def _clock(_: Settings) -> Iterator[Finding]:
         yield Finding("clock", "warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
     else:
         yield Finding("clock", "ok", f"{now:%Y-%m-%d %H:%M} UTC")
+
+
+CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
+    "python": _python,
+    "packages": _packages,
+    "models": _models,
+    "device": _device,
+    "data": _data_dir,
+    "key": _key,
+    "database": _database,
+    "disk": _disk,
+    "port": _port,
+    "tls": _tls,
+    "limits": _limits,
+    "clock": _clock,
+}
