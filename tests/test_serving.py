@@ -23,6 +23,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
+from app.api.headers import HEADERS
 from app.api.serving import Waits, server_config
 from app.config import Settings, load_settings
 from app.errors import Unusable
@@ -143,6 +144,20 @@ def test_an_answer_that_nobody_reads_is_given_up() -> None:
             await running
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000])
+def test_what_is_no_http_is_answered_as_every_error_is(strict: LiveServer, sent: bytes) -> None:
+    with opened(strict) as connection:
+        connection.sendall(sent)
+        status, _, rest = connection.recv(65536).partition(b"\r\n")
+    head, _, body = rest.partition(b"\r\n\r\n")
+    assert b" 400 " in status
+    answer = json.loads(body)
+    assert answer["error"]["code"] == "invalid_http"
+    names = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+    assert {name: names[name] for name in HEADERS} == HEADERS
+    assert names["x-request-id"] == answer["request_id"]
 
 
 def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import signal
 import ssl
 import threading
@@ -14,12 +15,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from app.api.door import ID_HEADER
+from app.api.headers import ANSWER_POLICY, CSP, HEADERS
 from app.api.logs import LOGGER
-from app.errors import Unusable
+from app.api.problems import answer_problem
+from app.errors import InvalidInput, Unusable
 
 FLUSH_S = 5.0
 """What closing takes at most once the requests are done; then the process ends all the same."""
@@ -82,6 +87,23 @@ class Connection(H11Protocol):
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()
         self._watch_answer()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP never gets to the application; it is answered in the one shape all the same."""
+        request_id = secrets.token_hex(16)
+        problem = answer_problem(InvalidInput(msg, code="invalid_http"), request_id)
+        body = problem.body.model_dump_json().encode()
+        headers = HEADERS | {CSP: ANSWER_POLICY, ID_HEADER: request_id, "content-type": "application/json"}
+        headers |= {"content-length": str(len(body)), "connection": "close"}
+        events: tuple[h11.Event, ...] = (
+            h11.Response(
+                status_code=problem.status, headers=[(name.encode(), value.encode()) for name, value in headers.items()]
+            ),
+            h11.Data(data=body),
+            h11.EndOfMessage(),
+        )
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
 
     @property
     def _between_requests(self) -> bool:
