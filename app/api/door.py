@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.auth import OPEN_PATHS, is_browser_path
 from app.api.body import invalid_request
 from app.api.logs import LOGGER
+from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.problems import answer_problem
 from app.api.service import Service, find_service
 from app.errors import InvalidInput, LikenessError, NotFound
@@ -53,7 +54,7 @@ class Door:
         try:
             await self._enter(scope, receive, answer)
         finally:
-            _log_request(scope, answer.status, time.perf_counter() - start)
+            _count_request(scope, answer.status, time.perf_counter() - start)
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
@@ -84,8 +85,6 @@ class _Answer:
             self.status = message["status"]
             headers = MutableHeaders(scope=message)
             headers[ID_HEADER] = self._request_id
-            headers["cache-control"] = "no-store"
-            headers["x-content-type-options"] = "nosniff"
         await self._send(message)
 
 
@@ -132,6 +131,8 @@ def _admitted(scope: Scope) -> AbstractContextManager[None]:
     if scope["path"] in OPEN_PATHS:
         return nullcontext()
     service: Service = find_service(scope["app"].state)
+    if scope["path"] in service.open_paths:
+        return nullcontext()
     service.guard.check(Headers(scope=scope), scope["path"])
     return service.workers.admit() if scope["path"].startswith("/v1/") else nullcontext()
 
@@ -141,11 +142,15 @@ def _request_id(headers: Headers) -> str:
     return given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
 
 
-def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Names the route's template, never the path: that may hold people's ids."""
+def _count_request(scope: Scope, status: int, seconds: float) -> None:
+    """In the log and in the metrics: by the route's template, never by the path, which may hold people's ids."""
+    route = getattr(scope.get("route"), "path", None)
+    method = scope["method"] if scope["method"] in METHODS else OTHER  # a client may make one up
+    metrics: Metrics = scope["app"].state.metrics
+    metrics.request(method, route, status, seconds)
     fields = {
-        "method": scope["method"],
-        "route": getattr(scope.get("route"), "path", None),
+        "method": method,
+        "route": route,
         "status": status,
         "ms": round(seconds * 1000, 1),
         "request_id": scope["request_id"],

@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from starlette.datastructures import State
 
 from app.api import body, schemas
-from app.api.auth import KeyGuard
+from app.api.auth import OPEN_PATHS, KeyGuard
 from app.api.work import Workers
 from app.errors import LikenessError
 from app.gallery.gallery import Galleries
@@ -30,6 +30,8 @@ class Service:
     limits: body.BodyLimits
     guard: KeyGuard
     models: tuple[schemas.Model, ...]
+    open_paths: frozenset[str] = OPEN_PATHS
+    """What answers without a key."""
     status: Literal["ok", "starting", "draining"] = "starting"
 
     async def read(
@@ -37,7 +39,7 @@ class Service:
     ) -> tuple[dict[str, list[bytes]], Params]:
         """The images of a request by field name, and its parameters from the query and the body as one."""
         limits = self.limits
-        raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds)
+        raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds, self.workers.take)
 
         def parse() -> tuple[dict[str, list[bytes]], Params]:
             parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
@@ -46,7 +48,7 @@ class Service:
         return await self.workers.run(parse)
 
     async def read_json(self, request: Request, model: type[Params]) -> Params:
-        raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds)
+        raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds, self.workers.take)
         return await self.workers.run(lambda: body.parse_json(raw, model))
 
     async def run(self, work: Callable[[], T]) -> T:
