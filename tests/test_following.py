@@ -235,7 +235,7 @@ class Processes(RuleBasedStateMachine):
 
 
 STATEFUL = settings(
-    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
 
 

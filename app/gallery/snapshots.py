@@ -12,7 +12,6 @@ such an index is changed, and whatever happened to the file later would happen t
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import mmap
 import os
@@ -22,15 +21,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.gallery.records import FaceBlock, Gallery, Position
 
-MAGIC = "likeness-index"
-FORMAT = 1
 HEADER_BYTES = 4096
 PIECE = 16 * 1024 * 1024
 """Bytes with a check sum of their own, so that several threads can share the checking."""
@@ -172,26 +170,35 @@ def _sums(data: memoryview) -> NDArray[np.uint32]:
         return np.fromiter(pool.map(zlib.crc32, pieces), "<u4", len(pieces))
 
 
+class _Header(BaseModel):
+    """What the file says about itself; no names, which would outlive their erasure."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    magic: Literal["likeness-index"] = "likeness-index"
+    format: Literal[1] = 1
+    gallery: int
+    package: str
+    dimension: int
+    count: NonNegativeInt
+    number: NonNegativeInt
+    stamp: int
+    sums: int
+    """CRC-32 of the pieces' check sums."""
+
+
 def _header(draft: Draft, sums: int) -> bytes:
-    fields = _identity(draft.gallery) | {
-        "count": draft.count,
-        "number": draft.position.number,
-        "stamp": draft.position.stamp,
-        "sums": sums,
-    }
-    text = json.dumps(fields).encode().ljust(HEADER_BYTES - 4)
+    header = _Header(
+        gallery=draft.gallery.key,
+        package=draft.gallery.embedder,
+        dimension=draft.gallery.dimension,
+        count=draft.count,
+        number=draft.position.number,
+        stamp=draft.position.stamp,
+        sums=sums,
+    )
+    text = header.model_dump_json().encode().ljust(HEADER_BYTES - 4)
     return text + zlib.crc32(text).to_bytes(4, "little")
-
-
-def _identity(gallery: Gallery) -> dict[str, object]:
-    """What must be the same for a snapshot to be this gallery's; no names, which would outlive their erasure."""
-    return {
-        "magic": MAGIC,
-        "format": FORMAT,
-        "gallery": gallery.key,
-        "package": gallery.embedder,
-        "dimension": gallery.dimension,
-    }
 
 
 def _read(data: memoryview, gallery: Gallery) -> Snapshot:
@@ -199,17 +206,17 @@ def _read(data: memoryview, gallery: Gallery) -> Snapshot:
     text = bytes(data[: HEADER_BYTES - 4])
     if len(data) < HEADER_BYTES or zlib.crc32(text) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         raise ValueError("its header is damaged")
-    header = json.loads(text)
-    for name, wanted in _identity(gallery).items():
-        if header.get(name) != wanted:
-            raise ValueError(f"its {name} is {header.get(name)!r}, not {wanted!r}")
-    count, dimension = header["count"], gallery.dimension
+    header = _Header.model_validate_json(text)
+    wanted = (gallery.key, gallery.embedder, gallery.dimension)
+    if (header.gallery, header.package, header.dimension) != wanted:
+        raise ValueError("it is another gallery's or another package's")
+    count, dimension = header.count, gallery.dimension
     sizes = [count * 8, count * 8, count * dimension * 4, count * 4]
     end = HEADER_BYTES + sum(sizes)
     if len(data) != end + 4 * -(-sum(sizes) // PIECE):
         raise ValueError("its length is wrong")
     sums = np.frombuffer(data[end:], "<u4")
-    if zlib.crc32(data[end:]) != header["sums"] or (sums != _sums(data[HEADER_BYTES:end])).any():
+    if zlib.crc32(data[end:]) != header.sums or (sums != _sums(data[HEADER_BYTES:end])).any():
         raise ValueError("its check sums are wrong")
     starts = np.cumsum([HEADER_BYTES, *sizes])
     faces, subjects, vectors, qualities = (
@@ -217,4 +224,4 @@ def _read(data: memoryview, gallery: Gallery) -> Snapshot:
         for start, size, kind in zip(starts, sizes, ("<i8", "<i8", "<f4", "<f4"), strict=False)
     )
     block = FaceBlock(faces, subjects, qualities, vectors.reshape(count, dimension))
-    return Snapshot(block, Position(header["number"], header["stamp"]))
+    return Snapshot(block, Position(header.number, header.stamp))
