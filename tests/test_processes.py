@@ -32,11 +32,11 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Li
 
 
 def client(server: LiveServer) -> httpx.Client:
-    return httpx.Client(base_url=f"{server.url}/v1/galleries", headers={"x-api-key": server.key}, timeout=60)
+    return httpx.Client(base_url=f"{server.url}/v1", headers={"x-api-key": server.key}, timeout=60)
 
 
 def known(client: httpx.Client, photo: bytes) -> list[str]:
-    faces = client.post("/crew/identify", content=photo, headers={"content-type": "image/jpeg"}).json()["faces"]
+    faces = client.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"}).json()["faces"]
     return [face["candidates"][0]["subject"] for face in faces if face["decision"] == "known"]
 
 
@@ -53,18 +53,18 @@ def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
     servers: tuple[LiveServer, LiveServer],
 ) -> None:
     with client(servers[0]) as one, client(servers[1]) as other:
-        one.post("", json={"id": "crew"}).raise_for_status()
+        one.post("/galleries", json={"id": "crew"}).raise_for_status()
         assert known(other, COLLINS) == []
-        one.post("/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
-        other.post("/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
+        one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+        other.post("/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
         assert soon(lambda: known(other, COLLINS) == ["eileen"])
         assert soon(lambda: known(one, HOPPER) == ["grace"])
-        other.delete("/crew/subjects/eileen").raise_for_status()
+        other.delete("/galleries/crew/subjects/eileen").raise_for_status()
         assert known(other, COLLINS) == []
         assert soon(lambda: known(one, COLLINS) == [])
         for each in (one, other):
-            report = each.get("/crew/check").json()
+            report = each.get("/galleries/crew/check").json()
             assert (report["ok"], report["faces"], report["indexed"]) == (True, 1, 1)
-        one.delete("/crew").raise_for_status()
-        assert other.get("/crew").status_code == 404
+        one.delete("/galleries/crew").raise_for_status()
+        assert other.get("/galleries/crew").status_code == 404
     assert instance.running_at(servers[0].data_dir) == servers[0].url
