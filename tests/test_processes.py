@@ -36,7 +36,8 @@ def client(server: LiveServer) -> httpx.Client:
 
 
 def known(client: httpx.Client, photo: bytes) -> list[str]:
-    faces = client.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"}).json()["faces"]
+    answer = client.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"})
+    faces = answer.raise_for_status().json()["faces"]
     return [face["candidates"][0]["subject"] for face in faces if face["decision"] == "known"]
 
 
