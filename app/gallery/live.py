@@ -98,7 +98,7 @@ class LiveIndex:
                 return index.compare(blocks), index.faces
 
     def save(self) -> None:
-        """Writes a snapshot where one is due; changes wait for the first half of that, searches don't."""
+        """Writes a snapshot where one is due. Changes wait while the index is copied in memory, searches don't."""
         if self._snapshots is None:
             return
         with self._lock:
@@ -109,8 +109,8 @@ class LiveIndex:
                 self._snapshots.discard(self._gallery.key)
                 self._saved = position
                 return
-            draft = self._snapshots.write(self._gallery, index.view(), position)
-        self._snapshots.finish(draft)
+            faces = _copy(index.view())
+        self._snapshots.write(self._gallery, faces, position)
         self._saved = position
 
     # All below is called with the lock held.
@@ -179,3 +179,7 @@ class LiveIndex:
                 index.add(block)
         self._index, self._position = index, position
         return index
+
+
+def _copy(faces: FaceBlock) -> FaceBlock:
+    return FaceBlock(faces.faces.copy(), faces.subjects.copy(), faces.qualities.copy(), faces.vectors.copy())

@@ -49,16 +49,6 @@ class Snapshot:
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A snapshot whose rows are written, but which is not in its place yet."""
-
-    path: Path
-    gallery: Gallery
-    count: int
-    position: Position
-
-
 class Snapshots:
     """The snapshots of one folder. One process writes there at a time, any number may read."""
 
@@ -105,25 +95,20 @@ class Snapshots:
             _log.warning("The snapshot %s is not used, the index is made from the database: %s", path, error)
             return None
 
-    def write(self, gallery: Gallery, faces: FaceBlock, position: Position) -> Draft:
-        """The first half, while nobody may change `faces`. Raises OSError."""
-        path = self._path(gallery.key).with_suffix(DRAFT)
-        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b", buffering=0) as file:
+    def write(self, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
+        """Replaces the gallery's snapshot, all at once. Raises OSError."""
+        path = self._path(gallery.key)
+        draft = path.with_suffix(DRAFT)
+        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b", buffering=0) as file:
             file.seek(HEADER_BYTES)
             for column in _columns(faces):
                 _write_all(file, column.data)
-        return Draft(path, gallery, len(faces.faces), position)
-
-    def finish(self, draft: Draft) -> None:
-        """The second half: check sums, header, and the file comes into its place. Raises OSError."""
-        with draft.path.open("r+b", buffering=0) as file:
             sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
-            file.seek(0, os.SEEK_END)
             _write_all(file, sums.data)
             file.seek(0)
-            _write_all(file, _header(draft, zlib.crc32(sums.data)))
+            _write_all(file, _header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
             os.fsync(file.fileno())
-        draft.path.replace(self._path(draft.gallery.key))
+        draft.replace(path)
         self._sync()
 
     def discard(self, gallery_key: int) -> None:
@@ -187,14 +172,14 @@ class _Header(BaseModel):
     """CRC-32 of the pieces' check sums."""
 
 
-def _header(draft: Draft, sums: int) -> bytes:
+def _header(gallery: Gallery, count: int, position: Position, sums: int) -> bytes:
     header = _Header(
-        gallery=draft.gallery.key,
-        package=draft.gallery.embedder,
-        dimension=draft.gallery.dimension,
-        count=draft.count,
-        number=draft.position.number,
-        stamp=draft.position.stamp,
+        gallery=gallery.key,
+        package=gallery.embedder,
+        dimension=gallery.dimension,
+        count=count,
+        number=position.number,
+        stamp=position.stamp,
         sums=sums,
     )
     text = header.model_dump_json().encode().ljust(HEADER_BYTES - 4)
