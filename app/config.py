@@ -64,7 +64,9 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    data_dir: Path = Field(default=Path("data"), description="Folder of the key, the database and prepared models.")
+    data_dir: Path = Field(
+        default=Path("data"), description="Folder of the key, the database, index snapshots and prepared models."
+    )
     models_dir: Path = Field(default=PROJECT / "models", description="Folder of the model packages.")
     database_url: str | None = Field(
         default=None,
@@ -138,6 +140,13 @@ class Settings(BaseSettings):
     )
     metrics: Literal["key", "open"] = Field(
         default="key", description="Whether `/metrics` needs the key as every call does, or answers anybody."
+    )
+    snapshot_seconds: float = Field(
+        default=300,
+        ge=0,
+        le=86_400,
+        description="Seconds between snapshots of changed search indexes in the data folder; "
+        "0 for none, each start then reads every template from the database.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."

@@ -1,51 +1,61 @@
-"""One process a data folder: a second one would answer from an index that does not follow the first one's changes."""
+"""The servers that run on a data folder, so that commands find one. Any number may: they share the database, and each
+follows what the others change."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from app.errors import Unusable
-
-LOCK_FILE = "server.lock"
+FOLDER = "servers"
 
 
 @contextmanager
-def claim(data_dir: Path, url: str = "") -> Iterator[None]:
-    """Holds the data folder; ``url`` tells others on this machine where the holder answers.
+def announce(data_dir: Path, url: str) -> Iterator[None]:
+    """Tells others on this machine, as long as the block lasts, that this process answers at ``url``.
 
-    The lock is the kernel's and goes with the process, however it ends. Raises Unusable (``data_dir_in_use``).
+    A file with the URL, locked: the lock is the kernel's and goes with the process, however it ends.
     """
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle = os.open(data_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+    folder = data_dir / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{secrets.token_hex(8)}.url"
+    draft = path.with_suffix(".draft")
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = (data_dir / LOCK_FILE).read_text() or "another command"
-            message = f"{data_dir} is in use by {holder}: stop it, or give this one another LIKENESS_DATA_DIR"
-            raise Unusable(message, code="data_dir_in_use") from None
-        os.ftruncate(handle, 0)
         os.write(handle, url.encode())
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        draft.replace(path)  # it is never seen without its lock
         yield
     finally:
+        draft.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         os.close(handle)
 
 
 def running_at(data_dir: Path) -> str | None:
-    """The URL of the server that holds the data folder; None where none does, or where it is a passing command."""
+    """The URL of a server that runs on the data folder, the one begun first where there are several; else None."""
     try:
-        handle = os.open(data_dir / LOCK_FILE, os.O_RDWR)
+        paths = sorted((data_dir / FOLDER).glob("*.url"), key=lambda path: path.stat().st_mtime_ns)
+    except FileNotFoundError:  # one ended just now
+        return running_at(data_dir)
+    return next((url for path in paths if (url := _url_of(path))), None)
+
+
+def _url_of(path: Path) -> str | None:
+    """What a server wrote there; None, and the file is removed, where its process has ended."""
+    try:
+        handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:
         return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return (data_dir / LOCK_FILE).read_text() or None
+        return path.read_text()
     else:
+        path.unlink(missing_ok=True)
         return None
     finally:
         os.close(handle)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import shutil
 import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -45,7 +47,8 @@ from app.errors import Unusable
 from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
-from app.gallery.gallery import Galleries
+from app.gallery.gallery import SNAPSHOT_S, Galleries
+from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.operations import Operations
 from app.pipeline import Pipeline
@@ -72,6 +75,7 @@ PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", 
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """What the line to paste uses, where the server was started in the project's own folder."""
+SNAPSHOT_FOLDER = "snapshots"
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -113,7 +117,7 @@ def serve(settings: Settings) -> None:
     tls = settings.tls_cert and settings.tls_key and serving.tls_context(settings.tls_cert, settings.tls_key)
     with _listen(settings) as listener:
         url = _url(listener, "https" if tls else "http")
-        with instance.claim(settings.data_dir, url):
+        with instance.announce(settings.data_dir, url):
             asyncio.run(_serve(settings, listener, url, tls or None))
 
 
@@ -174,6 +178,9 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
     auth.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
+    store = _open_galleries(settings)
+    stack.callback(store.close)
+    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     packages = find_packages(settings.models_dir)
     cache = settings.data_dir / "models"
     found_detector = _select(packages, settings.detector, "detect")
@@ -184,8 +191,6 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     session = open_embedder(found_embedder, cache, settings.device)
     embedder = Embedder(session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING)
     stack.callback(embedder.close)
-    store = Galleries(Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes))
-    stack.callback(store.close)
     workers = Workers(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
     )
@@ -194,8 +199,8 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     operations = Operations(
         pipeline, embedder, thresholds, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
     )
-    store.load()
     _warm(detector, embedder)
+    loading.result()
     running = {
         found_detector.id: ("cpu", ["OpenCV DNN"]),
         found_embedder.id: (session.device, PROVIDERS[session.device]),
@@ -215,6 +220,15 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
     )
+
+
+def _open_galleries(settings: Settings) -> Galleries:
+    folder = settings.data_dir / SNAPSHOT_FOLDER
+    if not settings.snapshot_seconds:
+        shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
+    snapshots = Snapshots(folder) if settings.snapshot_seconds else None
+    store = Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes)
+    return Galleries(store, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
 
 
 def _select(packages: dict[str, Package], name: str, task: str) -> Package:

@@ -1,4 +1,4 @@
-"""One process a data folder."""
+"""Commands find a server that runs on the data folder, and no other."""
 
 from __future__ import annotations
 
@@ -7,57 +7,48 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from app import instance
-from app.errors import Unusable
 
 HOLD = """
 import sys, time
 from pathlib import Path
 from app import instance
-with instance.claim(Path(sys.argv[1]), sys.argv[2]):
-    print("held", flush=True)
+with instance.announce(Path(sys.argv[1]), sys.argv[2]):
+    print("there", flush=True)
     time.sleep(60)
 """
 
 
-def hold(folder: Path, url: str) -> subprocess.Popen[str]:
-    """Another process that holds the folder until it is killed."""
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), url], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
+def announce(folder: Path, url: str) -> subprocess.Popen[str]:
+    """Another process that says it is a server, until it is killed."""
+    server = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), url], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "there\n"
+    return server
 
 
-def test_a_second_process_is_refused_and_told_where_the_first_answers(tmp_path: Path) -> None:
-    with hold(tmp_path, "http://127.0.0.1:1") as holder:
+def test_the_first_of_several_servers_is_found_and_when_it_is_killed_the_next(tmp_path: Path) -> None:
+    with announce(tmp_path, "http://127.0.0.1:1") as first, announce(tmp_path, "http://127.0.0.1:2") as second:
         try:
             assert instance.running_at(tmp_path) == "http://127.0.0.1:1"
-            with pytest.raises(Unusable, match="in use by http://127") as refusal, instance.claim(tmp_path):
-                pass
-            assert refusal.value.code == "data_dir_in_use"
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+            assert instance.running_at(tmp_path) == "http://127.0.0.1:2"
         finally:
-            holder.kill()
+            first.kill()
+            second.kill()
 
 
-def test_a_killed_holder_leaves_nothing_locked(tmp_path: Path) -> None:
-    with hold(tmp_path, "http://127.0.0.1:1") as holder:
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
+def test_neither_an_ended_nor_a_killed_server_is_found_and_nothing_is_left_of_them(tmp_path: Path) -> None:
+    with announce(tmp_path, "http://127.0.0.1:1") as server:
+        server.send_signal(signal.SIGKILL)
+        server.wait()
+    with instance.announce(tmp_path, "http://127.0.0.1:2"):
+        assert instance.running_at(tmp_path) == "http://127.0.0.1:2"
     assert instance.running_at(tmp_path) is None
-    with instance.claim(tmp_path):
-        pass
+    assert list((tmp_path / instance.FOLDER).iterdir()) == []
 
 
-def test_a_passing_command_is_no_server(tmp_path: Path) -> None:
-    with hold(tmp_path, "") as holder:
-        try:
-            assert instance.running_at(tmp_path) is None
-        finally:
-            holder.kill()
-
-
-def test_nobody_holds_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_nobody_runs_on_a_folder_that_is_not_there(tmp_path: Path) -> None:
     assert instance.running_at(tmp_path / "none") is None
     assert not (tmp_path / "none").exists()

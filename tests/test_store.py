@@ -449,7 +449,10 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
         enrolled = store.enroll(gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
         store.enroll(other, "x", [face(100 + number)], crops=[None])
         expected[enrolled.faces[0].key] = (enrolled.subject.key, number, new.template.vector)
-    blocks = list(store.blocks(gallery))
+    with store.moment(gallery) as (position, moment):
+        store.enroll(gallery, "late", [face(9)], crops=[None])
+        blocks = list(moment)
+    assert position.number == 8
     assert [len(block.faces) for block in blocks] == [3, 3, 2]
     assert [key for block in blocks for key in block.faces] == sorted(expected)
     for block in blocks:

@@ -54,7 +54,7 @@ class InProcess(httpx.BaseTransport):
 
 @contextmanager
 def connect(server: str | None, key: str | None) -> Iterator[Client]:
-    """A client for ``server``; without one, for whatever holds the data folder, and else for this very process.
+    """A client for ``server``; without one, for a server running on the data folder, and else for this very process.
 
     Raises Unusable where settings, models or the data folder are.
     """
@@ -71,15 +71,8 @@ def connect(server: str | None, key: str | None) -> Iterator[Client]:
         with Client(url, key or main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=transport) as client:
             yield client
         return
-    with (
-        instance.claim(settings.data_dir),
-        Client(
-            IN_PROCESS_URL,
-            main.admin_key(settings.data_dir),
-            timeout_s=TIMEOUT_S,
-            transport=InProcess(main.create_app(settings)),
-        ) as client,
-    ):
+    here = InProcess(main.create_app(settings))
+    with Client(IN_PROCESS_URL, main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=here) as client:
         yield client
 
 

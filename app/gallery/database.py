@@ -77,9 +77,12 @@ class Database:
         self._engine.dispose()
 
     @contextmanager
-    def read(self) -> Iterator[Connection]:
-        """A transaction that sees one moment."""
+    def read(self, *, one_moment: bool = False) -> Iterator[Connection]:
+        """A transaction for reading. With `one_moment` all its statements see the same moment, which on SQLite they
+        always do, and on PostgreSQL otherwise each its own."""
         with _translated(), self._engine.connect() as connection:
+            if one_moment and not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
     @contextmanager

@@ -1,23 +1,26 @@
 """Galleries: SQL and the index, kept in step. Everything above speaks to this module only.
 
-A change is written to SQL first, then to the index, both under the gallery's own lock; the caller hears of it when both
-hold it. Where the index could not follow, or where it isn't known whether SQL committed, the index is thrown away and
-made anew from SQL at the next use: the two never disagree in silence.
+A change is written to SQL, with an entry in the gallery's change log; the caller hears of it when SQL has committed and
+this process's index has followed the log so far. Other processes over the same database follow it a moment later
+(`follow_s`). An index that can't follow is made anew from SQL: the two never disagree in silence.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 
-from app.errors import Conflict, InvalidInput, NotFound, Overloaded
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.gallery.background import Repeating
 from app.gallery.crops import encode_crop
 from app.gallery.index import Index, Match
+from app.gallery.live import LiveIndex
 from app.gallery.records import (
     UNSET,
     Candidate,
@@ -25,7 +28,6 @@ from app.gallery.records import (
     Counts,
     CropPolicy,
     Enrolled,
-    FaceBlock,
     FaceRow,
     Gallery,
     Indexed,
@@ -36,6 +38,7 @@ from app.gallery.records import (
     Totals,
     Unset,
 )
+from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.runtime.batcher import Batcher
 from app.types import Template, Vectors
@@ -48,15 +51,13 @@ SEARCH_BATCH = 64
 SEARCH_QUEUE = 1_024
 SEARCH_WORKERS = 2
 """One for the largest gallery, and one for the others not to wait behind it."""
+FOLLOW_S = 0.2
+"""Between looks at the change logs' ends: one small query, and what takes longest until another process's change is
+answered here."""
+SNAPSHOT_S = 300.0
+LOG_KEPT = timedelta(days=1)
+"""A process that followed nothing for longer makes its indexes anew."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Live:
-    """A gallery's index in memory, None until it is needed or once it can't be trusted; `lock` orders all changes."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    index: Index | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class _Search:
 
 
 class Galleries:
-    """All galleries of one database; safe to share between threads, for one process a database.
+    """All galleries of one database; safe to share between threads, and the database between processes.
 
     Every call may raise Unusable ``database_unavailable`` and Overloaded ``database_busy`` besides what it says,
     and every call that names a gallery InvalidInput ``invalid_id`` and NotFound ``gallery_not_found``.
@@ -81,10 +82,20 @@ class Galleries:
         search_queue: int = SEARCH_QUEUE,
         search_workers: int = SEARCH_WORKERS,
         search_threads: int = 1,
+        snapshots: Snapshots | None = None,
+        snapshot_s: float = SNAPSHOT_S,
+        follow_s: float = FOLLOW_S,
+        log_kept: timedelta = LOG_KEPT,
     ) -> None:
-        """`search_workers` passes run at a time, of different galleries, each on `search_threads` (see `Index`)."""
+        """`search_workers` passes run at a time, of different galleries, each on `search_threads` (see `Index`).
+
+        Other processes' changes are looked for every `follow_s` seconds; indexes that changed are written to
+        `snapshots` every `snapshot_s`, and the change log is kept for `log_kept`.
+        """
         self._search_threads = search_threads
         self._store = store
+        self._snapshots = snapshots
+        self._log_kept = log_kept
         self._searches = Batcher(
             _search_together,
             max_batch=search_batch,
@@ -93,11 +104,23 @@ class Galleries:
             workers=search_workers,
             name="search",
         )
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, LiveIndex] = {}
         self._live_lock = threading.Lock()
+        self._eager = False
+        self._following = Repeating("following", follow_s, self.follow)
+        self._keeping = Repeating("snapshots", snapshot_s, self.keep)
 
     def close(self) -> None:
+        """With a last snapshot of what changed."""
+        self._following.close()
+        self._keeping.close()
         self._searches.close()
+        try:
+            self.keep()
+        except (LikenessError, OSError) as error:
+            _log.warning("No last snapshot could be written: %s", error)
+        if self._snapshots:
+            self._snapshots.close()
         self._store.close()
 
     @property
@@ -121,14 +144,41 @@ class Galleries:
         return Indexed(sum(index.faces for index in held), sum(index.size for index in held))
 
     def load(self) -> None:
-        """Makes every gallery's index ready, so that no first caller waits for it."""
+        """Makes every gallery's index ready, so that no first caller waits for it; from now on, new galleries' too."""
+        self._eager = True
         cursor = None
         while True:
             page = self._store.galleries(cursor)
             for gallery in page.items:
-                self._index(gallery)
+                with suppress(NotFound):  # deleted meanwhile
+                    self._index(gallery)
             if (cursor := page.next_cursor) is None:
                 return
+
+    def follow(self) -> None:
+        """Applies what other processes have changed; called all the time anyway."""
+        with self._live_lock:
+            known = dict(self._live)
+        heads = self._store.heads()
+        for key, live in known.items():
+            if key not in heads:
+                self._forget(key)
+            else:
+                with suppress(NotFound):  # deleted meanwhile
+                    live.follow(heads[key])
+        if self._eager and heads.keys() - known.keys():
+            self.load()
+
+    def keep(self) -> None:
+        """Writes the snapshots that are due, removes those that aren't any gallery's, and shortens the change log."""
+        self._store.prune_changes(self._log_kept)
+        if self._snapshots is None or not self._snapshots.claim():
+            return
+        with self._live_lock:
+            known = list(self._live.values())
+        for live in known:
+            live.save()
+        self._snapshots.keep_only(self._store.heads().keys())
 
     # Galleries
 
@@ -168,10 +218,9 @@ class Galleries:
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery) as live:
+        with self._of(gallery).ending():
             counts = self._store.delete_gallery(gallery)
-            live.index = None
-            self._forget(gallery)
+        self._forget(gallery.key)
         return counts
 
     # Subjects
@@ -219,10 +268,8 @@ class Galleries:
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """With its faces, crops and vectors; the subject as it was. Raises NotFound ``subject_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery) as live:
-            subject = self._store.delete_subject(gallery, subject_id)
-            self._follow(gallery, live, lambda index: index.remove_subject(subject.key))
-        return subject
+        with self._changing(gallery):
+            return self._store.delete_subject(gallery, subject_id)
 
     # Faces
 
@@ -244,18 +291,10 @@ class Galleries:
         if not faces:
             raise ValueError("an enrollment needs a face")
         gallery = self._store.gallery(gallery_id)
-        vectors = check_templates(gallery, [face.template for face in faces])
+        check_templates(gallery, [face.template for face in faces])
         crops = [_crop_to_keep(gallery, face) for face in faces]
-        with self._changing(gallery) as live:
-            enrolled = self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
-            block = FaceBlock(
-                faces=np.array([row.key for row in enrolled.faces], np.int64),
-                subjects=np.full(len(enrolled.faces), enrolled.subject.key, np.int64),
-                qualities=np.array([row.quality.score for row in enrolled.faces], np.float32),
-                vectors=vectors,
-            )
-            self._follow(gallery, live, lambda index: index.add(block))
-        return enrolled
+        with self._changing(gallery):
+            return self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
 
     def faces(self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """Without their crops. Raises InvalidInput ``invalid_cursor``; NotFound ``subject_not_found``."""
@@ -268,9 +307,8 @@ class Galleries:
     def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
         """With its crop and vector. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery) as live:
-            face, subject = self._store.delete_face(gallery, subject_id, face_id)
-            self._follow(gallery, live, lambda index: index.remove(face, subject))
+        with self._changing(gallery):
+            self._store.delete_face(gallery, subject_id, face_id)
 
     # Asking
 
@@ -301,19 +339,18 @@ class Galleries:
         return named[0]
 
     def check(self, gallery_id: str) -> CheckReport:
-        """Compares every face in SQL with the index; changes to the gallery wait meanwhile, searches don't."""
+        """Compares every face in SQL with the index; this process's changes to the gallery wait meanwhile, searches
+        don't."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery) as live:
-            index = live.index
-            assert index is not None  # noqa: S101 - `_changing` made it
-            difference = index.compare(self._store.blocks(gallery))
-            counts = self._store.counts(gallery)
+        with self._gone(gallery):
+            difference, indexed = self._of(gallery).compare()
+        counts = self._store.counts(gallery)
         examples = self._store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
         return CheckReport(
             gallery=gallery.id,
             subjects=counts.subjects,
             faces=counts.faces,
-            indexed=index.faces,
+            indexed=indexed,
             missing=len(difference.missing),
             different=len(difference.different),
             extra=difference.extra,
@@ -323,9 +360,8 @@ class Galleries:
     def rebuild(self, gallery_id: str) -> None:
         """Makes the gallery's index anew from SQL."""
         gallery = self._store.gallery(gallery_id)
-        live = self._of(gallery)
-        with live.lock:
-            live.index = self._build(gallery)
+        with self._gone(gallery):
+            self._of(gallery).rebuild()
 
     # Inside
 
@@ -344,60 +380,36 @@ class Galleries:
             for row in found
         ]
 
-    def _of(self, gallery: Gallery) -> _Live:
+    def _of(self, gallery: Gallery) -> LiveIndex:
         with self._live_lock:
-            return self._live.setdefault(gallery.key, _Live())
+            if gallery.key not in self._live:
+                self._live[gallery.key] = LiveIndex(gallery, self._store, self._snapshots, self._search_threads)
+            return self._live[gallery.key]
 
-    def _forget(self, gallery: Gallery) -> None:
+    def _forget(self, gallery_key: int) -> None:
         with self._live_lock:
-            self._live.pop(gallery.key, None)
+            self._live.pop(gallery_key, None)
+        if self._snapshots and self._snapshots.claim():
+            self._snapshots.discard(gallery_key)
 
     def _index(self, gallery: Gallery) -> Index:
-        live = self._of(gallery)
-        if (index := live.index) is not None:
-            return index
-        with live.lock:
-            return self._ensure(gallery, live)
-
-    def _ensure(self, gallery: Gallery, live: _Live) -> Index:
-        """The lock is held."""
-        if live.index is None:
-            live.index = self._build(gallery)
-        return live.index
-
-    def _build(self, gallery: Gallery) -> Index:
-        try:
-            self._store.check_gallery(gallery)
-        except NotFound:
-            self._forget(gallery)
-            raise
-        index = Index(gallery.dimension, threads=self._search_threads)
-        for block in self._store.blocks(gallery):
-            index.add(block)
-        return index
+        with self._gone(gallery):
+            return self._of(gallery).ready()
 
     @contextmanager
-    def _changing(self, gallery: Gallery) -> Iterator[_Live]:
-        """Holds the gallery's lock, its index ready."""
-        live = self._of(gallery)
-        with live.lock:
-            self._ensure(gallery, live)
-            try:
-                yield live
-            except (InvalidInput, NotFound, Conflict, Overloaded):
-                raise  # said before anything was written
-            except BaseException:
-                live.index = None  # a commit whose answer was lost may have happened
-                raise
+    def _changing(self, gallery: Gallery) -> Iterator[None]:
+        with self._gone(gallery), self._of(gallery).changing():
+            yield
 
-    def _follow(self, gallery: Gallery, live: _Live, change: Callable[[Index], object]) -> None:
-        """Makes in the index the change that SQL has committed."""
+    @contextmanager
+    def _gone(self, gallery: Gallery) -> Iterator[None]:
+        """Forgets the gallery's index where the gallery turns out to be deleted."""
         try:
-            change(self._ensure(gallery, live))
-        except Exception:  # noqa: BLE001 - whatever it was, the index can't be trusted any more
-            _log.exception("The index of gallery key %d could not follow a change; it is made anew.", gallery.key)
-            live.index = None
-            live.index = self._build(gallery)
+            yield
+        except NotFound as error:
+            if error.code == "gallery_not_found":
+                self._forget(gallery.key)
+            raise
 
 
 def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:

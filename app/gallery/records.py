@@ -7,15 +7,15 @@ import binascii
 import hashlib
 import json
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidInput
+from app.errors import InvalidInput, Unusable
 from app.types import Box, Pixels, Quality, Template, Vectors
 
 MAX_TEXT = 255
@@ -200,6 +200,47 @@ class FaceBlock:
     qualities: NDArray[np.float32]
     """(N,) 0-100."""
     vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a gallery's change log: the number of the last change before it, and that change's stamp.
+
+    Stamps are random: equal positions mean one history, also after a database was restored from an older copy.
+    """
+
+    number: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A face that went, or, where ``face`` is None, all of a subject's."""
+
+    subject: int
+    face: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Some of what happened to a gallery's faces since a position, in order; ``position`` is where it leads."""
+
+    steps: tuple[FaceBlock | Removed, ...]
+    position: Position
+    more: bool
+    """Whether the log went on when it was read."""
+
+
+def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
+    """Rows of a face's key, subject key, quality and template as one block. Raises Unusable ``template_damaged``."""
+    faces, subjects, qualities, templates = zip(*rows, strict=True)
+    if any(len(template) != dimension * 4 for template in templates):
+        message = f"A stored template is not {dimension} numbers long: the database is damaged."
+        raise Unusable(message, code="template_damaged")
+    vectors = np.frombuffer(b"".join(templates), dtype="<f4").reshape(len(rows), dimension)
+    return FaceBlock(
+        np.array(faces, dtype=np.int64), np.array(subjects, dtype=np.int64), np.array(qualities, np.float32), vectors
+    )
 
 
 def clean_id(text: str, what: str) -> str:

@@ -10,18 +10,20 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-import numpy as np
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.errors import Conflict, NotFound, Overloaded, Unusable
+from app.errors import Conflict, NotFound, Overloaded
+from app.gallery import changes
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.records import (
     MAX_METADATA_BYTES,
     UNSET,
+    Changes,
     Counts,
     CropPolicy,
     Enrolled,
@@ -31,6 +33,7 @@ from app.gallery.records import (
     Metadata,
     NewFace,
     Page,
+    Position,
     Subject,
     Totals,
     Unset,
@@ -41,6 +44,7 @@ from app.gallery.records import (
     encode_cursor,
     encode_metadata,
     fold,
+    to_block,
 )
 from app.gallery.tables import CROPS, FACES, GALLERIES, SUBJECTS
 from app.types import Box, Quality, Reason
@@ -84,17 +88,21 @@ class Store:
         metadata: Metadata | None = None,
     ) -> Gallery:
         """Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
+        now, stamp = _now(), changes.begin_stamp()
         values = {
             "id": clean_id(gallery_id, "gallery"),
             "embedder": embedder,
             "dimension": dimension,
             "store": store,
             "metadata": self._encode(metadata or {}),
-            "created_at": _now(),
+            "created_at": now,
+            "last_stamp": stamp,
         }
         insert = self._database.insert(GALLERIES).values(values).on_conflict_do_nothing().returning(*GALLERIES.c)
         with self._database.write() as connection:
             row = connection.execute(insert).one_or_none()
+            if row is not None:
+                changes.begin(connection, row.key, stamp, now)
         if row is None:
             message = f"There is already a gallery {values['id']!r}."
             raise Conflict(message, code="gallery_exists", gallery=values["id"])
@@ -108,11 +116,6 @@ class Store:
         if row is None:
             raise _gallery_not_found(cleaned)
         return _gallery(row)
-
-    def check_gallery(self, gallery: Gallery) -> None:
-        """Raises NotFound ``gallery_not_found`` where it was deleted, even if there is another of its id since."""
-        with self._database.read() as connection:
-            self._hold(connection, gallery)
 
     def galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
         """Raises InvalidInput ``invalid_cursor``, as all lists."""
@@ -195,10 +198,10 @@ class Store:
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``subject_not_found``.
         """
         cleaned = clean_id(subject_id, "subject")
-        changes = self._changes(cleaned, name, metadata)
+        updates = self._updates(cleaned, name, metadata)
         with self._database.write() as connection:
             self._hold(connection, gallery)
-            _update_subject(connection, _is_subject(gallery, cleaned), changes)
+            _update_subject(connection, _is_subject(gallery, cleaned), updates)
             subject = _read_subject(connection, gallery, cleaned)
         self._database.request_scrub()
         return subject
@@ -211,6 +214,9 @@ class Store:
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
+            changes.record(
+                connection, gallery.key, changes.REMOVE_SUBJECT, subject_key=subject.key, faces=[None], now=_now()
+            )
         self._database.request_scrub()
         return subject
 
@@ -232,12 +238,13 @@ class Store:
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``.
         """
         cleaned = clean_id(subject_id, "subject")
-        changes = self._changes(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
+        updates = self._updates(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
         with self._database.write() as connection:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
             keys = _insert_faces(connection, gallery, subject_key, faces, crops)
-            _update_subject(connection, SUBJECTS.c.key == subject_key, changes)
+            _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
+            changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
             subject = _read_subject(connection, gallery, cleaned)
             query = _FACES_NAMED.where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
             rows = tuple(_face(row, crop) for row, crop in zip(connection.execute(query), crops, strict=True))
@@ -265,22 +272,38 @@ class Store:
             face_key: int = _find_face(connection, subject, face_id, lock=True).key
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
             _update_subject(connection, SUBJECTS.c.key == subject.key, {})
+            changes.record(
+                connection, gallery.key, changes.REMOVE, subject_key=subject.key, faces=[face_key], now=_now()
+            )
         self._database.request_scrub()
         return face_key, subject.key
 
     # For the index
 
-    def blocks(self, gallery: Gallery) -> Iterator[FaceBlock]:
-        """All the gallery's faces as one moment saw them, in order of their keys, STREAM_ROWS at a time.
+    @contextmanager
+    def moment(self, gallery: Gallery) -> Iterator[tuple[Position, Iterator[FaceBlock]]]:
+        """All the gallery's faces as one moment saw them, in order of their keys, STREAM_ROWS at a time, and how far
+        the change log was at that moment. Raises NotFound ``gallery_not_found``, Unusable ``template_damaged``."""
+        with self._database.read(one_moment=True) as connection:
+            position = changes.head(connection, gallery.key)
+            if position is None:
+                raise _gallery_not_found(gallery.id)
+            yield position, _blocks(connection, gallery)
 
-        Raises Unusable ``template_damaged``.
-        """
-        columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.template)
-        query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+    def changes(self, gallery: Gallery, since: Position, limit: int, until: int | None = None) -> Changes | None:
+        """See `app.gallery.changes.read`."""
         with self._database.read() as connection:
-            result = connection.execution_options(yield_per=STREAM_ROWS).execute(query)
-            for rows in result.partitions():
-                yield _block(rows, gallery.dimension)
+            return changes.read(connection, gallery, since, limit, until)
+
+    def heads(self) -> dict[int, Position]:
+        """How far each gallery's change log is, by the gallery's key."""
+        with self._database.read() as connection:
+            return changes.heads(connection)
+
+    def prune_changes(self, older_than: timedelta) -> int:
+        """Removes the change log's old entries, but each gallery's last; says how many."""
+        with self._database.write() as connection:
+            return changes.prune(connection, _now(-older_than))
 
     def labels(self, face_keys: Sequence[int]) -> dict[int, tuple[str, str, str | None]]:
         """Of each face that there (still) is: its face_id, its subject's id and name."""
@@ -336,15 +359,15 @@ class Store:
                 return key, True
         raise Overloaded(f"Others keep deleting subject {subject_id!r}.", code="database_busy")
 
-    def _changes(self, subject_id: str, name: str | Unset | None, metadata: Metadata | Unset) -> dict[str, object]:
+    def _updates(self, subject_id: str, name: str | Unset | None, metadata: Metadata | Unset) -> dict[str, object]:
         """Checked before the transaction begins; `_update_subject` writes them."""
-        changes: dict[str, object] = {}
+        updates: dict[str, object] = {}
         if name is not UNSET:
             cleaned = None if name is None else clean_name(name)
-            changes |= {"name": cleaned, "folded": fold(subject_id, cleaned)}
+            updates |= {"name": cleaned, "folded": fold(subject_id, cleaned)}
         if metadata is not UNSET:
-            changes["metadata"] = self._encode(metadata)
-        return changes
+            updates["metadata"] = self._encode(metadata)
+        return updates
 
     def _encode(self, metadata: Metadata) -> str:
         return encode_metadata(metadata, self._max_metadata_bytes)
@@ -369,8 +392,8 @@ class Store:
         return Page(items, encode_cursor(listing, items[-1].key) if more else None)
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _now(offset: timedelta = timedelta()) -> str:
+    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _gallery_not_found(gallery_id: str) -> NotFound:
@@ -385,6 +408,14 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
         for table in (SUBJECTS, FACES)
     ]
     return Counts(*counts)
+
+
+def _blocks(connection: Connection, gallery: Gallery) -> Iterator[FaceBlock]:
+    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.template)
+    query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+    result = connection.execution_options(yield_per=STREAM_ROWS).execute(query)
+    for rows in result.partitions():
+        yield to_block(rows, gallery.dimension)
 
 
 _SUBJECTS_COUNTED = sa.select(
@@ -402,8 +433,8 @@ def _is_subject(gallery: Gallery, subject_id: str) -> sa.ColumnElement[bool]:
     return (SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.id == subject_id)
 
 
-def _update_subject(connection: Connection, which: sa.ColumnElement[bool], changes: Mapping[str, object]) -> None:
-    connection.execute(sa.update(SUBJECTS).where(which).values({"updated_at": _now(), **changes}))
+def _update_subject(connection: Connection, which: sa.ColumnElement[bool], updates: Mapping[str, object]) -> None:
+    connection.execute(sa.update(SUBJECTS).where(which).values({"updated_at": _now(), **updates}))
 
 
 def _read_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
@@ -479,15 +510,4 @@ def _face(row: Row[Any], crop: bytes | None = None) -> FaceRow:
         template=bytes(row.template),
         crop=None if crop is None else bytes(crop),
         created_at=row.created_at,
-    )
-
-
-def _block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
-    faces, subjects, qualities, templates = zip(*rows, strict=True)
-    if any(len(template) != dimension * 4 for template in templates):
-        message = f"A stored template is not {dimension} numbers long: the database is damaged."
-        raise Unusable(message, code="template_damaged")
-    vectors = np.frombuffer(b"".join(templates), dtype="<f4").reshape(len(rows), dimension)
-    return FaceBlock(
-        np.array(faces, dtype=np.int64), np.array(subjects, dtype=np.int64), np.array(qualities, np.float32), vectors
     )

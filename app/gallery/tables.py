@@ -38,6 +38,8 @@ GALLERIES = Table(
     Column("store", String(8), nullable=False),
     Column("metadata", Text, nullable=False),
     Column("created_at", String(32), nullable=False),
+    Column("last_change", BigInteger, nullable=False, server_default="0"),
+    Column("last_stamp", BigInteger, nullable=False, server_default="0"),
     sqlite_autoincrement=True,  # keys are never used again: a late write can't reach another's rows
 )
 
@@ -85,3 +87,18 @@ CROPS = Table(
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("jpeg", LargeBinary, nullable=False),
 )
+
+CHANGES = Table(
+    # Keys only, never a template or a name: what is erased must leave nothing here.
+    "changes",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("stamp", BigInteger, nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("subject_key", BigInteger),
+    Column("face_key", BigInteger),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "created_at"),
+)
+"""What happened to each gallery's faces, numbered without gaps; `app.gallery.changes` writes and reads it."""

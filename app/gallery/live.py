@@ -1,0 +1,190 @@
+"""One gallery's index in memory, following the gallery's change log.
+
+Every change comes by the log, this process's own ones too: whoever wrote it, it is applied once, in its order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
+from app.gallery.index import Difference, Index
+from app.gallery.records import Changes, FaceBlock, Gallery, Position
+from app.gallery.snapshots import Snapshots
+from app.gallery.store import Store
+
+CHANGES_AT_ONCE = 5_000
+LAG_LIMIT = 50_000
+"""An index that is behind by more changes than this, and than it has faces, is made anew: that reads less."""
+_log = logging.getLogger(__name__)
+
+
+class LiveIndex:
+    """Safe to share between threads. Its lock orders this process's changes to the gallery."""
+
+    def __init__(self, gallery: Gallery, store: Store, snapshots: Snapshots | None, threads: int) -> None:
+        self._gallery = gallery
+        self._store = store
+        self._snapshots = snapshots
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._index: Index | None = None
+        self._position = Position(-1, 0)
+        self._saved: Position | None = None  # what the snapshot on disk holds, where this process knows it
+        self._doubt = False  # something may have been committed that the index doesn't hold yet
+
+    @property
+    def index(self) -> Index | None:
+        """As far as it has come; None where it isn't made yet. For counting, not for answers: see `ready`."""
+        return self._index
+
+    def ready(self) -> Index:
+        """The index with everything that was acknowledged in this process; made where it isn't there yet.
+
+        Raises NotFound ``gallery_not_found``.
+        """
+        index = self._index
+        if index is not None and not self._doubt:
+            return index
+        with self._lock:
+            return self._catch_up()
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Around a change to SQL, of which one at a time is made; at the end the index holds it."""
+        with self._lock:
+            try:
+                yield
+            except (InvalidInput, NotFound, Conflict, Overloaded):
+                raise  # said before anything was written
+            except BaseException:
+                self._doubt = True  # a commit whose answer was lost may have happened
+                raise
+            try:
+                self._catch_up()
+            except BaseException:
+                self._doubt = True
+                raise
+
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """Around the gallery's deletion."""
+        with self._lock:
+            try:
+                yield
+            except BaseException:
+                self._doubt = True
+                raise
+            self._index = None
+
+    def follow(self, head: Position) -> None:
+        """Catches up with the log, which ends at `head`; leaves it to whoever is just changing the gallery."""
+        if self._index is None or self._position == head or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._catch_up()
+        finally:
+            self._lock.release()
+
+    def rebuild(self) -> None:
+        """Makes the index anew from SQL."""
+        with self._lock:
+            self._build()
+
+    def compare(self) -> tuple[Difference, int]:
+        """How the index differs from SQL, and how many faces it holds; this process's changes wait meanwhile."""
+        with self._lock:
+            self._catch_up()
+            with self._store.moment(self._gallery) as (position, blocks):
+                index = self._catch_up(until=position)
+                return index.compare(blocks), index.faces
+
+    def save(self) -> None:
+        """Writes a snapshot where one is due. Changes wait while the index is copied in memory, searches don't."""
+        if self._snapshots is None:
+            return
+        with self._lock:
+            index, position = self._index, self._position
+            if index is None or self._doubt or self._saved == position:
+                return
+            if not self._snapshots.wants(index.faces):
+                self._snapshots.discard(self._gallery.key)
+                self._saved = position
+                return
+            faces = _copy(index.view())
+        self._snapshots.write(self._gallery, faces, position)
+        self._saved = position
+
+    # All below is called with the lock held.
+
+    def _catch_up(self, until: Position | None = None) -> Index:
+        """Not beyond `until`, where given."""
+        index = self._index or self._open()
+        try:
+            while (changes := self._read(until)) is not None:
+                self._apply(index, changes)
+                if not changes.more:
+                    break
+            else:
+                _log.warning(
+                    "The change log of gallery key %d leads on no more, or too far: its index is made anew.",
+                    self._gallery.key,
+                )
+                index = self._build()
+        except LikenessError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it was, the index can't be trusted any more
+            _log.exception("The index of gallery key %d could not follow; it is made anew.", self._gallery.key)
+            self._index = None
+            index = self._build()
+        self._doubt = False
+        return index
+
+    def _read(self, until: Position | None) -> Changes | None:
+        """What comes next; None where the index has to be made anew instead."""
+        number = None if until is None else until.number
+        changes = self._store.changes(self._gallery, self._position, CHANGES_AT_ONCE, number)
+        if changes is not None and changes.more and until is None:
+            head = self._store.heads().get(self._gallery.key, self._position)
+            faces = 0 if self._index is None else self._index.faces
+            if head.number - self._position.number > max(LAG_LIMIT, faces):
+                return None
+        return changes
+
+    def _apply(self, index: Index, changes: Changes) -> None:
+        for step in changes.steps:
+            if isinstance(step, FaceBlock):
+                index.add(step)
+            elif step.face is None:
+                index.remove_subject(step.subject)
+            else:
+                index.remove(step.face, step.subject)
+        self._position = changes.position
+
+    def _open(self) -> Index:
+        """From the snapshot, where there is one that the log leads on from; else from SQL."""
+        snapshot = self._snapshots.open(self._gallery) if self._snapshots else None
+        if snapshot is None:
+            return self._build()
+        if self._store.changes(self._gallery, snapshot.position, 0) is None:
+            _log.warning("The change log doesn't lead on from the snapshot of gallery key %d.", self._gallery.key)
+            return self._build()
+        index = Index(self._gallery.dimension, threads=self._threads)
+        index.add(snapshot.faces)
+        self._index, self._position, self._saved = index, snapshot.position, snapshot.position
+        return index
+
+    def _build(self) -> Index:
+        with self._store.moment(self._gallery) as (position, blocks):
+            index = Index(self._gallery.dimension, threads=self._threads)
+            for block in blocks:
+                index.add(block)
+        self._index, self._position = index, position
+        return index
+
+
+def _copy(faces: FaceBlock) -> FaceBlock:
+    return FaceBlock(faces.faces.copy(), faces.subjects.copy(), faces.qualities.copy(), faces.vectors.copy())

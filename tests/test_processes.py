@@ -1,0 +1,71 @@
+"""Several real server processes over one database, on one data folder and on two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app import instance
+from tests.live import LiveServer, serving
+from tests.service import COLLINS, HOPPER
+
+SOON_S = 20.0
+
+
+@pytest.fixture(params=["one data folder and SQLite", "two data folders and PostgreSQL"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LiveServer, LiveServer]]:
+    folders = [tmp_path / "one", tmp_path / "one"]
+    settings: dict[str, object] = {}
+    if "PostgreSQL" in request.param:
+        from tests.conftest import new_postgresql_database  # noqa: PLC0415 (needed by this kind alone)
+
+        folders[1] = tmp_path / "two"
+        settings["DATABASE_URL"] = new_postgresql_database(request.getfixturevalue("postgresql"))
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(serving(folder, settings)) for folder in folders)
+        yield one, other
+
+
+def client(server: LiveServer) -> httpx.Client:
+    return httpx.Client(base_url=f"{server.url}/v1", headers={"x-api-key": server.key}, timeout=60)
+
+
+def known(client: httpx.Client, photo: bytes) -> list[str]:
+    answer = client.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"})
+    faces = answer.raise_for_status().json()["faces"]
+    return [face["candidates"][0]["subject"] for face in faces if face["decision"] == "known"]
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
+    servers: tuple[LiveServer, LiveServer],
+) -> None:
+    with client(servers[0]) as one, client(servers[1]) as other:
+        one.post("/galleries", json={"id": "crew"}).raise_for_status()
+        assert known(other, COLLINS) == []
+        one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+        other.post("/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
+        assert soon(lambda: known(other, COLLINS) == ["eileen"])
+        assert soon(lambda: known(one, HOPPER) == ["grace"])
+        other.delete("/galleries/crew/subjects/eileen").raise_for_status()
+        assert known(other, COLLINS) == []
+        assert soon(lambda: known(one, COLLINS) == [])
+        for each in (one, other):
+            report = each.get("/galleries/crew/check").json()
+            assert (report["ok"], report["faces"], report["indexed"]) == (True, 1, 1)
+        one.delete("/galleries/crew").raise_for_status()
+        assert other.get("/galleries/crew").status_code == 404
+    assert instance.running_at(servers[0].data_dir) == servers[0].url
