@@ -80,6 +80,23 @@ class Settings(BaseSettings):
     request_timeout: float = Field(
         default=60, gt=0, allow_inf_nan=False, description="Seconds until a request is given up."
     )
+    keys_file: Path | None = Field(
+        default=None, description="YAML file that declares API keys, applied at each start; none by default."
+    )
+    rate_limit: str = Field(
+        default="unlimited",
+        description="How often a key without a rate of its own may ask: `10/s`, `600/m`, `600/m:20` (with a burst).",
+    )
+    failed_keys: str = Field(
+        default="20/m", description="How many wrong keys one address may send before it is answered with 429."
+    )
+    trusted_proxies: str = Field(
+        default="127.0.0.1",
+        description="Addresses, separated by commas, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.",
+    )
+    audit_days: float = Field(
+        default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
     )

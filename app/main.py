@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import socket
@@ -23,13 +24,18 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app import instance
-from app.api import answers, auth, docs, faces, galleries, health, logs, models, recognition, subjects
+from app.access.audit import AuditLog
+from app.access.bootstrap import read_keys
+from app.access.keys import Keys
+from app.access.records import Rate, parse_rate
+from app.access.store import AuditStore, KeyStore
+from app.api import answers, audit, auth, docs, faces, galleries, health, keys, logs, models, recognition, subjects
 from app.api.body import BodyLimits
 from app.api.door import Door, answer_error
 from app.api.service import Service
 from app.api.work import Workers
-from app.config import Settings
-from app.errors import Unusable
+from app.config import PREFIX, Settings
+from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
@@ -47,6 +53,8 @@ ROUTERS = (
     galleries.router,
     subjects.router,
     faces.router,
+    keys.router,
+    audit.router,
     models.router,
     health.router,
 )
@@ -77,6 +85,7 @@ def create_app(settings: Settings) -> FastAPI:
             {"name": "galleries", "description": "Sets of enrolled people."},
             {"name": "subjects", "description": "The people of a gallery."},
             {"name": "faces", "description": "Their enrolled images."},
+            {"name": "access", "description": "Keys, and who did what."},
             {"name": "server", "description": "The server itself."},
         ],
     )
@@ -118,7 +127,13 @@ async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
     key, made = auth.load_key(settings.data_dir)
     app = create_app(settings)
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=DRAIN_S
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_graceful_shutdown=DRAIN_S,
+        forwarded_allow_ips=settings.trusted_proxies,
     )
     async with app.router.lifespan_context(app):
         server = _Server(config, app)
@@ -170,8 +185,12 @@ def _build(settings: Settings, stack: ExitStack) -> Service:
     session = open_embedder(found_embedder, cache, settings.device)
     embedder = Embedder(session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING)
     stack.callback(embedder.close)
-    store = Galleries(Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes))
+    sql = Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes)
+    store = Galleries(sql)
     stack.callback(store.close)
+    log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
+    stack.callback(log.close)
+    api_keys = _keys(settings, KeyStore(sql.database))
     workers = Workers(settings.threads, settings.queue_limit, settings.request_timeout)
     stack.callback(workers.close)
     thresholds = Thresholds(found_embedder.manifest)
@@ -193,9 +212,33 @@ def _build(settings: Settings, stack: ExitStack) -> Service:
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
         ),
-        guard=auth.KeyGuard.of(key),
+        guard=auth.Guard.of(key, api_keys, _failures(settings)),
+        keys=api_keys,
+        audit=log,
         models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
     )
+
+
+def _keys(settings: Settings, store: KeyStore) -> Keys:
+    """Raises Unusable (``keys_file_invalid``, ``invalid_setting``)."""
+    found = Keys(store, default_rate=_rate("rate_limit", settings.rate_limit))
+    if settings.keys_file is not None:
+        found.declare(read_keys(settings.keys_file, os.environ))
+    return found
+
+
+def _failures(settings: Settings) -> Rate:
+    rate = _rate("failed_keys", settings.failed_keys)
+    if rate is None:
+        raise Unusable(f"{PREFIX}FAILED_KEYS: give a rate", code="invalid_setting")
+    return rate
+
+
+def _rate(name: str, text: str) -> Rate | None:
+    try:
+        return parse_rate(text)
+    except InvalidInput as error:
+        raise Unusable(f"{PREFIX}{name.upper()}: {error.message}", code="invalid_setting") from None
 
 
 def _select(packages: dict[str, Package], name: str, task: str) -> Package:

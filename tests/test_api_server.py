@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.api import schemas
-from app.api.auth import KEY_FILE, KeyGuard, load_key, replace_key
+from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.logs import JsonFormatter
 from app.api.work import Workers
