@@ -23,6 +23,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from app.access.keys import Keys
+from app.access.records import Rate
+from app.access.store import KeyStore
 from app.api import schemas
 from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
@@ -30,6 +33,7 @@ from app.api.logs import JsonFormatter
 from app.api.work import Workers
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
+from app.gallery.store import Store
 from app.main import create_app, serve
 from tests.live import LiveServer, environment
 from tests.service import COLLINS, error_of, running
@@ -130,8 +134,9 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
 
 
-def test_only_the_hash_of_the_key_is_kept() -> None:
-    assert "secret" not in repr(KeyGuard.of("secret"))
+def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        assert "secret" not in repr(Guard.of("secret", Keys(KeyStore(store.database)), Rate(1, 1)))
 
 
 # ---------------------------------------------------------------- answers

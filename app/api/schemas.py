@@ -7,15 +7,18 @@ more alike), times are UTC in ISO 8601, and no number is ever NaN or infinite.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 MAX_ID_LENGTH = 255
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
 MAX_GRACE_S = 30 * 24 * 3600
+FIRST_YEAR, LAST_YEAR = 1970, 9998
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 EXAMPLE_TIME = "2026-01-31T12:00:00Z"
 
 
@@ -35,6 +38,19 @@ Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648); a data URL (`data:image/jpeg;base64,...`) will do.")
 ]
 Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+def _time(value: object) -> object:
+    """RFC 3339 in text, and nothing else that pydantic would take for a time (numbers among them)."""
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        raise ValueError("a time with its zone is due, as in 2026-01-31T12:00:00Z")
+    time = datetime.fromisoformat(value)
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:
+        raise ValueError(f"a year from {FIRST_YEAR} to {LAST_YEAR} is due")
+    return time
+
+
+Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time)]
 KeyIdText: TypeAlias = Annotated[
     str,
     Field(
@@ -173,14 +189,8 @@ class KeyCreate(Params):
     galleries: list[Id] | None = Field(
         default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; all if absent."
     )
-    expires_at: AwareDatetime | None = Field(default=None, description="When it stops working; never if absent.")
+    expires_at: Time | None = Field(default=None, description="When it stops working; never if absent.")
     rate: RateText | None = Field(default=None, description="The server's default if absent.")
-
-    # JSON has no times: strict parsing must take them from text.
-    @field_validator("expires_at", mode="before")
-    @classmethod
-    def _time(cls, value: object) -> object:
-        return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 
 class KeyRotate(Params):
@@ -207,8 +217,8 @@ class AuditParams(PageParams):
     operation: str | None = Field(default=None, max_length=64, description="Only this operation, e.g. `enroll`.")
     gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only about this gallery.")
     subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only about this subject.")
-    since: AwareDatetime | None = Field(default=None, description="Only from this time on.", examples=[EXAMPLE_TIME])
-    until: AwareDatetime | None = Field(default=None, description="Only before this time.", examples=[EXAMPLE_TIME])
+    since: Time | None = Field(default=None, description="Only from this time on.", examples=[EXAMPLE_TIME])
+    until: Time | None = Field(default=None, description="Only before this time.", examples=[EXAMPLE_TIME])
     order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
 
 
