@@ -8,6 +8,7 @@ handed over (`note`) and written within FLUSH_S; a killed process may lose those
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -98,8 +99,11 @@ class AuditLog:
         self._thread.join()
 
     def _work(self) -> None:
-        pruned_at = -PRUNE_EVERY_S
+        pruned_at = -math.inf
         while True:
+            if time.monotonic() - pruned_at > PRUNE_EVERY_S:
+                pruned_at = time.monotonic()
+                self._try_prune()
             with self._condition:
                 self._condition.wait_for(lambda: self._waiting or self._closing, PRUNE_EVERY_S)
                 self._condition.wait_for(lambda: self._urgent or self._closing, FLUSH_S if self._waiting else 0)
@@ -114,9 +118,6 @@ class AuditLog:
                     self._condition.wait_for(lambda: self._closing or self._urgent, RETRY_S)
             if closing and not self._waiting:
                 return
-            if time.monotonic() - pruned_at > PRUNE_EVERY_S:
-                pruned_at = time.monotonic()
-                self._try_prune()
 
     def _write(self, batch: list[_Waiting]) -> bool:
         for one in batch:
