@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -272,3 +273,16 @@ def test_a_key_works_until_it_is_revoked_and_its_rate_is_kept(ground: Ground) ->
 )
 def test_keys_that_make_no_sense_are_refused(ground: Ground, body: dict[str, Any], code: str) -> None:
     error_of(ground.admin("POST", "/v1/keys", json=body), 422, code)
+
+
+def test_an_address_that_guesses_is_told_to_wait_and_good_keys_go_on(tmp_path: Path) -> None:
+    with running(tmp_path / "data", failed_keys="3/m") as client:
+        made = client.post("/v1/keys", json={"scopes": ["read"]}).json()
+        used = {"x-api-key": made["secret"]}
+        assert client.get("/v1/galleries", headers=used).is_success
+        guesses = [client.get("/v1/galleries", headers={"x-api-key": f"lk_{made['id']}_{n}"}) for n in range(5)]
+        assert [guess.status_code for guess in guesses] == [401, 401, 401, 429, 429]
+        error_of(guesses[-1], 429, "too_many_failures")
+        assert 1 <= int(guesses[-1].headers["retry-after"]) <= 20
+        assert client.get("/v1/galleries", headers=used).is_success
+        assert client.get("/v1/galleries").is_success

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -291,3 +292,15 @@ def test_what_was_acknowledged_is_in_the_log_after_kill_9(tmp_path: Path) -> Non
     assert [(entry.request_id, entry.status, entry.gallery) for entry in entries] == [
         (request_id, 201, f"g{number}") for number, request_id in enumerate(ids)
     ]
+
+
+def test_nothing_is_changed_that_cannot_be_recorded(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as client:
+        client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+        with closing(sqlite3.connect(tmp_path / "data" / "likeness.db", timeout=WAIT_S)) as database:
+            database.execute("ALTER TABLE audit RENAME TO elsewhere")
+            error_of(client.delete("/v1/galleries/crew"), 503, "database_unavailable")
+            error_of(client.post("/v1/galleries", json={"id": "more"}), 503, "database_unavailable")
+            assert [one["id"] for one in client.get("/v1/galleries").json()["galleries"]] == ["crew"]
+            database.execute("ALTER TABLE elsewhere RENAME TO audit")
+        assert client.delete("/v1/galleries/crew").status_code == 204
