@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -34,7 +35,7 @@ from app.api.work import Workers
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
-from app.main import create_app, serve
+from app.main import _listen, create_app, serve
 from tests.live import LiveServer, environment
 from tests.service import COLLINS, error_of, running
 
@@ -317,6 +318,16 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
 
 
 # ---------------------------------------------------------------- start and end
+
+
+def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    """Nagle's algorithm with delayed acknowledgements cost 40 ms a request on connections that are used again."""
+    with (
+        _listen(Settings(data_dir=tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:
