@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from app.errors import Unusable
 
@@ -24,7 +26,30 @@ MIB = 1024 * 1024
 CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY"})
 """What the command line reads to find a server elsewhere; no business of the server's own."""
 
+ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+"""Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
+
 Rate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _split(value: object) -> object:
+    """A comma-separated list, as the environment has it."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _origin(value: str) -> str:
+    if not ORIGIN.fullmatch(value):
+        raise ValueError("exact origins are due, such as https://example.org or http://localhost:3000")
+    return value
+
+
+def _network(value: str) -> str:
+    return str(ipaddress.ip_network(value))  # its ValueError says what is wrong
+
+
+Origins: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_split)]
+Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split)]
 
 
 def _default_threads() -> int:
@@ -77,8 +102,42 @@ class Settings(BaseSettings):
     queue_limit: int = Field(
         default=64, ge=1, description="Requests held at once, waiting ones included; more are answered with 429."
     )
-    request_timeout: float = Field(
-        default=60, gt=0, allow_inf_nan=False, description="Seconds until a request is given up."
+    max_bodies_bytes: int = Field(
+        default=256 * MIB,
+        ge=1024,
+        description="Bytes of request bodies held at once, over all requests; more are answered with 429.",
+    )
+    request_timeout: Seconds = Field(
+        default=60,
+        description="Seconds until a request is given up; its body must have arrived, and its answer been taken, "
+        "within as many.",
+    )
+    header_timeout: Seconds = Field(
+        default=10, description="Seconds in which a request's head must have arrived; the connection is closed after."
+    )
+    keep_alive: Seconds = Field(
+        default=5,
+        description="Seconds that an idle connection is kept; behind a proxy more than its own idle timeout.",
+    )
+    drain_seconds: Seconds = Field(
+        default=30, description="Seconds that requests in work are given when the server is told to stop."
+    )
+    tls_cert: Path | None = Field(
+        default=None, description="Certificate chain (PEM) to serve HTTPS with, together with `LIKENESS_TLS_KEY`."
+    )
+    tls_key: Path | None = Field(default=None, description="The certificate's private key (PEM).")
+    trusted_proxies: Networks = Field(
+        default=(),
+        description="Addresses or networks of proxies, separated by commas, whose `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` are believed; nobody's by default.",
+    )
+    cors_origins: Origins = Field(
+        default=(),
+        description="Origins, separated by commas, whose pages may call from a browser, e.g. `https://example.org`; "
+        "none by default.",
+    )
+    metrics: Literal["key", "open"] = Field(
+        default="key", description="Whether `/metrics` needs the key as every call does, or answers anybody."
     )
     keys_file: Path | None = Field(
         default=None, description="YAML file that declares API keys, applied at each start; none by default."
@@ -89,10 +148,6 @@ class Settings(BaseSettings):
     )
     failed_keys: str = Field(
         default="20/m", description="How many wrong keys one address may send before it is answered with 429."
-    )
-    trusted_proxies: str = Field(
-        default="127.0.0.1",
-        description="Addresses, separated by commas, whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed.",
     )
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
@@ -105,6 +160,14 @@ class Settings(BaseSettings):
     def database(self) -> str:
         """The database's URL, whether it was given or follows from the data folder."""
         return self.database_url or f"sqlite:///{self.data_dir / 'likeness.db'}"
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("LIKENESS_TLS_CERT and LIKENESS_TLS_KEY go together")
+        if self.max_bodies_bytes < self.max_request_bytes:
+            raise ValueError("LIKENESS_MAX_BODIES_BYTES must have room for one request of LIKENESS_MAX_REQUEST_BYTES")
+        return self
 
     @classmethod
     def settings_customise_sources(
@@ -129,7 +192,9 @@ def load_settings(**given: object) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]  # validated right here
     except ValidationError as error:
         first = error.errors()[0]
-        name = PREFIX + "_".join(str(part) for part in first["loc"]).upper()
+        if not first["loc"]:  # several settings that don't fit together: the message names them
+            raise Unusable(first["msg"].removeprefix("Value error, "), code="invalid_setting") from None
+        name = PREFIX + str(first["loc"][0]).upper()
         raise Unusable(f"{name}: {first['msg']}", code="invalid_setting", setting=name) from None
 
 
@@ -153,7 +218,7 @@ def settings_table() -> str:
 def _shown_default(name: str, field: FieldInfo) -> str:
     if name == "models_dir":
         return "the project's `models`"
-    if field.default_factory is not None or field.default is None:
+    if field.default_factory is not None or field.default in (None, ()):
         return ""
     return f"`{field.default}`"
 

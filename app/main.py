@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 
 import cv2
 import numpy as np
-import uvicorn
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -29,7 +27,23 @@ from app.access.bootstrap import read_keys
 from app.access.keys import Keys
 from app.access.records import Rate, parse_rate
 from app.access.store import AuditStore, KeyStore
-from app.api import answers, audit, auth, docs, faces, galleries, health, keys, logs, models, recognition, subjects
+from app.api import (
+    answers,
+    audit,
+    auth,
+    docs,
+    faces,
+    galleries,
+    headers,
+    health,
+    keys,
+    logs,
+    metrics,
+    models,
+    recognition,
+    serving,
+    subjects,
+)
 from app.api.body import BodyLimits
 from app.api.door import Door, answer_error
 from app.api.service import Service
@@ -57,6 +71,7 @@ ROUTERS = (
     audit.router,
     models.router,
     health.router,
+    metrics.router,
 )
 JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
@@ -67,15 +82,14 @@ PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", 
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """What the line to paste uses, where the server was started in the project's own folder."""
-DRAIN_S = 30
-"""Seconds that requests in work are given when the server stops."""
 
 
 def create_app(settings: Settings) -> FastAPI:
     """The application; everything it needs is built when its lifespan begins, which raises Unusable where it can't."""
     app: FastAPI = FastAPIOffline(
+        docs_url=None,
         redoc_url=None,
-        static_url="/docs/assets",
+        static_url=docs.ASSETS_PATH,
         title="Likeness",
         version=version(DISTRIBUTION),
         lifespan=partial(_lifespan, settings),
@@ -89,7 +103,9 @@ def create_app(settings: Settings) -> FastAPI:
             {"name": "server", "description": "The server itself."},
         ],
     )
+    app.state.metrics = metrics.Metrics()
     app.add_middleware(Door)
+    headers.install(app, settings.cors_origins)
     for error in (HTTPException, RequestValidationError):
         app.add_exception_handler(error, answer_error)
     for router in ROUTERS:
@@ -105,10 +121,11 @@ def serve(settings: Settings) -> None:
     """
     logs.configure(settings.log_level)
     auth.prepare_data_dir(settings.data_dir)
+    tls = settings.tls_cert and settings.tls_key and serving.tls_context(settings.tls_cert, settings.tls_key)
     with _listen(settings) as listener:
-        url = _url(listener)
+        url = _url(listener, "https" if tls else "http")
         with instance.claim(settings.data_dir, url):
-            asyncio.run(_serve(settings, listener, url))
+            asyncio.run(_serve(settings, listener, url, tls or None))
 
 
 def admin_key(data_dir: Path) -> str:
@@ -123,44 +140,37 @@ def rotate_admin_key(data_dir: Path) -> str:
     return auth.replace_key(data_dir)
 
 
-async def _serve(settings: Settings, listener: socket.socket, url: str) -> None:
+async def _serve(settings: Settings, listener: socket.socket, url: str, tls: ssl.SSLContext | None) -> None:
+    """Answers from the first moment on, `not_ready` until everything is built."""
     key, made = auth.load_key(settings.data_dir)
     app = create_app(settings)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-        timeout_graceful_shutdown=DRAIN_S,
-        forwarded_allow_ips=settings.trusted_proxies,
+    waits = serving.Waits(
+        head_s=settings.header_timeout,
+        idle_s=settings.keep_alive,
+        answer_s=settings.request_timeout,
+        drain_s=settings.drain_seconds,
     )
-    async with app.router.lifespan_context(app):
-        server = _Server(config, app)
-        sys.stdout.write(_greeting(settings, url, new_key=key if made else None))
-        sys.stdout.flush()
-        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn hands them on when it is done, and we are not yet
-            signal.signal(number, lambda *_: None)
-        await server.serve(sockets=[listener])
-
-
-class _Server(uvicorn.Server):
-    """Says that it is draining as soon as it is told to stop."""
-
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
-        super().__init__(config)
-        self._app = app
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._app.state.service.status = "draining"
-        super().handle_exit(sig, frame)
+    config = serving.server_config(app, waits, trusted_proxies=settings.trusted_proxies, tls=tls)
+    server = serving.Server(config, app, settings.drain_seconds)
+    serving.ignore_signals()
+    answering = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with app.router.lifespan_context(app):
+            if not server.should_exit:
+                sys.stdout.write(_greeting(settings, url, new_key=key if made and sys.stdout.isatty() else None))
+                sys.stdout.flush()
+            await answering
+    finally:
+        server.should_exit = True
+        await answering
 
 
 @asynccontextmanager
 async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
     stack = ExitStack()
     try:
-        service = await asyncio.to_thread(_build, settings, stack)
+        service = await asyncio.to_thread(_build, settings, stack, app.state.metrics)
+        app.state.metrics.watch(service)
         app.state.service = service
         service.status = "ok"
         yield
@@ -170,7 +180,7 @@ async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
         app.state.service = None
 
 
-def _build(settings: Settings, stack: ExitStack) -> Service:
+def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Service:
     """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
     auth.prepare_data_dir(settings.data_dir)
@@ -191,10 +201,14 @@ def _build(settings: Settings, stack: ExitStack) -> Service:
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
     api_keys = _keys(settings, KeyStore(sql.database))
-    workers = Workers(settings.threads, settings.queue_limit, settings.request_timeout)
+    workers = Workers(
+        settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
+    )
     stack.callback(workers.close)
     thresholds = Thresholds(found_embedder.manifest)
-    operations = Operations(pipeline, embedder, thresholds, store, fmr=settings.fmr, fpir=settings.fpir)
+    operations = Operations(
+        pipeline, embedder, thresholds, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
+    )
     store.load()
     _warm(detector, embedder)
     running = {
@@ -215,6 +229,7 @@ def _build(settings: Settings, stack: ExitStack) -> Service:
         guard=auth.Guard.of(key, api_keys, _failures(settings)),
         keys=api_keys,
         audit=log,
+        open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
     )
 
@@ -269,14 +284,14 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
     host = WILDCARDS.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _greeting(settings: Settings, url: str, *, new_key: str | None) -> str:
-    """Where it answers, where the key is (told only when it is new), and one line to paste."""
+    """Where it answers, where the key is (told only when it is new, and to a person), and one line to paste."""
     path = settings.data_dir / auth.KEY_FILE
     photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
     told = f"The admin key was made: {new_key}\nIt is kept in {path}" if new_key else f"The admin key is in {path}"

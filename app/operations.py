@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -159,13 +159,20 @@ class Operations:
         *,
         fmr: float,
         fpir: float,
+        observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
+        """``observe`` is told what the stages of each photo and operation took, in milliseconds."""
         self._pipeline = pipeline
         self._embedder = embedder
         self._thresholds = thresholds
         self._galleries = galleries
         self._fmr = fmr
         self._fpir = fpir
+        self._observe = observe
+
+    @property
+    def embedder(self) -> Embedder:
+        return self._embedder
 
     @property
     def package(self) -> str:
@@ -173,10 +180,10 @@ class Operations:
         return self._thresholds.package
 
     def detect(self, image: bytes) -> Photo:
-        return self._pipeline.detect(image)
+        return self._observed(self._pipeline.detect(image))
 
     def embed(self, image: bytes) -> Photo:
-        return self._pipeline.embed(image, self._embedder)
+        return self._observed(self._pipeline.embed(image, self._embedder))
 
     def verify(self, image1: bytes, image2: bytes, fmr: float | None = None) -> Verified:
         """Whether the most prominent faces of two photos are one person's.
@@ -204,6 +211,7 @@ class Operations:
         with clock.time("search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
+        self._observe(clock.stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
         match = candidate.score >= point.threshold
         return SubjectVerified(match, candidate, point, chosen, nearest, clock.stages)
@@ -224,6 +232,7 @@ class Operations:
             # each of the other faces may take one subject away, and the margin needs one more
             probes = [_template(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
+        self._observe(clock.stages)
         faces = [
             _identified(face, ranking, point, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
@@ -250,6 +259,7 @@ class Operations:
         clock = _Clock()
         with clock.time("store"):
             made = self._galleries.enroll(gallery, subject, [_new_face(chosen) for _, chosen in taken])
+        self._observe(clock.stages)
         enrolled = tuple(zip((index for index, _ in taken), made.faces, strict=True))
         used = tuple(chosen for _, chosen in taken)
         return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), used, clock.stages)
@@ -267,6 +277,10 @@ class Operations:
         return self._galleries.create_gallery(
             gallery, self.package, self._embedder.dimension, store=store, metadata=metadata
         )
+
+    def _observed(self, photo: Photo) -> Photo:
+        self._observe(photo.stages)
+        return photo
 
     def _one_face(self, image: bytes, name: str) -> Chosen:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -48,16 +49,26 @@ def environment(data_dir: Path, **settings: object) -> dict[str, str]:
 
 
 @contextmanager
-def serving(data_dir: Path, settings: Mapping[str, object] | None = None) -> Iterator[LiveServer]:
-    """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM)."""
+def serving(
+    data_dir: Path,
+    settings: Mapping[str, object] | None = None,
+    tls: ssl.SSLContext | None = None,
+    *,
+    wait: bool = True,
+) -> Iterator[LiveServer]:
+    """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
+
+    ``tls`` is what a client trusts, where the settings have a certificate.
+    """
     port = free_port()
     log = data_dir.with_name(data_dir.name + ".log")
     environ = environment(data_dir, PORT=port, **(settings or {}))
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environ, stdout=output, stderr=output)
-    server = LiveServer(f"http://127.0.0.1:{port}", data_dir, log, process)
+    server = LiveServer(f"{'https' if tls else 'http'}://127.0.0.1:{port}", data_dir, log, process)
     try:
-        wait_until_ready(server)
+        if wait:
+            wait_until_ready(server, tls)
         yield server
     finally:
         process.send_signal(signal.SIGTERM)
@@ -68,11 +79,11 @@ def serving(data_dir: Path, settings: Mapping[str, object] | None = None) -> Ite
             process.wait()
 
 
-def wait_until_ready(server: LiveServer) -> None:
+def wait_until_ready(server: LiveServer, tls: ssl.SSLContext | None = None) -> None:
     end = time.monotonic() + START_S
     while time.monotonic() < end and server.process.poll() is None:
         try:
-            if httpx.get(f"{server.url}/readyz").is_success:
+            if httpx.get(f"{server.url}/readyz", verify=tls or True).is_success:
                 return
         except httpx.TransportError:
             pass

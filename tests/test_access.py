@@ -48,6 +48,7 @@ NEEDS: dict[str, str] = {
     "DELETE /v1/keys/{key}": "admin",
     "POST /v1/keys/{key}/rotate": "admin",
     "GET /v1/audit": "admin",
+    "GET /metrics": "any",
 }
 """What was decided, written down apart from the code that decides."""
 EVERYWHERE = {

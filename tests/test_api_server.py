@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import logging
+import re
 import socket
 import sqlite3
 import stat
@@ -30,6 +32,7 @@ from app.access.store import KeyStore
 from app.api import schemas
 from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
+from app.api.headers import CSP, HEADERS
 from app.api.logs import JsonFormatter
 from app.api.work import Workers
 from app.config import Settings
@@ -172,9 +175,28 @@ def test_request_ids_are_taken_over_where_they_are_sane(api: httpx.Client) -> No
         assert api.get("/livez", headers={"x-request-id": odd}).headers["x-request-id"] not in {odd, ""}
 
 
-def test_answers_are_not_for_caches(api: httpx.Client) -> None:
-    headers = api.get("/v1/models").headers
-    assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff")
+@pytest.mark.parametrize("path", ["/livez", "/v1/models", "/docs", "/docs/assets/swagger-ui.css", "/nowhere"])
+@pytest.mark.parametrize("key", [True, False])
+def test_every_answer_has_the_headers_that_keep_browsers_from_harm(api: httpx.Client, path: str, key: bool) -> None:
+    answer = api.get(path, headers={} if key else {"x-api-key": ""})
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    assert "frame-ancestors 'none'" in answer.headers[CSP]
+    assert "default-src 'none'" in answer.headers[CSP]
+
+
+def test_the_documentation_runs_its_own_script_and_no_other(api: httpx.Client) -> None:
+    page = api.get("/docs")
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'self' 'sha256-{digest}';" in page.headers[CSP]
+    for used in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert api.get(used).status_code == 200, used
+
+
+def test_pages_of_other_sites_may_not_call(api: httpx.Client) -> None:
+    asking = {"origin": "https://example.org", "access-control-request-method": "GET"}
+    for answer in (api.options("/v1/models", headers=asking), api.get("/v1/models", headers=asking)):
+        assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 def test_the_log_has_a_line_for_each_request_and_nothing_personal(
@@ -237,13 +259,16 @@ def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.C
 
 @pytest.mark.anyio
 async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
-    workers = Workers(threads=1, queue_limit=2, seconds=0.05)
+    workers = Workers(threads=1, queue_limit=2, seconds=0.05, bytes_limit=10)
     release = threading.Event()
     with workers.admit():
+        workers.take(10)
+        with pytest.raises(Overloaded):
+            workers.take(1)
         with pytest.raises(LikenessError) as caught:
             await workers.run(release.wait)
         assert caught.value.code == "request_timeout"
-    assert workers.admitted == 1, "the thread is still busy"
+    assert (workers.admitted, workers.held) == (1, 10), "the thread is still busy, with the request's body"
     with workers.admit(), pytest.raises(Overloaded), workers.admit():
         pass
     with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
@@ -253,6 +278,7 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
     with anyio.fail_after(10):
         while workers.admitted:
             await anyio.sleep(0.01)
+    assert (workers.held, workers.waiting) == (0, 0)
     workers.close()
 
 
@@ -264,7 +290,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_forever() -> None:
 
     request = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"10")]}, receive)
     with anyio.fail_after(10), pytest.raises(InvalidInput) as caught:
-        await read_body(request, limit=100, seconds=0.05)
+        await read_body(request, limit=100, seconds=0.05, take=lambda _: None)
     assert caught.value.code == "body_timeout"
 
 
@@ -312,7 +338,7 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
 
     request = Request({"type": "http", "method": "POST", "headers": []}, receive)
     with pytest.raises(InvalidInput) as caught:
-        await read_body(request, limit=95, seconds=10)
+        await read_body(request, limit=95, seconds=10, take=lambda _: None)
     assert caught.value.code == "payload_too_large"
     assert read == 100
 
@@ -334,7 +360,8 @@ def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServe
     assert httpx.get(f"{live_server.url}/readyz").json() == {"status": "ok"}
     printed = live_server.log.read_text()
     assert live_server.url in printed
-    assert f"The admin key was made: {live_server.key}" in printed
+    assert f"The admin key is in {live_server.data_dir / KEY_FILE}" in printed
+    assert live_server.key not in printed, "the key itself is told to a terminal only"
     assert f'curl -H "x-api-key: $(cat {live_server.data_dir / KEY_FILE})"' in printed
     assert stat.S_IMODE(live_server.data_dir.stat().st_mode) == 0o700
 

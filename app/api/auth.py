@@ -120,6 +120,14 @@ def load_key(folder: Path) -> tuple[str, bool]:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be closed to others ({error})", code="key_unusable") from None
+    return read_key(path), made
+
+
+def read_key(path: Path) -> str:
+    """Raises Unusable (``key_unusable``) where the file holds none."""
+    try:
         key = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise Unusable(f"{path}: cannot be read as a key ({error})", code="key_unusable") from None
@@ -127,7 +135,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
         raise Unusable(
             f"{path}: one key of at least {KEY_BYTES} characters, alone on one line, is due", code="key_unusable"
         )
-    return key, made
+    return key
 
 
 def replace_key(folder: Path) -> str:

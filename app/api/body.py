@@ -11,7 +11,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -96,10 +96,10 @@ class Parts:
     strict: bool = False
 
 
-async def read_body(request: Request, limit: int, seconds: float) -> Body:
-    """The body, at most ``limit`` bytes of it: it is not read further.
+async def read_body(request: Request, limit: int, seconds: float, take: Callable[[int], None]) -> Body:
+    """The body, at most ``limit`` bytes of it: it is not read further. ``take`` is told of each piece's size.
 
-    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``).
+    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``), and what ``take`` does.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
@@ -113,6 +113,7 @@ async def read_body(request: Request, limit: int, seconds: float) -> Body:
                 data += chunk
                 if len(data) > limit:
                     _too_large(limit)
+                take(len(chunk))
     except TimeoutError:
         raise InvalidInput("the body did not arrive in time", code="body_timeout") from None
     media_type, options = parse_options_header(request.headers.get("content-type"))

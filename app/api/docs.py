@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -15,11 +20,15 @@ from app.api import schemas
 from app.api.auth import OPEN_PATHS
 from app.api.body import FORM_TYPE, JSON_TYPE, MANY_IMAGES, ONE_IMAGE, RAW_TYPE, TWO_IMAGES, ImageFields
 from app.api.examples import ANSWERS, REQUESTS
+from app.api.headers import CSP
 from app.api.problems import BY_CODE
 from app.api.rules import find_visit
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's word for what an operation may answer, by status."""
+PAGE_PATH = "/docs"
+ASSETS_PATH = "/docs/assets"
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 REF = "#/components/schemas/{model}"
 BODIES: tuple[tuple[type[BaseModel], ImageFields | None], ...] = (
     (schemas.DetectRequest, ONE_IMAGE),
@@ -110,7 +119,23 @@ def request_body(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Makes ``app`` serve the document with request models, security and nothing superfluous."""
+    """Makes ``app`` serve the document with request models, security and nothing superfluous, and a page that shows it.
+
+    The page's files are there already, at ``ASSETS_PATH``.
+    """
+    page = get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title=app.title,
+        swagger_js_url=f"{ASSETS_PATH}/swagger-ui-bundle.js",
+        swagger_css_url=f"{ASSETS_PATH}/swagger-ui.css",
+        swagger_favicon_url=f"{ASSETS_PATH}/favicon.png",
+    )
+    html = bytes(page.body).decode()
+    policy = _page_policy(html)
+
+    @app.get(PAGE_PATH, include_in_schema=False)
+    async def show() -> Response:
+        return HTMLResponse(html, headers={CSP: policy})
 
     def openapi() -> dict[str, Any]:
         if not app.openapi_schema:
@@ -118,6 +143,23 @@ def install(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _page_policy(html: str) -> str:
+    """The page's own files and its own script, known by its hash; styles as Swagger UI sets them, on elements."""
+    scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _SCRIPT.findall(html)]
+    return "; ".join(
+        (
+            "default-src 'none'",
+            " ".join(("script-src 'self'", *(f"'sha256-{digest}'" for digest in scripts))),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
@@ -138,9 +180,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
         for method, operation in operations.items():
             operation["security"] = [] if path in OPEN_PATHS else [{"bearer": []}, {"api_key": []}]
             visit = find_visit(method.upper(), path)
-            if visit is not None:
-                operation["x-scope"] = visit.rule.scope or "any"
-                operation["x-unrestricted"] = visit.rule.everywhere
+            if path not in OPEN_PATHS:
+                operation["x-scope"] = (visit.rule.scope if visit else None) or "any"
+                operation["x-unrestricted"] = visit.rule.everywhere if visit else False
     return document
 
 

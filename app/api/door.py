@@ -24,6 +24,7 @@ from app.access.records import AuditEntry, Grant, fit_id
 from app.api.auth import OPEN_PATHS, is_browser_path
 from app.api.body import invalid_request
 from app.api.logs import LOGGER
+from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.problems import answer_problem
 from app.api.rules import Visit, authorize, find_visit
 from app.api.service import Service, find_service
@@ -63,7 +64,7 @@ class Door:
         finally:
             if answer.record:
                 answer.record.leave(answer.status)
-            _log_request(scope, answer.status, time.perf_counter() - start)
+            _count_request(scope, answer.status, time.perf_counter() - start)
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
@@ -85,6 +86,9 @@ class Door:
                 await _problem(scope, problem)(scope, receive, answer)
 
     async def _visit(self, scope: Scope, receive: Receive, answer: _Answer, service: Service) -> None:
+        if scope["path"] in service.open_paths:
+            await self._app(scope, receive, answer)
+            return
         visit = find_visit(scope["method"], scope["path"])
         record = _Record(service.audit, visit, scope["request_id"])
         answer.record = record
@@ -163,8 +167,6 @@ class _Answer:
                 await self.record.finish(self.status)
             headers = MutableHeaders(scope=message)
             headers[ID_HEADER] = self._request_id
-            headers["cache-control"] = "no-store"
-            headers["x-content-type-options"] = "nosniff"
         await self._send(message)
 
 
@@ -221,11 +223,15 @@ def _request_id(headers: Headers) -> str:
     return given if _SANE_ID.fullmatch(given) else secrets.token_hex(16)
 
 
-def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Names the route's template, never the path: that may hold people's ids."""
+def _count_request(scope: Scope, status: int, seconds: float) -> None:
+    """In the log and in the metrics: by the route's template, never by the path, which may hold people's ids."""
+    route = getattr(scope.get("route"), "path", None)
+    method = scope["method"] if scope["method"] in METHODS else OTHER  # a client may make one up
+    metrics: Metrics = scope["app"].state.metrics
+    metrics.request(method, route, status, seconds)
     fields = {
-        "method": scope["method"],
-        "route": getattr(scope.get("route"), "path", None),
+        "method": method,
+        "route": route,
         "status": status,
         "ms": round(seconds * 1000, 1),
         "request_id": scope["request_id"],

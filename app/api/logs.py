@@ -9,8 +9,9 @@ import traceback
 from datetime import UTC, datetime
 
 LOGGER = "likeness"
-CHATTY = ("alembic", "uvicorn", "httpx")
-"""What tells of its every step where a warning is enough."""
+OWN = (LOGGER, "app")
+"""The first words of our own loggers' names. Others may say anything: SQLAlchemy the values of every statement, Pillow
+an image's EXIF fields. They are heard from warnings on, and without what is filled into their sentences."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -18,11 +19,12 @@ class JsonFormatter(logging.Formatter):
     type and where it was raised: its message may quote what a log must not hold."""
 
     def format(self, record: logging.LogRecord) -> str:
+        own = record.name.split(".")[0] in OWN
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": record.getMessage() if own else _template(record),
         }
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0]:
@@ -33,10 +35,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+def _template(record: logging.LogRecord) -> str:
+    """A foreign sentence without what is filled into it; of a warning, where it comes from and its kind."""
+    if record.name == "py.warnings":
+        return ": ".join(record.getMessage().split(": ")[:2])
+    return str(record.msg).partition("\n")[0]
+
+
 def configure(level: str) -> None:
-    """Sends everything that is logged in this process to standard error, as JSON."""
+    """Sends everything that is logged in this process to standard error, as JSON; ``level`` is our own loggers'."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+    least = logging.getLevelNamesMapping()[level.upper()]
+    handler.setLevel(least)  # some others set their own
+    logging.basicConfig(level=max(logging.WARNING, least), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    for name in OWN:
+        logging.getLogger(name).setLevel(least)

@@ -26,6 +26,7 @@ class Kind:
 
 
 KINDS: tuple[Kind, ...] = (
+    Kind(400, "invalid_http", "The request is not HTTP, or its head is longer than 16 KiB."),
     Kind(400, "invalid_json", "The body is not JSON (NaN and Infinity are not JSON either)."),
     Kind(400, "invalid_multipart", "The body is not the multipart form its content type promises."),
     Kind(400, "invalid_path", "The path is not percent-encoded UTF-8."),

@@ -13,7 +13,7 @@ from app.access.audit import AuditLog
 from app.access.keys import Keys
 from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
-from app.api.auth import Guard
+from app.api.auth import OPEN_PATHS, Guard
 from app.api.work import Workers
 from app.errors import LikenessError
 from app.gallery.gallery import Galleries
@@ -35,6 +35,8 @@ class Service:
     keys: Keys
     audit: AuditLog
     models: tuple[schemas.Model, ...]
+    open_paths: frozenset[str] = OPEN_PATHS
+    """What answers without a key."""
     status: Literal["ok", "starting", "draining"] = "starting"
 
     async def read(
@@ -42,7 +44,7 @@ class Service:
     ) -> tuple[dict[str, list[bytes]], Params]:
         """The images of a request by field name, and its parameters from the query and the body as one."""
         limits = self.limits
-        raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds)
+        raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds, self.workers.take)
 
         def parse() -> tuple[dict[str, list[bytes]], Params]:
             parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
@@ -51,7 +53,7 @@ class Service:
         return await self.workers.run(parse)
 
     async def read_json(self, request: Request, model: type[Params]) -> Params:
-        raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds)
+        raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds, self.workers.take)
         return await self.workers.run(lambda: body.parse_json(raw, model))
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, output, recognition
+from app.cli import access, administration, doctor, output, recognition
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app.command()(recognition.verify)
 app.command()(recognition.enroll)
 app.command()(recognition.identify)
 app.command()(administration.key)
+app.command()(doctor.doctor)
 app.add_typer(administration.galleries, name="galleries")
 app.add_typer(administration.models, name="models")
 app.add_typer(access.keys, name="keys")

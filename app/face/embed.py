@@ -68,6 +68,11 @@ class Embedder:
         """How many crops wait now."""
         return self._batcher.waiting
 
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """How many batches of each size there were."""
+        return self._batcher.batch_sizes
+
     def close(self) -> None:
         """Finishes what waits and takes nothing more."""
         self._batcher.close()

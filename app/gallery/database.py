@@ -56,7 +56,7 @@ class Database:
 
     def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
-        self._engine = _open(_parse(url), self._busy_timeout_ms)
+        self._engine = open_engine(parse_url(url), self._busy_timeout_ms)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         self.insert = sqlite.insert if self.is_sqlite else postgresql.insert
         """INSERT with ON CONFLICT, in the database's own dialect."""
@@ -187,14 +187,14 @@ class _Scrubber:
                     pause = min(longest, 2 * pause)
 
 
-def _parse(url: str) -> URL:
+def parse_url(url: str) -> URL:
     try:
         return make_url(url)
     except ArgumentError as error:  # its text would repeat the URL, password and all
         raise Unusable("The database URL can't be understood.", code="database_unsupported") from error
 
 
-def _open(url: URL, busy_timeout_ms: int) -> Engine:
+def open_engine(url: URL, busy_timeout_ms: int) -> Engine:
     if url.get_backend_name() == "sqlite":
         return _open_sqlite(url, busy_timeout_ms)
     if url.get_backend_name() == "postgresql":

@@ -28,10 +28,12 @@ from app.gallery.records import (
     FaceBlock,
     FaceRow,
     Gallery,
+    Indexed,
     Metadata,
     NewFace,
     Page,
     Subject,
+    Totals,
     Unset,
 )
 from app.gallery.store import Store
@@ -97,6 +99,26 @@ class Galleries:
     def close(self) -> None:
         self._searches.close()
         self._store.close()
+
+    @property
+    def waiting(self) -> int:
+        """How many searches wait now."""
+        return self._searches.waiting
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """How many passes served how many searches at once."""
+        return self._searches.batch_sizes
+
+    def totals(self) -> Totals:
+        return self._store.totals()
+
+    def indexed(self) -> Indexed:
+        """Asks no database."""
+        with self._live_lock:
+            indexes = [live.index for live in self._live.values()]
+        held = [index for index in indexes if index is not None]
+        return Indexed(sum(index.faces for index in held), sum(index.size for index in held))
 
     def load(self) -> None:
         """Makes every gallery's index ready, so that no first caller waits for it."""

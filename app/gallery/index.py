@@ -31,6 +31,9 @@ EXACT_ROWS = 8_192
 MIN_WEIGHT = 1.0
 """A face of quality 0 still has a say in its subject's mean."""
 GROWTH = 1.5
+FLOAT_BYTES = 4
+MAP_ENTRY_BYTES = 40
+"""Of a subject in FAISS's map, about."""
 FORGOTTEN_MIN = 1_024
 
 
@@ -95,6 +98,14 @@ class Index:
     def subjects(self) -> int:
         """Subjects that have a face."""
         return self._subject_count
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, of vectors and what finds their subjects."""
+        with self._lock:
+            arrays = (self._faces, self._subjects, self._weights, self._next, self._previous)
+            entries = self._subject_count + self._forgotten
+            return self.faces * self.dimension * FLOAT_BYTES + sum(a.nbytes for a in arrays) + entries * MAP_ENTRY_BYTES
 
     def add(self, block: FaceBlock) -> None:
         """Adds faces, of known and new subjects. A face's key must not be in yet."""

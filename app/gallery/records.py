@@ -120,6 +120,23 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """How much there is in all galleries together."""
+
+    galleries: int
+    subjects: int
+    faces: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What the search indexes in memory hold together: faces, and ``size`` bytes."""
+
+    faces: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A subject that a probe may show: its best face's score, and the score against its mean template.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -60,6 +60,7 @@ class Batcher(Generic[T, R]):
         self._closed = False
         self._idle = 0
         self._seconds_per_item = 0.0
+        self._sizes: Counter[int] = Counter()
         self._workers = [
             threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
         ]
@@ -70,6 +71,12 @@ class Batcher(Generic[T, R]):
     def waiting(self) -> int:
         """How many items wait now."""
         return len(self._queue)
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """How many batches of each size there were."""
+        with self._changed:
+            return dict(self._sizes)
 
     def submit(self, item: T) -> Future[tuple[R, int]]:
         """The result to come, with the size of the batch that it came in.
@@ -167,6 +174,8 @@ class Batcher(Generic[T, R]):
                 each = self._queue.popleft()
                 if each.future.set_running_or_notify_cancel():
                     batch.append(each)
+            if batch:
+                self._sizes[len(batch)] += 1
             if self._queue:
                 self._changed.notify()  # what this worker was woken for may be another's to do
             return batch

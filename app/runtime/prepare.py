@@ -36,7 +36,7 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     plan = package.manifest.prepare
     if not isinstance(plan, Rewrite):
         return source
-    kept = _find(package, cache_dir, target)
+    kept = find_prepared(package, cache_dir, target)
     return kept if kept is not None else _make(package, plan, source, cache_dir, target)
 
 
@@ -46,7 +46,7 @@ def _key(package: Package, target: Target) -> str:
     return f"{package.id}-{package.manifest.sha256[:16]}-{plan[:8]}-{target}-v{STEPS_VERSION}"
 
 
-def _find(package: Package, cache_dir: Path, target: Target) -> Path | None:
+def find_prepared(package: Package, cache_dir: Path, target: Target) -> Path | None:
     """The kept file; one whose bytes are not those its name promises is removed."""
     for path in cache_dir.glob(f"{_key(package, target)}.*.onnx"):
         if _digest(path.read_bytes()) == path.suffixes[-2].removeprefix("."):

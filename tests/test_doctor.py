@@ -1,0 +1,225 @@
+"""`likeness doctor`: finds what is wrong with an installation, and says what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import sqlalchemy as sa
+
+from app.cli.clock import is_synchronised
+from app.cli.doctor import Finding, examine
+from app.cli.output import Exit
+from app.cli.ports import holder_of
+from app.config import Settings
+from app.gallery.database import Database
+from app.gallery.inspection import inspect
+from app.main import admin_key
+from tests.conftest import PROJECT
+from tests.live import LiveServer, environment, free_port
+from tests.test_serving import make_certificate
+
+
+def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:
+    """What is found, by check; by ``only`` some of them where they are named."""
+    given = {"port": free_port()} | settings
+    found: dict[str, list[Finding]] = {}
+    for finding in examine(Settings(data_dir=data_dir, **given), only or None):
+        found.setdefault(finding.check, []).append(finding)
+    return found
+
+
+def failed(findings: dict[str, list[Finding]]) -> dict[str, Finding]:
+    return {name: one for name, found in findings.items() for one in found if one.verdict == "failed"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder as a start leaves it."""
+    folder = tmp_path / "data"
+    admin_key(folder)
+    Database(f"sqlite:///{folder / 'likeness.db'}").close()
+    return folder
+
+
+def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
+    before = {path: path.read_bytes() for path in data.iterdir() if path.is_file()}
+    found = examined(data)
+    assert failed(found) == {}
+    assert set(found) == {
+        "python", "packages", "models", "device", "data", "key", "database", "disk", "port", "limits", "clock"
+    }  # fmt: skip
+    assert [one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]] == [
+        "ok"
+    ] * 6
+    assert all(bool(one.remedy) == (one.verdict != "ok") for ones in found.values() for one in ones)
+    assert {path: path.read_bytes() for path in data.iterdir() if path.is_file()} == before
+
+
+def test_before_the_first_start_nothing_is_made(tmp_path: Path) -> None:
+    found = examined(tmp_path / "data")
+    assert failed(found) == {}
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    manifest = models / "sface" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("fb143eea", "00000000"))
+    found = failed(examined(data, "models", "device", models_dir=models))
+    assert "is not the file that" in found["models"].found
+    assert found["models"].remedy
+    assert "device" in found
+
+
+@pytest.mark.parametrize("settings", [{"models_dir": Path("/nowhere")}, {"embedder": "nothing"}, {"embedder": "yunet"}])
+def test_packages_that_are_not_there_are_found(data: Path, settings: dict[str, Any]) -> None:
+    found = failed(examined(data, "models", "device", **settings))
+    assert found["models"].remedy
+    assert found["device"].remedy
+
+
+def test_a_gpu_that_cannot_be_used_is_found(data: Path) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime may have a GPU")
+    found = failed(examined(data, device="cuda"))
+    assert set(found) == {"device"}
+    assert "built without CUDA" in found["device"].found
+    assert "LIKENESS_DEVICE=cpu" in found["device"].remedy
+
+
+def test_files_that_others_can_read_are_found(data: Path) -> None:
+    (data / "admin.key").chmod(0o644)
+    data.chmod(0o755)
+    found = examined(data, "key", "data")
+    assert found["key"][0].verdict == "failed"
+    assert "chmod 600" in found["key"][0].remedy
+    assert found["data"][0].verdict == "warning"
+    data.chmod(0o700)
+    assert "admin.key" in examined(data, "key", "data")["data"][0].found
+
+
+def test_a_key_that_is_none_is_found(data: Path) -> None:
+    (data / "admin.key").write_text("short\n")
+    assert "--rotate" in failed(examined(data, "key"))["key"].remedy
+
+
+def test_a_folder_that_cannot_be_made_is_found() -> None:
+    found = failed(examined(Path("/dev/null/data"), "data"))
+    assert "/dev/null" in found["data"].found
+
+
+def test_a_damaged_database_is_found(data: Path) -> None:
+    path = data / "likeness.db"
+    whole = path.read_bytes()
+    path.write_bytes(b"no database at all" * 1000)
+    assert "backup" in failed(examined(data, "database"))["database"].remedy
+    path.write_bytes(whole)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("pragma foreign_keys = off")
+        database.execute(
+            "insert into subjects (gallery_key, id, folded, metadata, created_at, updated_at)"
+            " values (9, '', '', '', '', '')"
+        )
+    assert "rows without" in failed(examined(data, "database"))["database"].found
+
+
+def test_a_database_of_another_version_is_found(data: Path) -> None:
+    with closing(sqlite3.connect(data / "likeness.db")) as database, database:
+        database.execute("update alembic_version set version_num = '9999'")
+    assert "newer version" in failed(examined(data, "database"))["database"].found
+    with closing(sqlite3.connect(data / "likeness.db")) as database, database:
+        database.execute("delete from alembic_version")
+    (finding,) = examined(data, "database")["database"]
+    assert (finding.verdict, "migrates" in finding.remedy) == ("warning", True)
+
+
+def test_a_database_that_somebody_holds_is_found(data: Path) -> None:
+    with closing(sqlite3.connect(data / "likeness.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert failed(examined(data, "database"))["database"].remedy
+        holder.execute("ROLLBACK")
+    assert "database" not in failed(examined(data, "database"))
+
+
+def test_databases_of_both_kinds_are_looked_at_without_being_changed(database_url: str) -> None:
+    assert inspect(database_url).revision is None
+    Database(database_url).close()
+    found = inspect(database_url)
+    assert (found.problem, found.known, found.writable, found.damage) == ("", True, True, [])
+    assert found.revision == found.newest is not None
+    assert abs(found.clock_off_s) < 60
+    if database_url.startswith("postgresql"):
+        engine = sa.create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.connect() as connection:
+            assert "likeness_doctor" not in sa.inspect(connection).get_table_names()
+        engine.dispose()
+
+
+def test_a_database_server_that_is_not_there_is_found_and_its_password_kept(data: Path) -> None:
+    url = f"postgresql://me:very-secret@127.0.0.1:{free_port()}/likeness"
+    found = failed(examined(data, "database", database_url=url))["database"]
+    assert "LIKENESS_DATABASE_URL" in found.remedy
+    assert "very-secret" not in str(found)
+
+
+def test_a_port_that_somebody_holds_is_found_with_its_holder(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        found = failed(examined(data, "port", port=port))["port"]
+        assert f"process {os.getpid()} " in found.remedy
+        assert (holder_of(port) or "nobody") in found.remedy
+    assert holder_of(port) is None
+    assert "port" not in failed(examined(data, "port", port=port))
+
+
+def test_an_address_that_is_none_of_ours_is_found(data: Path) -> None:
+    assert "LIKENESS_HOST" in failed(examined(data, "port", host="192.0.2.1"))["port"].remedy
+
+
+def test_a_server_that_runs_here_is_no_fault(live_server: LiveServer) -> None:
+    environ = environment(live_server.data_dir)
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "doctor", "--json"], env=environ, capture_output=True, text=True, check=True
+    )
+    found = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
+    assert live_server.url in found["port"]["found"]
+    assert "as prepared" in found["device"]["found"]
+    assert {line["verdict"] for line in found.values()} <= {"ok", "warning"}
+    assert live_server.key not in done.stdout + done.stderr
+
+
+def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path) -> None:
+    environ = environment(tmp_path / "data", PORT=free_port(), EMBEDDER="nothing")
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "doctor"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == Exit.NO
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("failed   models"))
+    assert "There is no model package 'nothing'" in lines[at]
+    assert lines[at + 1].strip().startswith("→ Set LIKENESS_MODELS_DIR")
+
+
+def test_certificates_are_looked_at(tmp_path: Path, data: Path) -> None:
+    cert, key = make_certificate(tmp_path, days=30)
+    assert [one.verdict for one in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
+    cert, key = make_certificate(tmp_path, days=3)
+    (soon,) = examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]
+    assert (soon.verdict, "Renew" in soon.remedy) == ("warning", True)
+    assert "tls" in failed(examined(data, "tls", tls_cert=cert, tls_key=cert))
+
+
+def test_the_kernel_is_asked_about_the_clock() -> None:
+    assert is_synchronised() in {True, False, None}

@@ -1,0 +1,203 @@
+"""The log holds nothing of anybody: every operation is called with marked ids, names, metadata, keys and images."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from tests.live import LiveServer, serving
+from tests.service import COLLINS, HOPPER
+from tests.test_serving import opened
+
+MARK = "zqxmark"
+GALLERY, SUBJECT, NAME = f"{MARK}-gallery é/", f"{MARK}-subject %", f"{MARK} von Eileen"
+KEY = f"lk_{MARK}" + "k" * 40
+LEVELS = ("debug", "info", "warning", "error")
+METHODS = ("get", "post", "patch", "delete", "put")
+PARAMETERS = {"gallery": GALLERY, "subject": SUBJECT, "face_id": f"{MARK}face"}
+
+
+def marked_photo(kind: str) -> bytes:
+    """A face's photo that says the mark in its EXIF fields."""
+    with Image.open(io.BytesIO(COLLINS)) as photo:
+        exif = photo.getexif()
+        exif[270] = f"{MARK} description"
+        file = io.BytesIO()
+        photo.save(file, kind, exif=exif)
+    return file.getvalue()
+
+
+def quoted(text: str) -> str:
+    return httpx.URL("http://x", params={"x": text}).query.decode()[2:].replace("+", "%20").replace("/", "%2F")
+
+
+def as_promised(client: httpx.Client) -> Iterator[httpx.Response]:
+    """Every operation in an order in which each one succeeds."""
+    photo, gallery = marked_photo("JPEG"), f"/v1/galleries/{quoted(GALLERY)}"
+    person = f"{gallery}/subjects/{quoted(SUBJECT)}"
+    metadata = {f"{MARK} key": [f"{MARK} value"]}
+    file = (f"{MARK}.jpg", photo, f"image/{MARK}")
+    yield client.post("/v1/galleries", json={"id": GALLERY, "metadata": metadata})
+    yield client.post(f"{gallery}/subjects", json={"id": SUBJECT, "name": NAME, "metadata": metadata})
+    enrolled = client.post(f"{person}/faces", files={"images": file})
+    yield enrolled
+    face = f"{person}/faces/{enrolled.json()['enrolled'][0]['face_id']}"
+    for kind in ("JPEG", "TIFF", "PNG"):
+        yield client.post("/v1/detect", content=marked_photo(kind), headers={"content-type": "image/x"})
+    yield client.post("/v1/embed?explain=true", json={"image": base64.b64encode(photo).decode()})
+    yield client.post("/v1/verify", files={"image1": file, "image2": file})
+    yield client.post(f"{gallery}/identify?explain=true", files={"image": file})
+    yield client.post(f"{person}/verify", files={"image": file})
+    for path in (gallery, f"{gallery}/check", f"{gallery}/subjects", person, f"{person}/faces", face, f"{face}/crop"):
+        yield client.get(path)
+    yield client.get(f"{gallery}/subjects", params={"search": MARK})
+    for path in ("/v1/galleries", "/v1/models", "/livez", "/readyz", "/version", "/metrics", "/docs", "/openapi.json"):
+        yield client.get(path)
+    yield client.patch(person, json={"name": NAME + "2", "metadata": metadata})
+
+
+def deletions(client: httpx.Client) -> Iterator[httpx.Response]:
+    gallery = f"/v1/galleries/{quoted(GALLERY)}"
+    person = f"{gallery}/subjects/{quoted(SUBJECT)}"
+    face = client.get(f"{person}/faces").json()["faces"][0]["face_id"]
+    yield client.delete(f"{person}/faces/{face}")
+    yield client.delete(person)
+    yield client.delete(gallery)
+
+
+def wrongly(client: httpx.Client, document: dict[str, Any]) -> Iterator[httpx.Response]:
+    """Every operation without a right key, about nobody, and with what it does not take."""
+    for template, operations in document["paths"].items():
+        path = template
+        for name, value in PARAMETERS.items():
+            path = path.replace(f"{{{name}}}", quoted("no " + value))
+        for method in set(operations) & set(METHODS):
+            yield client.request(method, path, headers={"x-api-key": KEY})
+            yield client.request(method, path, headers={"x-api-key": "", "authorization": f"Bearer {KEY}"})
+            yield client.request(method, path, params={MARK: MARK, "limit": MARK, "cursor": MARK, "fmr": MARK})
+            for kind in ("application/json", "image/jpeg", f"text/{MARK}", f"multipart/form-data; boundary={MARK}"):
+                yield client.request(method, path, content=f'{{"{MARK}": '.encode(), headers={"content-type": kind})
+            yield client.request(method, path, json={MARK: MARK, "id": MARK, "name": MARK, "image": MARK})
+            yield client.request(method, path, files={"image": HOPPER, MARK: MARK.encode()})
+    yield client.get(f"/{MARK}/{MARK}?{MARK}")
+    yield client.request(MARK.upper(), "/v1/models")
+    yield client.get("/v1/galleries/%ff" + MARK)
+
+
+def broken(client: httpx.Client, server: LiveServer) -> Iterator[httpx.Response]:
+    """What the server itself can't help: rows that make no sense, tables that are not there."""
+    gallery = f"/v1/galleries/{quoted(GALLERY)}"
+    with closing(sqlite3.connect(server.data_dir / "likeness.db", timeout=30, isolation_level=None)) as database:
+        database.execute("update galleries set metadata = ?", [f"{MARK} garbage"])
+        yield client.get(gallery)
+        yield client.get("/v1/galleries")
+        database.execute("update galleries set metadata = '{}'")
+        database.execute("alter table subjects rename to hidden")
+        yield client.get(f"{gallery}/subjects/{quoted(SUBJECT)}")
+        yield client.post(f"{gallery}/subjects", json={"id": SUBJECT + "2", "name": NAME})
+        yield client.post(f"{gallery}/subjects/{quoted(SUBJECT)}/faces", files={"images": COLLINS})
+        yield client.post(f"{gallery}/identify", files={"image": COLLINS})
+        database.execute("alter table hidden rename to subjects")
+
+
+def logged(server: LiveServer) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in server.log.read_text().splitlines() if line.startswith("{")]
+
+
+def operations(document: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(method.upper(), path) for path, found in document["paths"].items() for method in found}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool) -> None:
+    if level != "debug" and not full:
+        pytest.skip("the other levels say less; pytest --full asks them too")
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "admin.key").write_text(KEY[::-1])
+    client_headers = {"x-api-key": KEY[::-1], "user-agent": MARK, "cookie": MARK, "referer": f"http://{MARK}/"}
+    with serving(data, {"LOG_LEVEL": level, "MAX_IMAGE_SIDE": 4096}) as server:
+        with httpx.Client(base_url=server.url, headers=client_headers, timeout=60) as client:
+            good = list(as_promised(client))
+            document = client.get("/openapi.json").json()
+            bad = list(wrongly(client, document))
+            worse = list(broken(client, server))
+            good += list(deletions(client))
+        with opened(server) as connection:
+            connection.sendall(MARK.encode() + b" \x00\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    assert [answer.status_code for answer in good if not answer.is_success] == []
+    assert {answer.status_code for answer in bad} >= {400, 401, 404, 405, 415, 422}
+    assert {answer.status_code for answer in worse} >= {500, 503}
+    assert not [answer for answer in bad if answer.status_code >= 500]
+
+    called = {(line["method"], line["route"]) for line in logged(server) if 200 <= line.get("status", 0) < 300}
+    assert level not in {"debug", "info"} or operations(document) <= called, "every operation was called, and done"
+
+    log = server.log.read_text()
+    embedded = next(answer for answer in good if answer.request.url.path == "/v1/embed").json()
+    secrets = [MARK, KEY[::-1], str(embedded["faces"][0]["embedding"][0]), base64.b64encode(COLLINS[:30]).decode()]
+    for secret in secrets:
+        assert secret.lower() not in log.lower(), secret
+    lines = logged(server)
+    outside = [line for line in log.splitlines() if not line.startswith("{")]
+    assert len(outside) == 4, "the greeting, and all else is structured"
+    assert {line["level"] for line in lines} >= ({"info", "error"} if level in {"debug", "info"} else {"error"})
+    assert {line.get("status") for line in lines} >= {500}
+    if level in {"debug", "info"}:
+        routes = {line.get("route") for line in lines}
+        assert "/v1/galleries/{gallery}/subjects/{subject}/faces" in routes
+        failed = {line["request_id"] for line in lines if line.get("status") == 500}
+        assert failed == {line["request_id"] for line in lines if "exception" in line}
+
+
+SPEAKING = """
+import asyncio, logging, sys, warnings
+import sqlalchemy
+from app.api.logs import configure
+configure(sys.argv[1])
+secret = "zqx" + "mark"
+for name in ("sqlalchemy.engine.Engine", "PIL.TiffImagePlugin", "python_multipart", "uvicorn.error", "asyncio", "any"):
+    for level in (10, 20, 30, 40, 50):
+        logging.getLogger(name).log(level, "it says %s", secret)
+logging.getLogger("asyncio").error("never retrieved\\nfuture: " + secret)
+warnings.warn(f"tag {secret}")
+engine = sqlalchemy.create_engine("sqlite://")
+with engine.connect() as connection:
+    print(connection.execute(sqlalchemy.text("select :x"), {"x": 1}).all(), file=sys.stdout)
+    try:
+        connection.execute(sqlalchemy.text("select :x from nowhere"), {"x": secret})
+    except Exception:
+        logging.getLogger("likeness").exception("internal error")
+async def fail():
+    raise ValueError(secret)
+async def main():
+    task = asyncio.ensure_future(fail())
+    await asyncio.sleep(0.01)
+    del task
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_others_would_say_is_left_out_at_every_level(level: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SPEAKING, level], capture_output=True, text=True, check=True)
+    assert MARK not in done.stderr
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    messages = [line["message"] for line in lines]
+    assert messages.count("it says %s") == 6 * (2 if level == "error" else 3)
+    assert "never retrieved" in messages
+    assert any("OperationalError" in line.get("exception", "") for line in lines)
+    assert any("UserWarning" in message for message in messages) == (level != "error")
