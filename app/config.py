@@ -148,6 +148,19 @@ class Settings(BaseSettings):
         description="Seconds between snapshots of changed search indexes in the data folder; "
         "0 for none, each start then reads every template from the database.",
     )
+    keys_file: Path | None = Field(
+        default=None, description="YAML file that declares API keys, applied at each start; none by default."
+    )
+    rate_limit: str = Field(
+        default="unlimited",
+        description="How often a key without a rate of its own may ask: `10/s`, `600/m`, `600/m:20` (with a burst).",
+    )
+    failed_keys: str = Field(
+        default="20/m", description="How many wrong keys one address may send before it is answered with 429."
+    )
+    audit_days: float = Field(
+        default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
     )

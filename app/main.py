@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import shutil
 import socket
@@ -23,14 +24,21 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app import instance
+from app.access.audit import AuditLog
+from app.access.bootstrap import read_keys
+from app.access.keys import Keys
+from app.access.records import Rate, parse_rate
+from app.access.store import AuditStore, KeyStore
 from app.api import (
     answers,
+    audit,
     auth,
     docs,
     faces,
     galleries,
     headers,
     health,
+    keys,
     logs,
     metrics,
     models,
@@ -42,8 +50,8 @@ from app.api.body import BodyLimits
 from app.api.door import Door, answer_error
 from app.api.service import Service
 from app.api.work import Workers
-from app.config import Settings
-from app.errors import Unusable
+from app.config import PREFIX, Settings
+from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
@@ -62,6 +70,8 @@ ROUTERS = (
     galleries.router,
     subjects.router,
     faces.router,
+    keys.router,
+    audit.router,
     models.router,
     health.router,
     metrics.router,
@@ -93,6 +103,7 @@ def create_app(settings: Settings) -> FastAPI:
             {"name": "galleries", "description": "Sets of enrolled people."},
             {"name": "subjects", "description": "The people of a gallery."},
             {"name": "faces", "description": "Their enrolled images."},
+            {"name": "access", "description": "Keys, and who did what."},
             {"name": "server", "description": "The server itself."},
         ],
     )
@@ -178,8 +189,12 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
     auth.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
-    store = _open_galleries(settings)
+    sql = Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes)
+    store = _open_galleries(settings, sql)
     stack.callback(store.close)
+    log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
+    stack.callback(log.close)
+    api_keys = _keys(settings, KeyStore(sql.database))
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     packages = find_packages(settings.models_dir)
     cache = settings.data_dir / "models"
@@ -216,19 +231,42 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
         ),
-        guard=auth.KeyGuard.of(key),
+        guard=auth.Guard.of(key, api_keys, _failures(settings)),
+        keys=api_keys,
+        audit=log,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
     )
 
 
-def _open_galleries(settings: Settings) -> Galleries:
+def _open_galleries(settings: Settings, store: Store) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
     if not settings.snapshot_seconds:
         shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
     snapshots = Snapshots(folder) if settings.snapshot_seconds else None
-    store = Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes)
     return Galleries(store, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+
+
+def _keys(settings: Settings, store: KeyStore) -> Keys:
+    """Raises Unusable (``keys_file_invalid``, ``invalid_setting``)."""
+    found = Keys(store, default_rate=_rate("rate_limit", settings.rate_limit))
+    if settings.keys_file is not None:
+        found.declare(read_keys(settings.keys_file, os.environ))
+    return found
+
+
+def _failures(settings: Settings) -> Rate:
+    rate = _rate("failed_keys", settings.failed_keys)
+    if rate is None:
+        raise Unusable(f"{PREFIX}FAILED_KEYS: give a rate", code="invalid_setting")
+    return rate
+
+
+def _rate(name: str, text: str) -> Rate | None:
+    try:
+        return parse_rate(text)
+    except InvalidInput as error:
+        raise Unusable(f"{PREFIX}{name.upper()}: {error.message}", code="invalid_setting") from None
 
 
 def _select(packages: dict[str, Package], name: str, task: str) -> Package:
@@ -249,10 +287,14 @@ def _listen(settings: Settings) -> socket.socket:
     """A socket that listens already, so that its port is known. Raises Unusable (``port_unusable``)."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
         raise Unusable(message, code="port_unusable") from None
+    # Connections inherit it. asyncio, which would set it, does not know this socket as TCP; without it the body of an
+    # answer waits for the acknowledgement of its head: 40 ms on a connection that is used again.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _url(listener: socket.socket, scheme: str) -> str:

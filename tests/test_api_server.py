@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import re
+import socket
 import sqlite3
 import stat
 import subprocess
@@ -25,15 +26,19 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from app.access.keys import Keys
+from app.access.records import Rate
+from app.access.store import KeyStore
 from app.api import schemas
-from app.api.auth import KEY_FILE, KeyGuard, load_key, replace_key
+from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.headers import CSP, HEADERS
 from app.api.logs import JsonFormatter
 from app.api.work import Workers
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
-from app.main import create_app, serve
+from app.gallery.store import Store
+from app.main import _listen, create_app, serve
 from tests.live import LiveServer, environment
 from tests.service import COLLINS, error_of, running
 
@@ -133,8 +138,9 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
 
 
-def test_only_the_hash_of_the_key_is_kept() -> None:
-    assert "secret" not in repr(KeyGuard.of("secret"))
+def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        assert "secret" not in repr(Guard.of("secret", Keys(KeyStore(store.database)), Rate(1, 1)))
 
 
 # ---------------------------------------------------------------- answers
@@ -338,6 +344,16 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
 
 
 # ---------------------------------------------------------------- start and end
+
+
+def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    """Nagle's algorithm with delayed acknowledgements cost 40 ms a request on connections that are used again."""
+    with (
+        _listen(Settings(data_dir=tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:

@@ -13,6 +13,8 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 
 import app.gallery.migrations
+from app.access.records import AuditFilter
+from app.access.store import AuditStore, KeyStore
 from app.errors import Unusable
 from app.gallery.store import Store
 from app.gallery.tables import METADATA
@@ -71,6 +73,25 @@ def test_each_migration_can_be_undone(database_url: str) -> None:
     with engine_of(database_url).connect() as connection:
         assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
     Store(database_url).close()
+
+
+def test_galleries_of_the_version_before_keys_are_kept(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(database_url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+    with engine_of(database_url).connect() as connection:
+        assert not {"api_keys", "audit"} & set(sa.inspect(connection).get_table_names())
+    again = Store(database_url)
+    assert again.gallery("staff") == made
+    assert KeyStore(again.database).keys().items == ()
+    assert AuditStore(again.database).entries(AuditFilter()).items == ()
+    again.close()
 
 
 def test_postgresql_must_be_utf8(postgresql: Path) -> None:

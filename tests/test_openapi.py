@@ -22,6 +22,7 @@ from schemathesis.schemas import APIOperation
 
 from app.api import examples, schemas
 from app.api.problems import KINDS
+from app.api.rules import RULES
 from tests.conftest import PROJECT
 from tests.service import COLLINS
 
@@ -82,6 +83,12 @@ OPERATIONS = [
     f"DELETE {FACE}",
     f"GET {FACE}/crop",
     "GET /v1/models",
+    "GET /v1/keys",
+    "POST /v1/keys",
+    "GET /v1/keys/{key}",
+    "DELETE /v1/keys/{key}",
+    "POST /v1/keys/{key}/rotate",
+    "GET /v1/audit",
     "GET /livez",
     "GET /readyz",
     "GET /version",
@@ -159,6 +166,14 @@ def test_every_operation_but_the_open_ones_names_the_key(operations: dict[str, d
         assert operation["security"] == expected
 
 
+def test_every_operation_under_v1_has_a_rule_of_its_own_and_says_it(operations: dict[str, dict[str, Any]]) -> None:
+    named = {f"{rule.method} {rule.path}" for rule in RULES}
+    assert named == {name for name in operations if name.split()[1].startswith("/v1/")}
+    assert operations["POST /v1/detect"]["x-scope"] == "recognize"
+    assert operations["GET /v1/models"]["x-scope"] == "any"
+    assert operations["GET /v1/audit"]["x-unrestricted"] is True
+
+
 def test_every_code_is_one_that_some_operation_answers(operations: dict[str, dict[str, Any]]) -> None:
     answered = {
         code
@@ -187,6 +202,7 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "database_unsupported",
         "detector_unreadable",
         "invalid_template",  # nobody can send one
+        "keys_file_invalid",  # at the start
         "template_damaged",  # answered as `unusable`
         "tls_unusable",  # at the start
     }

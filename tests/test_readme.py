@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from app import cli, config
-from app.api import problems
+from app.api import problems, rules
 from tests.conftest import PROJECT
 from tests.live import LiveServer
 
@@ -33,6 +33,10 @@ def test_every_setting_is_listed_with_its_default_and_meaning() -> None:
 
 def test_every_error_code_is_listed() -> None:
     assert problems.problems_table() in README
+
+
+def test_every_scope_is_listed_with_its_operations() -> None:
+    assert rules.rules_table() in README
 
 
 def commands(group: typer.Typer, prefix: str = "likeness") -> list[str]:

@@ -1,7 +1,11 @@
-"""The key: made at the first start, kept in a file of the data folder, compared by its hash."""
+"""Who asks: the admin key, made at the first start and kept in a file of the data folder, or a key of the database.
+
+Attempts that fail are limited by the caller's address, what a key may ask for by the key.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -14,7 +18,10 @@ from pathlib import Path
 
 from starlette.datastructures import Headers
 
-from app.errors import InvalidInput, Unusable
+from app.access.keys import Keys
+from app.access.limits import Buckets, address_group
+from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
+from app.errors import InvalidInput, Overloaded, Unusable
 
 KEY_FILE = "admin.key"
 KEY_PREFIX = "lk_"
@@ -27,28 +34,52 @@ BROWSER_PATHS = ("/docs", "/openapi.json")
 send Basic credentials along with requests that other sites make."""
 
 
+ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
+"""What the admin key allows: everything, everywhere, as often as its holder likes."""
+
+
 @dataclass(frozen=True, slots=True)
-class KeyGuard:
-    """Knows the key's SHA-256 and nothing more."""
+class Guard:
+    """Knows the admin key's SHA-256, and asks `keys` about the others.
+
+    `failures` is how many wrong keys an address may send at once, and how soon again. An address that has used them up
+    is answered with 429, without a look at what it sends, unless that is a key which worked before.
+    """
 
     digest: bytes
+    keys: Keys
+    failures: Rate
+    attempts: Buckets
+    requests: Buckets
 
     @classmethod
-    def of(cls, key: str) -> KeyGuard:
-        return cls(hashlib.sha256(key.encode()).digest())
+    def of(cls, admin_key: str, keys: Keys, failures: Rate) -> Guard:
+        return cls(hashlib.sha256(admin_key.encode()).digest(), keys, failures, Buckets(), Buckets())
 
-    def check(self, headers: Headers, path: str) -> None:
-        """Raises InvalidInput (``missing_key`` or ``wrong_key``) unless the request carries the key.
+    async def check(self, headers: Headers, path: str, address: str) -> Grant:
+        """What the request's key allows.
 
-        Compares in constant time (`hmac.compare_digest`).
+        Raises InvalidInput (``missing_key``, ``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded
+        (``too_many_failures``, ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
-        if path in OPEN_PATHS:
-            return
         given = _given_key(headers, path)
         if given is None:
             raise InvalidInput("send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`", code="missing_key")
-        if not hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self.digest):
-            raise InvalidInput("the key is not this server's", code="wrong_key")
+        if hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self.digest):
+            return ADMIN
+        grant = self.keys.recall(given) or await self._look_up(given, address_group(address))
+        if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
+            raise Overloaded("this key asks too often", code="rate_limited", retry_after=wait_s)
+        return grant
+
+    async def _look_up(self, given: str, caller: str) -> Grant:
+        if not self.keys.is_known(given) and (wait_s := self.attempts.wait(caller, self.failures)):
+            raise Overloaded("too many wrong keys from this address", code="too_many_failures", retry_after=wait_s)
+        try:
+            return await asyncio.to_thread(self.keys.check, given)
+        except InvalidInput:
+            self.attempts.take(caller, self.failures)
+            raise
 
 
 def _given_key(headers: Headers, path: str) -> str | None:

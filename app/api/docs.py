@@ -22,6 +22,7 @@ from app.api.body import FORM_TYPE, JSON_TYPE, MANY_IMAGES, ONE_IMAGE, RAW_TYPE,
 from app.api.examples import ANSWERS, REQUESTS
 from app.api.headers import CSP
 from app.api.problems import BY_CODE
+from app.api.rules import find_visit
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's word for what an operation may answer, by status."""
@@ -39,11 +40,24 @@ BODIES: tuple[tuple[type[BaseModel], ImageFields | None], ...] = (
     (schemas.GalleryCreate, None),
     (schemas.SubjectCreate, None),
     (schemas.SubjectPatch, None),
+    (schemas.KeyCreate, None),
+    (schemas.KeyRotate, None),
 )
 OPEN_CODES = ("internal_error",)
-KEYED_CODES = ("missing_key", "wrong_key", "invalid_path", "internal_error", "not_ready")
+KEYED_CODES = (
+    "missing_key",
+    "wrong_key",
+    "expired_key",
+    "revoked_key",
+    "rate_limited",
+    "too_many_failures",
+    "invalid_path",
+    "internal_error",
+    "not_ready",
+)
 """Codes of every operation that needs the key."""
 CALL_CODES = (
+    "missing_scope",
     "invalid_request",
     "overloaded",
     "request_timeout",
@@ -59,7 +73,9 @@ IMAGE_CODES = (*FORM_CODES, "empty_image", "invalid_image", "unsupported_image",
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
 
-Every call but `/livez`, `/readyz` and `/version` needs the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.
+Every call but `/livez`, `/readyz` and `/version` needs a key: `Authorization: Bearer KEY` or `x-api-key: KEY`. The
+key needs the scope that `x-scope` names at each operation (`any`: every key will do; `admin` has all scopes), and sees
+only the galleries it is restricted to. Where `x-unrestricted` is true, it may not be restricted.
 Images come as multipart fields, as base64 in JSON, or as the raw body; parameters go into the query, or beside the
 image as form or JSON fields. Scores are cosine similarities; decisions are made at operating points, asked for as
 error rates (`fmr`, `fpir`). Every error has the same shape, and its `code` is what programs switch on.
@@ -157,12 +173,16 @@ def _document(app: FastAPI) -> dict[str, Any]:
     for superfluous in ("HTTPValidationError", "ValidationError"):
         known.pop(superfluous, None)
     components["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`."},
+        "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`, or one of `/v1/keys`."},
         "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
     }
     for path, operations in document["paths"].items():
-        for operation in operations.values():
+        for method, operation in operations.items():
             operation["security"] = [] if path in OPEN_PATHS else [{"bearer": []}, {"api_key": []}]
+            visit = find_visit(method.upper(), path)
+            if path not in OPEN_PATHS:
+                operation["x-scope"] = (visit.rule.scope if visit else None) or "any"
+                operation["x-unrestricted"] = visit.rule.everywhere if visit else False
     return document
 
 

@@ -1,7 +1,9 @@
-"""What every request passes, in this order: an id, the log, the key, room in the house; and errors on the way out."""
+"""What every request passes, in this order: an id, the log, the key and what it allows, room in the house, the audit
+log; and errors on the way out."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -17,11 +19,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access.audit import AuditLog
+from app.access.records import AuditEntry, Grant, fit_id
 from app.api.auth import OPEN_PATHS, is_browser_path
 from app.api.body import invalid_request
 from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.problems import answer_problem
+from app.api.rules import Visit, authorize, find_visit
 from app.api.service import Service, find_service
 from app.errors import InvalidInput, LikenessError, NotFound
 
@@ -30,6 +35,9 @@ CLIENT_GONE = 499
 """What the log says, as nginx does, when the client left before its answer."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ERROR_STATUS = 500
+_BAD_KEY = frozenset({"expired_key", "revoked_key"})
+_NOT_RECORDED = frozenset({429})
+"""Who is told to come back later did nothing; a flood of such calls must not become a flood of rows."""
 
 log = logging.getLogger(LOGGER)
 
@@ -54,14 +62,20 @@ class Door:
         try:
             await self._enter(scope, receive, answer)
         finally:
+            if answer.record:
+                answer.record.leave(answer.status)
             _count_request(scope, answer.status, time.perf_counter() - start)
 
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
             _keep_encoded(scope)
-            with _admitted(scope):
+            if scope["path"] in OPEN_PATHS:
                 await self._app(scope, receive, answer)
+            else:
+                await self._visit(scope, receive, answer, find_service(scope["app"].state))
         except LikenessError as error:
+            if answer.record:
+                answer.record.refuse(error)
             await _problem(scope, error)(scope, receive, answer)
         except ClientDisconnect:
             answer.status = CLIENT_GONE
@@ -71,6 +85,71 @@ class Door:
                 problem = LikenessError("something went wrong; the log has it under this request id")
                 await _problem(scope, problem)(scope, receive, answer)
 
+    async def _visit(self, scope: Scope, receive: Receive, answer: _Answer, service: Service) -> None:
+        if scope["path"] in service.open_paths:
+            await self._app(scope, receive, answer)
+            return
+        visit = find_visit(scope["method"], scope["path"])
+        record = _Record(service.audit, visit, scope["request_id"])
+        answer.record = record
+        grant = await service.guard.check(Headers(scope=scope), scope["path"], _address(scope))
+        record.know(grant)
+        scope["grant"] = grant
+        if visit is not None:
+            authorize(grant, visit)
+        with _room(scope, service):
+            scope["audit"] = await record.begin()
+            await self._app(scope, receive, answer)
+
+
+class _Record:
+    """One request's entry in the audit log. What changes something is written before it begins, and again before the
+    answer goes out; the rest is noted when all is over. Refusals are noted too, where the key is known or was wrong."""
+
+    def __init__(self, audit: AuditLog, visit: Visit | None, request_id: str) -> None:
+        self._audit = audit
+        self._visit = visit
+        self._entry = audit.entry(None, visit.rule.name if visit else "", request_id)
+        if visit:
+            self._entry.gallery, self._entry.subject = fit_id(visit.gallery), fit_id(visit.subject)
+            self._entry.target = fit_id(visit.target)
+        self._begun = False
+        self._finished = visit is None
+
+    def know(self, grant: Grant) -> None:
+        self._entry.who = grant.key_id
+
+    async def begin(self) -> AuditEntry:
+        """Raises what the database does: nothing is changed that can't be recorded."""
+        if self._visit and self._visit.rule.changes:
+            await asyncio.wrap_future(self._audit.write(self._entry))
+            self._begun = True
+        return self._entry
+
+    async def finish(self, status: int) -> None:
+        """Where the database fails now, the work is done all the same, and an entry without outcome says so."""
+        if not self._begun or self._finished:
+            return
+        self._entry.status = status
+        self._finished = True
+        try:
+            await asyncio.wrap_future(self._audit.write(self._entry))
+        except LikenessError:
+            self._audit.note(self._entry)
+
+    def refuse(self, error: LikenessError) -> None:
+        """Nobody is named by a request without a key, and nothing limits such requests: they are not recorded."""
+        if error.code in _BAD_KEY:
+            self._entry.who = str(error.details["key"])
+        self._finished = self._finished or error.code == "missing_key"
+
+    def leave(self, status: int) -> None:
+        if self._finished or status in _NOT_RECORDED:
+            return
+        self._entry.status = status
+        self._finished = True
+        self._audit.note(self._entry)
+
 
 class _Answer:
     """Sends on, remembering the status and adding the headers that every answer has."""
@@ -79,10 +158,13 @@ class _Answer:
         self._send = send
         self._request_id = request_id
         self.status = CLIENT_GONE
+        self.record: _Record | None = None
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self.record:
+                await self.record.finish(self.status)
             headers = MutableHeaders(scope=message)
             headers[ID_HEADER] = self._request_id
         await self._send(message)
@@ -127,14 +209,13 @@ def _keep_encoded(scope: Scope) -> None:
     scope["path"] = path
 
 
-def _admitted(scope: Scope) -> AbstractContextManager[None]:
-    if scope["path"] in OPEN_PATHS:
-        return nullcontext()
-    service: Service = find_service(scope["app"].state)
-    if scope["path"] in service.open_paths:
-        return nullcontext()
-    service.guard.check(Headers(scope=scope), scope["path"])
+def _room(scope: Scope, service: Service) -> AbstractContextManager[None]:
     return service.workers.admit() if scope["path"].startswith("/v1/") else nullcontext()
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def _request_id(headers: Headers) -> str:

@@ -31,6 +31,19 @@ SUBJECT = {
     "created_at": TIME,
     "updated_at": TIME,
 }
+KEY = {
+    "id": "door",
+    "name": None,
+    "scopes": ["recognize"],
+    "galleries": ["staff"],
+    "rate": "10/s",
+    "created_at": TIME,
+    "expires_at": None,
+    "rotated_at": None,
+    "revoked_at": None,
+    "old_secret_until": None,
+    "declared": False,
+}
 GALLERY = {
     "id": "staff",
     "embedder": MODEL,
@@ -131,6 +144,24 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "model": MODEL,
         "explain": None,
     },
+    "Key": KEY,
+    "NewKey": KEY | {"secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk"},
+    "KeyPage": {"keys": [KEY], "next_cursor": None},
+    "AuditPage": {
+        "entries": [
+            {
+                "at": TIME,
+                "key": "door",
+                "operation": "identify",
+                "gallery": "staff",
+                "subject": None,
+                "target": None,
+                "status": 200,
+                "request_id": "4f1d8f0c2b7e4c4f8a55f3b1f0e7d9aa",
+            }
+        ],
+        "next_cursor": None,
+    },
     "ModelList": {
         "models": [
             {
@@ -174,5 +205,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "EnrollRequest": {"images": [PHOTO, PHOTO], "quality": "medium"},
     "GalleryCreate": {"id": "staff"},
     "SubjectCreate": {"id": "collins", "name": "Eileen Collins", "metadata": {"team": "STS-114"}},
+    "KeyCreate": {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"},
+    "KeyRotate": {"grace_seconds": 3600},
     "SubjectPatch": {"name": "Eileen Marie Collins"},
 }

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from app.access.records import fit_id
 from app.api import docs, schemas
 from app.api.paths import GalleryId
-from app.api.service import Service, ServiceDep
+from app.api.service import GrantDep, Service, ServiceDep, entry_of
 from app.gallery.records import Gallery
 
 router = APIRouter(prefix="/v1/galleries", tags=["galleries"])
@@ -21,11 +22,13 @@ GALLERY_CODES = ("gallery_not_found", "invalid_id")
     summary="List galleries",
     responses=docs.answer(schemas.GalleryPage) | docs.call_errors("invalid_cursor"),
 )
-async def list_galleries(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.GalleryPage:
-    """All galleries with their counts, in the order they were made, page by page."""
+async def list_galleries(
+    service: ServiceDep, grant: GrantDep, query: Annotated[schemas.PageParams, Query()]
+) -> schemas.GalleryPage:
+    """The galleries that the key may see, with their counts, in the order they were made, page by page."""
 
     def read() -> schemas.GalleryPage:
-        page = service.galleries.galleries(query.cursor, query.limit)
+        page = service.galleries.galleries(query.cursor, query.limit, grant.galleries)
         return schemas.GalleryPage(
             galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
         )
@@ -38,12 +41,20 @@ async def list_galleries(service: ServiceDep, query: Annotated[schemas.PageParam
     status_code=201,
     summary="Make a gallery",
     responses=docs.answer(schemas.Gallery, 201)
-    | docs.call_errors(*docs.JSON_CODES, "invalid_id", "invalid_metadata", "gallery_exists", "package_not_loaded"),
+    | docs.call_errors(
+        *docs.JSON_CODES,
+        "gallery_restricted",
+        "invalid_id",
+        "invalid_metadata",
+        "gallery_exists",
+        "package_not_loaded",
+    ),
     openapi_extra=docs.request_body(schemas.GalleryCreate),
 )
 async def create_gallery(request: Request, service: ServiceDep) -> schemas.Gallery:
     """Makes an empty gallery for templates of one model package, which stays the gallery's for good."""
     asked = await service.read_json(request, schemas.GalleryCreate)
+    entry_of(request).gallery = fit_id(asked.id)
 
     def make() -> schemas.Gallery:
         made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata)
@@ -66,7 +77,7 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
     "/{gallery}",
     status_code=204,
     summary="Delete a gallery with everyone in it",
-    responses=docs.call_errors(*GALLERY_CODES),
+    responses=docs.call_errors(*GALLERY_CODES, "gallery_restricted"),
 )
 async def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
     """Removes the gallery, its subjects, their faces, stored crops and vectors. There is no way back."""

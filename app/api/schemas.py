@@ -7,14 +7,19 @@ more alike), times are UTC in ISO 8601, and no number is ever NaN or infinite.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 MAX_ID_LENGTH = 255
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
+MAX_GRACE_S = 30 * 24 * 3600
+FIRST_YEAR, LAST_YEAR = 1970, 9998
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+EXAMPLE_TIME = "2026-01-31T12:00:00Z"
 
 
 Id: TypeAlias = Annotated[
@@ -33,6 +38,38 @@ Base64: TypeAlias = Annotated[
     str, Field(description="An image file as base64 (RFC 4648); a data URL (`data:image/jpeg;base64,...`) will do.")
 ]
 Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+def _time(value: object) -> object:
+    """RFC 3339 in text, and nothing else that pydantic would take for a time (numbers among them)."""
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        raise ValueError("a time with its zone is due, as in 2026-01-31T12:00:00Z")
+    time = datetime.fromisoformat(value)
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:
+        raise ValueError(f"a year from {FIRST_YEAR} to {LAST_YEAR} is due")
+    return time
+
+
+Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time)]
+KeyIdText: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        max_length=63,
+        description="A key's id: 1 to 63 of a-z, 0-9 and inner hyphens.",
+        examples=["door"],
+    ),
+]
+RateText: TypeAlias = Annotated[
+    str,
+    Field(
+        max_length=32,
+        description="Requests in a second or a minute, and how many of them at once: `10/s`, `600/m`, `600/m:20`, or "
+        "`unlimited`.",
+        examples=["10/s"],
+    ),
+]
+ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
@@ -143,6 +180,25 @@ class SubjectPatch(Params):
     metadata: Metadata = Field(default_factory=dict, description="The new metadata, in place of all of the old.")
 
 
+class KeyCreate(Params):
+    """What is absent is the server's default, or has no limit."""
+
+    id: KeyIdText | None = Field(default=None, description="Made by the server if absent.")
+    name: Name | None = Field(default=None, description="Whose key it is; free text.")
+    scopes: list[ScopeName] = Field(min_length=1, description="What the key may do; `admin` implies all of them.")
+    galleries: list[Id] | None = Field(
+        default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; all if absent."
+    )
+    expires_at: Time | None = Field(default=None, description="When it stops working; never if absent.")
+    rate: RateText | None = Field(default=None, description="The server's default if absent.")
+
+
+class KeyRotate(Params):
+    grace_seconds: int = Field(
+        default=0, ge=0, le=MAX_GRACE_S, description="How long the last secret goes on working beside the new one."
+    )
+
+
 class PageParams(Params):
     limit: int = Field(default=100, ge=1, le=MAX_PAGE, description="How many rows one page has at most.")
     cursor: str | None = Field(default=None, max_length=2048, description="`next_cursor` of the page before.")
@@ -152,6 +208,18 @@ class SubjectPageParams(PageParams):
     search: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
     )
+
+
+class AuditParams(PageParams):
+    """`since` is included, `until` is not; ids match exactly."""
+
+    key: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only what this key did.")
+    operation: str | None = Field(default=None, max_length=64, description="Only this operation, e.g. `enroll`.")
+    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only about this gallery.")
+    subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only about this subject.")
+    since: Time | None = Field(default=None, description="Only from this time on.", examples=[EXAMPLE_TIME])
+    until: Time | None = Field(default=None, description="Only before this time.", examples=[EXAMPLE_TIME])
+    order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
 
 
 # ---------------------------------------------------------------- faces in photos
@@ -400,6 +468,56 @@ class EnrollAnswer(Wire):
     rejected: list[RejectedImage]
     model: str
     explain: Explain | None = None
+
+
+# ---------------------------------------------------------------- access
+
+
+class Key(Wire):
+    """A key; its secret is never shown again."""
+
+    id: str
+    name: str | None
+    scopes: list[ScopeName]
+    galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
+    rate: str | None = Field(description="Its own rate limit; null: the server's default.")
+    created_at: datetime
+    expires_at: datetime | None
+    rotated_at: datetime | None
+    revoked_at: datetime | None
+    old_secret_until: datetime | None = Field(description="Until when the secret before the last rotation works.")
+    declared: bool = Field(description="Whether the server's keys file declares it.")
+
+
+class NewKey(Key):
+    """A key with what its holder has to send. This is the only time that it is shown."""
+
+    secret: str = Field(description="The whole key, as it goes into `Authorization: Bearer` or `x-api-key`.")
+
+
+class KeyPage(Wire):
+    keys: list[Key]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class AuditEntry(Wire):
+    """Who did what, when, to whom, and how it went."""
+
+    at: datetime
+    key: str | None = Field(description="The key's id; `admin.key` is the data folder's own; null: no key of ours.")
+    operation: str
+    gallery: str | None
+    subject: str | None
+    target: str | None = Field(description="The id of the face or key it was about.")
+    status: int | None = Field(
+        description="The HTTP status of the answer; 499: the caller left before it; null: begun, outcome unknown."
+    )
+    request_id: str
+
+
+class AuditPage(Wire):
+    entries: list[AuditEntry]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
 
 
 # ---------------------------------------------------------------- the server itself

@@ -9,8 +9,11 @@ from typing import Annotated, Literal, TypeVar
 from fastapi import Depends, Request
 from starlette.datastructures import State
 
+from app.access.audit import AuditLog
+from app.access.keys import Keys
+from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
-from app.api.auth import OPEN_PATHS, KeyGuard
+from app.api.auth import OPEN_PATHS, Guard
 from app.api.work import Workers
 from app.errors import LikenessError
 from app.gallery.gallery import Galleries
@@ -28,7 +31,9 @@ class Service:
     galleries: Galleries
     workers: Workers
     limits: body.BodyLimits
-    guard: KeyGuard
+    guard: Guard
+    keys: Keys
+    audit: AuditLog
     models: tuple[schemas.Model, ...]
     open_paths: frozenset[str] = OPEN_PATHS
     """What answers without a key."""
@@ -68,3 +73,18 @@ def service_of(request: Request) -> Service:
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
+
+
+def grant_of(request: Request) -> Grant:
+    """What the request's key allows; `app.api.door` has put it there."""
+    grant: Grant = request.scope["grant"]
+    return grant
+
+
+def entry_of(request: Request) -> AuditEntry:
+    """The request's entry in the audit log, for ids that come in the body."""
+    entry: AuditEntry = request.scope["audit"]
+    return entry
+
+
+GrantDep = Annotated[Grant, Depends(grant_of)]

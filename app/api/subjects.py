@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 
+from app.access.records import fit_id
 from app.api import answers, docs, schemas
 from app.api.paths import GalleryId, SubjectId
-from app.api.service import ServiceDep
+from app.api.service import ServiceDep, entry_of
 from app.gallery.records import UNSET
 
 router = APIRouter(prefix="/v1/galleries/{gallery}/subjects", tags=["subjects"])
@@ -47,6 +48,7 @@ async def list_subjects(
 async def create_subject(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Subject:
     """Makes a subject without faces. Enrolling makes a missing subject too; this is for giving it a name first."""
     asked = await service.read_json(request, schemas.SubjectCreate)
+    entry_of(request).subject = fit_id(asked.id)
     return await service.run(
         lambda: answers.subject(service.galleries.create_subject(gallery, asked.id, asked.name, asked.metadata))
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
@@ -156,6 +157,64 @@ def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
 
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     return Call("DELETE", path_of("galleries", gallery, "subjects", subject, "faces", face_id), type(None))
+
+
+def keys(*, limit: int | None, cursor: str | None) -> Call[schemas.KeyPage]:
+    return Call("GET", path_of("keys"), schemas.KeyPage, given(limit=limit, cursor=cursor))
+
+
+def create_key(
+    scopes: Sequence[str],
+    *,
+    key_id: str | None,
+    name: str | None,
+    galleries: Sequence[str] | None,
+    expires_at: datetime | None,
+    rate: str | None,
+) -> Call[schemas.NewKey]:
+    expires = None if expires_at is None else expires_at.isoformat()
+    body = given(id=key_id, name=name, expires_at=expires, rate=rate) | {"scopes": list(scopes)}
+    if galleries is not None:
+        body["galleries"] = list(galleries)
+    return Call("POST", path_of("keys"), schemas.NewKey, json=body)
+
+
+def key(key_id: str) -> Call[schemas.Key]:
+    return Call("GET", path_of("keys", key_id), schemas.Key)
+
+
+def rotate_key(key_id: str, *, grace_seconds: int) -> Call[schemas.NewKey]:
+    return Call("POST", path_of("keys", key_id, "rotate"), schemas.NewKey, json={"grace_seconds": grace_seconds})
+
+
+def revoke_key(key_id: str) -> Call[None]:
+    return Call("DELETE", path_of("keys", key_id), type(None))
+
+
+def audit(
+    *,
+    key: str | None,
+    operation: str | None,
+    gallery: str | None,
+    subject: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    order: str | None,
+    limit: int | None,
+    cursor: str | None,
+) -> Call[schemas.AuditPage]:
+    params = given(
+        key=key,
+        operation=operation,
+        gallery=gallery,
+        subject=subject,
+        since=None if since is None else since.isoformat(),
+        until=None if until is None else until.isoformat(),
+        order=order,
+        limit=limit,
+        cursor=cursor,
+    )
+    return Call("GET", path_of("audit"), schemas.AuditPage, params)
 
 
 def models() -> Call[schemas.ModelList]:

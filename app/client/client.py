@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -100,6 +101,24 @@ class Client:
         while True:
             page = self.galleries(cursor=cursor)
             yield from page.galleries
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def all_keys(self) -> Iterator[schemas.Key]:
+        """Every API key, page after page."""
+        cursor = None
+        while True:
+            page = self.keys(cursor=cursor)
+            yield from page.keys
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def all_audit(self, **wanted: Any) -> Iterator[schemas.AuditEntry]:
+        """Every entry of the audit log that ``audit`` finds with the same arguments, page after page."""
+        cursor = None
+        while True:
+            page = self.audit(cursor=cursor, **wanted)
+            yield from page.entries
             if (cursor := page.next_cursor) is None:
                 return
 
@@ -210,6 +229,65 @@ class Client:
         """Deletes one enrolled face."""
         self.send(calls.delete_face(gallery, subject, face_id))
 
+    def keys(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.KeyPage:
+        """One page of the API keys, without their secrets."""
+        return self.send(calls.keys(limit=limit, cursor=cursor))
+
+    def create_key(
+        self,
+        scopes: Sequence[str],
+        *,
+        key_id: str | None = None,
+        name: str | None = None,
+        galleries: Sequence[str] | None = None,
+        expires_at: datetime | None = None,
+        rate: str | None = None,
+    ) -> schemas.NewKey:
+        """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone."""
+        return self.send(
+            calls.create_key(scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate)
+        )
+
+    def key(self, key_id: str) -> schemas.Key:
+        """One API key, without its secret."""
+        return self.send(calls.key(key_id))
+
+    def rotate_key(self, key_id: str, *, grace_seconds: int = 0) -> schemas.NewKey:
+        """Gives an API key a new secret; the last one works for ``grace_seconds`` more."""
+        return self.send(calls.rotate_key(key_id, grace_seconds=grace_seconds))
+
+    def revoke_key(self, key_id: str) -> None:
+        """Ends an API key for good."""
+        self.send(calls.revoke_key(key_id))
+
+    def audit(
+        self,
+        *,
+        key: str | None = None,
+        operation: str | None = None,
+        gallery: str | None = None,
+        subject: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        order: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> schemas.AuditPage:
+        """One page of the audit log. Times know their time zone; ``order`` is ``newest`` or ``oldest`` first."""
+        return self.send(
+            calls.audit(
+                key=key,
+                operation=operation,
+                gallery=gallery,
+                subject=subject,
+                since=since,
+                until=until,
+                order=order,
+                limit=limit,
+                cursor=cursor,
+            )
+        )
+
     def models(self) -> schemas.ModelList:
         """The model packages this server has."""
         return self.send(calls.models())
@@ -279,6 +357,26 @@ class AsyncClient:
             page = await self.galleries(cursor=cursor)
             for gallery in page.galleries:
                 yield gallery
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def all_keys(self) -> AsyncIterator[schemas.Key]:
+        """Every API key, page after page."""
+        cursor = None
+        while True:
+            page = await self.keys(cursor=cursor)
+            for key in page.keys:
+                yield key
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def all_audit(self, **wanted: Any) -> AsyncIterator[schemas.AuditEntry]:
+        """Every entry of the audit log that ``audit`` finds with the same arguments, page after page."""
+        cursor = None
+        while True:
+            page = await self.audit(cursor=cursor, **wanted)
+            for entry in page.entries:
+                yield entry
             if (cursor := page.next_cursor) is None:
                 return
 
@@ -390,6 +488,65 @@ class AsyncClient:
     async def delete_face(self, gallery: str, subject: str, face_id: str) -> None:
         """Deletes one enrolled face."""
         await self.send(calls.delete_face(gallery, subject, face_id))
+
+    async def keys(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.KeyPage:
+        """One page of the API keys, without their secrets."""
+        return await self.send(calls.keys(limit=limit, cursor=cursor))
+
+    async def create_key(
+        self,
+        scopes: Sequence[str],
+        *,
+        key_id: str | None = None,
+        name: str | None = None,
+        galleries: Sequence[str] | None = None,
+        expires_at: datetime | None = None,
+        rate: str | None = None,
+    ) -> schemas.NewKey:
+        """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone."""
+        return await self.send(
+            calls.create_key(scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate)
+        )
+
+    async def key(self, key_id: str) -> schemas.Key:
+        """One API key, without its secret."""
+        return await self.send(calls.key(key_id))
+
+    async def rotate_key(self, key_id: str, *, grace_seconds: int = 0) -> schemas.NewKey:
+        """Gives an API key a new secret; the last one works for ``grace_seconds`` more."""
+        return await self.send(calls.rotate_key(key_id, grace_seconds=grace_seconds))
+
+    async def revoke_key(self, key_id: str) -> None:
+        """Ends an API key for good."""
+        await self.send(calls.revoke_key(key_id))
+
+    async def audit(
+        self,
+        *,
+        key: str | None = None,
+        operation: str | None = None,
+        gallery: str | None = None,
+        subject: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        order: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> schemas.AuditPage:
+        """One page of the audit log. Times know their time zone; ``order`` is ``newest`` or ``oldest`` first."""
+        return await self.send(
+            calls.audit(
+                key=key,
+                operation=operation,
+                gallery=gallery,
+                subject=subject,
+                since=since,
+                until=until,
+                order=order,
+                limit=limit,
+                cursor=cursor,
+            )
+        )
 
     async def models(self) -> schemas.ModelList:
         """The model packages this server has."""

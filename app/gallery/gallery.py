@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -200,9 +200,11 @@ class Galleries:
     def gallery(self, gallery_id: str) -> Gallery:
         return self._store.gallery(gallery_id)
 
-    def galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
-        """Raises InvalidInput ``invalid_cursor``."""
-        return self._store.galleries(cursor, limit)
+    def galleries(
+        self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
+    ) -> Page[Gallery]:
+        """`only` those of these ids. Raises InvalidInput ``invalid_cursor``."""
+        return self._store.galleries(cursor, limit, only)
 
     def counts(self, gallery_id: str) -> Counts:
         return self._store.counts(self._store.gallery(gallery_id))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -70,6 +70,11 @@ class Store:
         self._max_metadata_bytes = max_metadata_bytes
         self._database = Database(url, busy_timeout_s=busy_timeout_s)
 
+    @property
+    def database(self) -> Database:
+        """For what else is kept in it."""
+        return self._database
+
     def close(self) -> None:
         self._database.close()
 
@@ -117,9 +122,13 @@ class Store:
             raise _gallery_not_found(cleaned)
         return _gallery(row)
 
-    def galleries(self, cursor: str | None = None, limit: int = 100) -> Page[Gallery]:
-        """Raises InvalidInput ``invalid_cursor``, as all lists."""
+    def galleries(
+        self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
+    ) -> Page[Gallery]:
+        """`only` those of these ids. Raises InvalidInput ``invalid_cursor``, as all lists."""
         query = sa.select(GALLERIES)
+        if only is not None:
+            query = query.where(GALLERIES.c.id.in_(only))
         return self._page(query, GALLERIES, _gallery, listing="galleries", cursor=cursor, limit=limit)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

@@ -102,3 +102,40 @@ CHANGES = Table(
     Index(None, "created_at"),
 )
 """What happened to each gallery's faces, numbered without gaps; `app.gallery.changes` writes and reads it."""
+
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(63), nullable=False, unique=True),
+    Column("name", Text),
+    Column("scopes", Text, nullable=False),  # separated by spaces
+    Column("galleries", Text),  # a JSON list of ids; NULL: all
+    Column("rate", Text),
+    Column("digest", LargeBinary, nullable=False),  # SHA-256 of the secret
+    Column("old_digest", LargeBinary),
+    Column("old_until", String(32)),
+    Column("declared", LargeBinary),
+    Column("expires_at", String(32)),
+    Column("created_at", String(32), nullable=False),
+    Column("rotated_at", String(32)),
+    Column("revoked_at", String(32)),
+    sqlite_autoincrement=True,
+)
+
+AUDIT = Table(
+    # Names of keys, galleries and subjects, not references: the log outlives them.
+    "audit",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("at", String(32), nullable=False),
+    Column("who", Text),
+    Column("operation", Text, nullable=False),
+    Column("gallery", Text),
+    Column("subject", Text),
+    Column("target", Text),
+    Column("status", Integer),
+    Column("request_id", Text, nullable=False),
+    Index(None, "at"),
+    sqlite_autoincrement=True,
+)

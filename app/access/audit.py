@@ -1,0 +1,151 @@
+"""The audit log: entries are written in the background, many in a transaction.
+
+What changes something waits: its entry is in the database before the work begins (without an outcome, which `finish`
+adds before the answer goes out), so a killed process leaves no change without an entry. Entries of what only reads are
+handed over (`note`) and written within FLUSH_S; a killed process may lose those.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from app.access.records import AuditEntry, AuditFilter
+from app.access.store import AuditStore, time_text
+from app.errors import LikenessError, Overloaded
+from app.gallery.records import Page
+
+FLUSH_S = 0.5
+MAX_WAITING = 10_000
+"""Entries that wait for a database that doesn't take them; further ones of what only reads are dropped, and counted."""
+BATCH = 500
+RETRY_S = 1.0
+PRUNE_EVERY_S = 3600.0
+DAY_S = 86_400.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    entry: AuditEntry
+    done: Future[None] | None
+    """Somebody waits for it; None: nobody does."""
+
+
+class AuditLog:
+    """Safe between threads; `days` is how long entries are kept, 0: for ever."""
+
+    def __init__(self, store: AuditStore, *, days: float = 0, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._days = days
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._waiting: list[_Waiting] = []
+        self._dropped = 0
+        self._urgent = False
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
+        self._thread.start()
+
+    def entry(self, who: str | None, operation: str, request_id: str) -> AuditEntry:
+        """A new one, of this moment; it is in no log yet."""
+        return AuditEntry(time_text(self._clock()), who, operation, request_id)
+
+    def write(self, entry: AuditEntry) -> Future[None]:
+        """Writes the entry, or what was added to it since, at once; the future fails where the database did."""
+        done: Future[None] = Future()
+        with self._condition:
+            if self._closing:
+                done.set_exception(LikenessError("the server is stopping", code="shutting_down"))
+                return done
+            if len(self._waiting) >= 2 * MAX_WAITING:
+                done.set_exception(Overloaded("the audit log can't be written", code="database_busy"))
+                return done
+            self._waiting.append(_Waiting(entry, done))
+            self._urgent = True
+            self._condition.notify_all()
+        return done
+
+    def note(self, entry: AuditEntry) -> None:
+        """Has the entry written soon."""
+        with self._condition:
+            if self._closing or len(self._waiting) >= MAX_WAITING:
+                self._dropped += 1
+                return
+            self._waiting.append(_Waiting(entry, None))
+            self._condition.notify_all()
+
+    def entries(
+        self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
+    ) -> Page[AuditEntry]:
+        """Raises InvalidInput ``invalid_cursor``."""
+        return self._store.entries(wanted, cursor, limit, newest_first=newest_first)
+
+    def prune(self) -> int:
+        """Deletes what is older than the log is kept; how many entries."""
+        return self._store.prune(time_text(self._clock() - self._days * DAY_S)) if self._days else 0
+
+    def close(self) -> None:
+        """Writes what waits."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        self._thread.join()
+
+    def _work(self) -> None:
+        pruned_at = -math.inf
+        while True:
+            if time.monotonic() - pruned_at > PRUNE_EVERY_S:
+                pruned_at = time.monotonic()
+                self._try_prune()
+            with self._condition:
+                self._condition.wait_for(lambda: self._waiting or self._closing, PRUNE_EVERY_S)
+                self._condition.wait_for(lambda: self._urgent or self._closing, FLUSH_S if self._waiting else 0)
+                self._urgent = False
+                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                self._urgent = bool(self._waiting)
+                closing, dropped, self._dropped = self._closing, self._dropped, 0
+            if dropped:
+                _log.error("audit entries lost", extra={"fields": {"entries": dropped}})
+            if batch and not self._write(batch) and not closing:
+                with self._condition:
+                    self._condition.wait_for(lambda: self._closing or self._urgent, RETRY_S)
+            if closing and not self._waiting:
+                return
+
+    def _write(self, batch: list[_Waiting]) -> bool:
+        for one in batch:
+            if one.done and not one.done.set_running_or_notify_cancel():
+                one.done = None  # who waited is gone
+        try:
+            self._store.write(list({id(one.entry): one.entry for one in batch}.values()))
+        except Exception as error:  # noqa: BLE001 (a worker's edge: whoever waits hears of it)
+            self._failed(batch, error)
+            return False
+        for one in batch:
+            if one.done:
+                one.done.set_result(None)
+        return True
+
+    def _failed(self, batch: list[_Waiting], error: Exception) -> None:
+        _log.error("the audit log can't be written", exc_info=error)
+        for one in batch:
+            if one.done:
+                one.done.set_exception(error)
+        with self._condition:
+            if self._closing:
+                self._dropped += sum(one.done is None for one in batch)
+            else:
+                self._waiting = [one for one in batch if one.done is None] + self._waiting
+
+    def _try_prune(self) -> None:
+        try:
+            self.prune()
+        except LikenessError as error:
+            _log.warning("old audit entries stay for now", exc_info=error)

@@ -1,0 +1,104 @@
+"""The file that declares keys, for installations that are set up by files (docker compose).
+
+    keys:
+      - id: door
+        scopes: [recognize]
+        galleries: [staff]                  # optional; all of them where absent
+        expires_at: 2027-01-01T00:00:00Z    # optional
+        rate: 10/s                          # optional
+        secret_env: DOOR_KEY                # or secret_file: /run/secrets/door, or secret: ...
+
+Secrets have at least 32 characters. What their holders send is `lk_` + id + `_` + secret; the whole of it may stand in
+the place of the secret too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC
+from pathlib import Path
+from typing import Self
+
+import yaml
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from app.access.keys import MIN_SECRET, token_of
+from app.access.records import MAX_GALLERIES, KeyTerms, Scope, check_terms
+from app.access.store import time_text
+from app.errors import InvalidInput, Unusable
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    name: str | None = Field(default=None, max_length=255)
+    scopes: list[Scope] = Field(min_length=1)
+    galleries: list[str] | None = Field(default=None, min_length=1, max_length=MAX_GALLERIES)
+    expires_at: AwareDatetime | None = None
+    rate: str | None = None
+    secret: SecretStr | None = None
+    secret_env: str | None = None
+    secret_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _one_secret(self) -> Self:
+        if sum(one is not None for one in (self.secret, self.secret_env, self.secret_file)) != 1:
+            raise ValueError("one of secret, secret_env and secret_file is due")
+        return self
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: list[_Declared]
+
+    @model_validator(mode="after")
+    def _ids_differ(self) -> Self:
+        ids = [key.id for key in self.keys]
+        if len(set(ids)) < len(ids):
+            raise ValueError("two keys have the same id")
+        return self
+
+
+def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, str]]:
+    """The keys that the file declares, each with its secret. Raises Unusable (``keys_file_invalid``)."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        declared = _File.model_validate(raw).keys
+        return [(check_terms(_terms(key)), _secret(key, environ)) for key in declared]
+    except (OSError, UnicodeDecodeError) as error:
+        raise _invalid(path, f"cannot be read ({type(error).__name__})") from None
+    except yaml.YAMLError:  # its text would quote the file
+        raise _invalid(path, "is not YAML") from None
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise _invalid(path, f"{place}: {first['msg']}" if place else first["msg"]) from None
+    except InvalidInput as error:
+        raise _invalid(path, error.message) from None
+
+
+def _terms(key: _Declared) -> KeyTerms:
+    expires_at = None if key.expires_at is None else time_text(key.expires_at.astimezone(UTC).timestamp())
+    galleries = None if key.galleries is None else frozenset(key.galleries)
+    return KeyTerms(key.id, frozenset(key.scopes), key.name, galleries, key.rate, expires_at)
+
+
+def _secret(key: _Declared, environ: Mapping[str, str]) -> str:
+    if key.secret is not None:
+        text = key.secret.get_secret_value()
+    elif key.secret_env is not None:
+        text = environ.get(key.secret_env, "")
+        if not text:
+            raise InvalidInput(f"{key.id}: the environment has no {key.secret_env}")
+    else:
+        text = (key.secret_file or Path()).read_text(encoding="utf-8").strip()
+    secret = text.removeprefix(token_of(key.id, ""))
+    if len(secret) < MIN_SECRET or not secret.isascii() or not secret.isprintable() or " " in secret:
+        raise InvalidInput(f"{key.id}: a secret of at least {MIN_SECRET} ASCII characters without spaces is due")
+    return secret
+
+
+def _invalid(path: Path, what: str) -> Unusable:
+    return Unusable(f"{path}: {what}", code="keys_file_invalid")

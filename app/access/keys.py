@@ -1,0 +1,201 @@
+"""API keys: made, listed, rotated, revoked, and checked at every request without asking the database each time.
+
+A key is `lk_` + id + `_` + secret. The id finds its row; of the secret only the SHA-256 is kept: it is 256 bits of
+randomness, which no slow hash could protect better.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from app.access.records import KEY_ID, Grant, Key, KeyTerms, Rate, check_terms, parse_rate
+from app.access.store import KeyStore, seconds_of, time_text
+from app.errors import InvalidInput, NotFound
+from app.gallery.records import Page
+
+PREFIX = "lk_"
+SECRET_BYTES = 32
+MIN_SECRET = 32
+"""Characters of a secret that people choose for themselves (in a bootstrap file)."""
+CACHE_S = 1.0
+"""How long a checked key is not looked up again: a revoked one works no longer than that in other processes."""
+CACHE_SIZE = 10_000
+_NO_DIGEST = bytes(hashlib.sha256().digest_size)
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key and, this one time, what its holder has to send."""
+
+    key: Key
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """``until``: when this very secret stops working, in seconds since 1970; ``checked_at``: monotonic seconds."""
+
+    grant: Grant
+    until: float
+    checked_at: float
+
+
+class Keys:
+    """`default_rate` is that of keys without one of their own. Clocks: seconds since 1970, and monotonic ones."""
+
+    def __init__(
+        self,
+        store: KeyStore,
+        *,
+        default_rate: Rate | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._default_rate = default_rate
+        self._clock = clock
+        self._monotonic = monotonic
+        self._cache: OrderedDict[bytes, _Checked] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def create(self, terms: KeyTerms) -> NewKey:
+        """Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``, ``invalid_expiry``; Conflict
+        ``key_exists``."""
+        terms = check_terms(terms)
+        now = time_text(self._clock())
+        if terms.expires_at is not None and terms.expires_at <= now:
+            raise InvalidInput("the key would have expired already", code="invalid_expiry")
+        secret = _new_secret()
+        key = self._store.add(terms, digest_of(secret), now)
+        return NewKey(key, token_of(terms.id, secret))
+
+    def key(self, key_id: str) -> Key:
+        """Raises NotFound ``key_not_found``."""
+        found = self._store.find(key_id)
+        if found is None:
+            raise NotFound(f"There is no key {key_id!r}.", code="key_not_found", key=key_id)
+        return found
+
+    def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
+        """Raises InvalidInput ``invalid_cursor``."""
+        return self._store.keys(cursor, limit)
+
+    def rotate(self, key_id: str, grace_s: float = 0) -> NewKey:
+        """A new secret; the last one works for `grace_s` more seconds, any older one no longer.
+
+        Raises NotFound ``key_not_found``; Conflict ``key_revoked``.
+        """
+        now = self._clock()
+        secret = _new_secret()
+        old_until = time_text(now + grace_s) if grace_s else None
+        key = self._store.rotate(key_id, digest_of(secret), time_text(now), old_until)
+        self._forget(key_id)
+        return NewKey(key, token_of(key_id, secret))
+
+    def revoke(self, key_id: str) -> Key:
+        """For good; in this process at once. Raises NotFound ``key_not_found``."""
+        key = self._store.revoke(key_id, time_text(self._clock()))
+        self._forget(key_id)
+        return key
+
+    def declare(self, declared: list[tuple[KeyTerms, str]]) -> None:
+        """Applies a bootstrap file: see `KeyStore.declare`."""
+        rows = [(check_terms(terms), digest_of(secret)) for terms, secret in declared]
+        self._store.declare(rows, time_text(self._clock()))
+
+    # Checking
+
+    def recall(self, token: str) -> Grant | None:
+        """What `check` found less than CACHE_S ago, without asking the database."""
+        checked = self._cache.get(digest_of(token))
+        fresh = checked and self._monotonic() - checked.checked_at < CACHE_S and self._clock() < checked.until
+        return checked.grant if checked and fresh else None
+
+    def is_known(self, token: str) -> bool:
+        """Whether the key was a good one when it was last looked up, however long ago."""
+        return digest_of(token) in self._cache
+
+    def check(self, token: str) -> Grant:
+        """What the key allows; asks the database.
+
+        Raises InvalidInput ``wrong_key``; ``expired_key``, ``revoked_key`` to those who know the secret.
+        """
+        digest = digest_of(token)
+        try:
+            checked = self._look_up(token)
+        except InvalidInput:
+            with self._lock:
+                self._cache.pop(digest, None)
+            raise
+        with self._lock:
+            self._cache[digest] = checked
+            self._cache.move_to_end(digest)
+            while len(self._cache) > CACHE_SIZE:
+                self._cache.popitem(last=False)
+        return checked.grant
+
+    def _look_up(self, token: str) -> _Checked:
+        asked_at = self._monotonic()
+        key_id, secret = _taken_apart(token)
+        found = self._store.find(key_id) if KEY_ID.fullmatch(key_id) else None
+        given = digest_of(secret)
+        # All comparisons are made, whichever fails.
+        is_current = hmac.compare_digest(given, found.digest if found else _NO_DIGEST)
+        is_old = hmac.compare_digest(given, (found.old_digest if found else None) or _NO_DIGEST)
+        if found is None or not (is_current or is_old):
+            raise InvalidInput("the key is not this server's", code="wrong_key")
+        if found.revoked_at is not None:
+            raise InvalidInput("the key was revoked", code="revoked_key", key=key_id)
+        now = self._clock()
+        until = _seconds(found.terms.expires_at)
+        if not is_current:
+            until = min(until, _seconds(found.old_until))
+        if now >= until:
+            raise InvalidInput("the key has expired", code="expired_key", key=key_id)
+        return _Checked(self._grant(found), until, asked_at)
+
+    def _grant(self, key: Key) -> Grant:
+        terms = key.terms
+        rate = self._default_rate if terms.rate is None else parse_rate(terms.rate)
+        return Grant(terms.id, terms.scopes, terms.galleries, rate)
+
+    def _forget(self, key_id: str) -> None:
+        """Has the key's tokens looked up anew; they stay known."""
+        with self._lock:
+            for digest, checked in self._cache.items():
+                if checked.grant.key_id == key_id:
+                    self._cache[digest] = replace(checked, checked_at=-CACHE_S * 2 + self._monotonic())
+
+
+def digest_of(secret: str) -> bytes:
+    """SHA-256, 32 bytes."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def token_of(key_id: str, secret: str) -> str:
+    """What the holder of a key sends."""
+    return f"{PREFIX}{key_id}_{secret}"
+
+
+def _taken_apart(token: str) -> tuple[str, str]:
+    """Id and secret; empty ones where it is no token."""
+    if not token.startswith(PREFIX):
+        return "", ""
+    key_id, _, secret = token.removeprefix(PREFIX).partition("_")
+    return key_id, secret
+
+
+def _new_secret() -> str:
+    return secrets.token_urlsafe(SECRET_BYTES)
+
+
+def _seconds(text: str | None) -> float:
+    """A time of the database in seconds since 1970; none: never."""
+    return float("inf") if text is None else seconds_of(text)

@@ -1,0 +1,75 @@
+"""How often: token buckets in bounded memory, on a clock that is given."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.access.records import Rate
+
+MAX_BUCKETS = 10_000
+"""Callers remembered at a time; the one that was quiet longest is forgotten first."""
+IPV6_PREFIX = 64
+"""One customer's worth of IPv6 addresses counts as one."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class Buckets:
+    """A token bucket a caller: it holds ``burst`` tokens, and ``per_second`` flow in. Safe between threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_BUCKETS) -> None:
+        self._clock = clock
+        self._size = size
+        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, caller: str, rate: Rate) -> float:
+        """Takes a token: 0; or, where there is none, the seconds until there will be."""
+        with self._lock:
+            bucket = self._filled(caller, rate)
+            if bucket.tokens < 1:
+                return (1 - bucket.tokens) / rate.per_second
+            bucket.tokens -= 1
+            return 0.0
+
+    def wait(self, caller: str, rate: Rate) -> float:
+        """The seconds until there is a token, which is left where it is; unknown callers are not remembered."""
+        with self._lock:
+            if caller not in self._buckets:
+                return 0.0
+            return max(0.0, (1 - self._filled(caller, rate).tokens) / rate.per_second)
+
+    def _filled(self, caller: str, rate: Rate) -> _Bucket:
+        now = self._clock()
+        bucket = self._buckets.setdefault(caller, _Bucket(rate.burst, now))
+        self._buckets.move_to_end(caller)
+        while len(self._buckets) > self._size:
+            self._buckets.popitem(last=False)
+        bucket.tokens = min(rate.burst, bucket.tokens + (now - bucket.at) * rate.per_second)
+        bucket.at = now
+        return bucket
+
+
+def address_group(host: str) -> str:
+    """The address that attempts are counted under: an IPv4 address, the /64 of an IPv6 one, else the text itself."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address.packed, IPV6_PREFIX), strict=False))
+    return str(address)

@@ -1,0 +1,219 @@
+"""Keys and the audit log in SQL. Every public call is one transaction, and may raise what `Database` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms, Scope
+from app.errors import Conflict, NotFound
+from app.gallery.database import Database
+from app.gallery.records import Page, decode_cursor, encode_cursor
+from app.gallery.tables import API_KEYS, AUDIT
+
+PRUNED_AT_ONCE = 5_000
+"""Old audit rows deleted in one transaction, so that no writer waits long."""
+
+
+class KeyStore:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, terms: KeyTerms, digest: bytes, now: str, declared: bytes | None = None) -> Key:
+        """Raises Conflict ``key_exists``."""
+        values = _terms(terms) | {"id": terms.id, "digest": digest, "declared": declared, "created_at": now}
+        insert = self._database.insert(API_KEYS).values(values).on_conflict_do_nothing().returning(*API_KEYS.c)
+        with self._database.write() as connection:
+            row = connection.execute(insert).one_or_none()
+        if row is None:
+            raise Conflict(f"There is already a key {terms.id!r}, or was.", code="key_exists", key=terms.id)
+        return _key(row)
+
+    def find(self, key_id: str) -> Key | None:
+        with self._database.read() as connection:
+            row = connection.execute(sa.select(API_KEYS).where(API_KEYS.c.id == key_id)).one_or_none()
+        return None if row is None else _key(row)
+
+    def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
+        """In the order they were made. Raises InvalidInput ``invalid_cursor``."""
+        query = sa.select(API_KEYS).order_by(API_KEYS.c.key).limit(limit + 1)
+        if cursor is not None:
+            query = query.where(API_KEYS.c.key > decode_cursor("keys", cursor))
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        items = tuple(_key(row) for row in rows[:limit])
+        return Page(items, encode_cursor("keys", items[-1].key) if len(rows) > limit else None)
+
+    def rotate(self, key_id: str, digest: bytes, now: str, old_until: str | None) -> Key:
+        """Replaces the secret; the last one stays valid until `old_until`. Raises as `revoke`, and Conflict
+        ``key_revoked``."""
+        with self._database.write() as connection:
+            found = _find(connection, key_id)
+            if found.revoked_at is not None:
+                raise Conflict(f"Key {key_id!r} is revoked.", code="key_revoked", key=key_id)
+            old = None if old_until is None else found.digest
+            changes = {"digest": digest, "old_digest": old, "old_until": old_until, "rotated_at": now}
+            return _change(connection, key_id, changes)
+
+    def revoke(self, key_id: str, now: str) -> Key:
+        """The first revocation stands. Raises NotFound ``key_not_found``."""
+        with self._database.write() as connection:
+            found = _find(connection, key_id)
+            return found if found.revoked_at else _change(connection, key_id, {"revoked_at": now})
+
+    def declare(self, declared: Iterable[tuple[KeyTerms, bytes]], now: str) -> None:
+        """Makes the keys that a file declares what it says, and deletes those that it declared once and no more.
+
+        A secret is taken from the file only where the file's has changed since it was last applied, so that a secret
+        rotated by other means does not come back; a revoked key stays revoked.
+        """
+        wanted = list(declared)
+        with self._database.write() as connection:
+            rows = connection.execute(sa.select(API_KEYS).order_by(API_KEYS.c.key).with_for_update()).all()
+            known = {row.id: _key(row) for row in rows}
+            once = {key.terms.id for key in known.values() if key.declared is not None}
+            for key_id in once - {terms.id for terms, _ in wanted}:
+                connection.execute(sa.delete(API_KEYS).where(API_KEYS.c.id == key_id))
+            for terms, digest in wanted:
+                self._declare_one(connection, known.get(terms.id), terms, digest, now)
+
+    def _declare_one(self, connection: Connection, known: Key | None, terms: KeyTerms, digest: bytes, now: str) -> None:
+        if known is None:
+            values = _terms(terms) | {"id": terms.id, "digest": digest, "declared": digest, "created_at": now}
+            # Processes that start together may both get here.
+            connection.execute(self._database.insert(API_KEYS).values(values).on_conflict_do_nothing())
+            return
+        changes = _terms(terms)
+        if known.declared != digest:
+            changes |= {"digest": digest, "declared": digest, "old_digest": None, "old_until": None, "rotated_at": now}
+        connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == terms.id).values(changes))
+
+
+class AuditStore:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def write(self, entries: Sequence[AuditEntry]) -> None:
+        """Adds the entries that have no row yet, and the outcome to those that have one; all in one transaction."""
+        new = [entry for entry in entries if entry.key is None]
+        known = [entry for entry in entries if entry.key is not None]
+        with self._database.write() as connection:
+            keys: list[int] = []
+            if new:
+                insert = sa.insert(AUDIT).returning(AUDIT.c.key, sort_by_parameter_order=True)
+                keys = list(connection.execute(insert, [_values(entry) for entry in new]).scalars())
+            for entry in known:
+                connection.execute(sa.update(AUDIT).where(AUDIT.c.key == entry.key).values(_values(entry)))
+        for entry, key in zip(new, keys, strict=True):
+            entry.key = key
+
+    def entries(
+        self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
+    ) -> Page[AuditEntry]:
+        """Raises InvalidInput ``invalid_cursor``."""
+        listing = f"audit/{newest_first}"
+        query = sa.select(AUDIT).where(*_conditions(wanted)).limit(limit + 1)
+        query = query.order_by(AUDIT.c.key.desc() if newest_first else AUDIT.c.key)
+        if cursor is not None:
+            last = decode_cursor(listing, cursor)
+            query = query.where(AUDIT.c.key < last if newest_first else AUDIT.c.key > last)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        items = tuple(_entry(row) for row in rows[:limit])
+        return Page(items, encode_cursor(listing, rows[limit - 1].key) if len(rows) > limit else None)
+
+    def prune(self, before: str) -> int:
+        """Deletes the entries older than `before`; how many."""
+        some = sa.select(AUDIT.c.key).where(AUDIT.c.at < before).limit(PRUNED_AT_ONCE)
+        total = 0
+        while True:
+            with self._database.write() as connection:
+                deleted = connection.execute(sa.delete(AUDIT).where(AUDIT.c.key.in_(some))).rowcount
+            total += deleted
+            if deleted < PRUNED_AT_ONCE:
+                break
+        if total:
+            self._database.request_scrub()
+        return total
+
+
+def time_text(seconds: float) -> str:
+    """Seconds since 1970 as the database keeps times: UTC, ISO 8601, of one length, so that text sorts as time does."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def seconds_of(text: str) -> float:
+    """The other way round."""
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _find(connection: Connection, key_id: str) -> Key:
+    row = connection.execute(sa.select(API_KEYS).where(API_KEYS.c.id == key_id).with_for_update()).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no key {key_id!r}.", code="key_not_found", key=key_id)
+    return _key(row)
+
+
+def _change(connection: Connection, key_id: str, changes: dict[str, Any]) -> Key:
+    update = sa.update(API_KEYS).where(API_KEYS.c.id == key_id).values(changes).returning(*API_KEYS.c)
+    return _key(connection.execute(update).one())
+
+
+def _terms(terms: KeyTerms) -> dict[str, Any]:
+    return {
+        "name": terms.name,
+        "scopes": " ".join(sorted(terms.scopes)),
+        "galleries": None if terms.galleries is None else json.dumps(sorted(terms.galleries), ensure_ascii=False),
+        "rate": terms.rate,
+        "expires_at": terms.expires_at,
+    }
+
+
+def _key(row: Row[Any]) -> Key:
+    return Key(
+        key=row.key,
+        terms=KeyTerms(
+            id=row.id,
+            scopes=frozenset(Scope(scope) for scope in row.scopes.split()),
+            name=row.name,
+            galleries=None if row.galleries is None else frozenset(json.loads(row.galleries)),
+            rate=row.rate,
+            expires_at=row.expires_at,
+        ),
+        digest=bytes(row.digest),
+        old_digest=None if row.old_digest is None else bytes(row.old_digest),
+        old_until=row.old_until,
+        declared=None if row.declared is None else bytes(row.declared),
+        created_at=row.created_at,
+        rotated_at=row.rotated_at,
+        revoked_at=row.revoked_at,
+    )
+
+
+_FIELDS = ("at", "who", "operation", "request_id", "gallery", "subject", "target", "status")
+
+
+def _values(entry: AuditEntry) -> dict[str, Any]:
+    return {name: getattr(entry, name) for name in _FIELDS}
+
+
+def _entry(row: Row[Any]) -> AuditEntry:
+    return AuditEntry(**{name: getattr(row, name) for name in (*_FIELDS, "key")})
+
+
+def _conditions(wanted: AuditFilter) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = [
+        AUDIT.c[name] == value
+        for name in ("who", "operation", "gallery", "subject")
+        if (value := getattr(wanted, name)) is not None
+    ]
+    if wanted.since is not None:
+        found.append(AUDIT.c.at >= wanted.since)
+    if wanted.until is not None:
+        found.append(AUDIT.c.at < wanted.until)
+    return found
