@@ -59,6 +59,7 @@ def joined(device: str = "auto") -> Iterator[World]:
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", rank=rank, world_size=size)
     try:
         yield World(rank, size, chosen)
+        dist.barrier()  # nobody leaves, the first with everyone's store, while another still works
     finally:
         dist.destroy_process_group()
 
