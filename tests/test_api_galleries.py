@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 from urllib.parse import quote
 
 import httpx
@@ -64,6 +65,8 @@ def test_ids_may_hold_anything_when_percent_encoded(api: httpx.Client, name: str
 @settings(max_examples=30, deadline=None)
 @given(name=st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=40))
 def test_any_id_comes_back_as_it_went_in(api: httpx.Client, name: str) -> None:
+    if name not in {".", ".."}:  # generated requests share this server, and may have left one of that id
+        api.delete(f"/v1/galleries/{quote(unicodedata.normalize('NFC', name), safe='')}")
     made = api.post("/v1/galleries", json={"id": name})
     if name in {".", ".."}:
         error_of(made, 422, "invalid_id")
