@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def test_the_first_real_use_works_as_pasted(live_server: LiveServer) -> None:
     exec(python, {"print": lambda *words: printed.append(" ".join(map(str, words)))})  # noqa: S102 (the README's own)
     assert sorted(line.split()[1] for line in printed) == ["eileen", "grace"]
 
-    lines = shell(block("sh", "galleries check").replace(".venv/bin/likeness", "python -m app"), live_server)
+    lines = shell(block("sh", "galleries check").replace(".venv/bin/likeness", f"{sys.executable} -m app"), live_server)
     assert lines[0].startswith("same person")
     assert any("eileen" in line for line in lines)
     assert lines[-1].startswith("crew: in order")
