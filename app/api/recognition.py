@@ -29,7 +29,8 @@ async def detect(
 ) -> schemas.DetectAnswer:
     """Every face with its box, five landmarks and quality, best detector score first; an empty list if there is none.
 
-    Faces from 20 pixels up to ones larger than the frame are looked for, and the photo is turned if none is found.
+    Faces from 20 pixels up to ones larger than the frame are looked for; where none is sure, the photo is also looked
+    at turned.
     """
     images, params = await service.read(request, ONE_IMAGE, query)
     photo = await service.run(lambda: service.operations.detect(images["image"][0]))
