@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import shutil
 import subprocess
@@ -24,8 +25,10 @@ from app.types import Vector
 from tests.conftest import PROJECT
 from training import metrics, protocols
 from training import operating_points as points
+from training.data.bins import write_pack
 from training.degrade import degradations
 from training.evaluate import app
+from training.packs import PackPhotos
 from training.pairs import Pair, PairList, person_of, read_pairs
 from training.photos import Templates, make_templates, open_photos
 
@@ -46,6 +49,16 @@ def faces(
     x = np.repeat(centres, each, axis=0) + noise * unit(rng, people * each, d)
     names = [f"p{i:03d}/p{i:03d}_{j + 1:04d}" for i in range(people) for j in range(each)]
     return names, np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+
+def encoded(picture: Image.Image) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def png_crop(shade: int) -> bytes:
+    return encoded(Image.new("RGB", (112, 112), (shade, shade, shade)))
 
 
 def templates(names: Sequence[str], vectors: NDArray[np.float32], missing: Sequence[str] = ()) -> Templates:
@@ -347,6 +360,38 @@ def test_pairs_are_measured_with_the_services_own_pipeline(photos: Path, tmp_pat
     compared = CliRunner().invoke(app, ["compare", *both, "--out", str(picture), "--labels", "a", "--labels", "b"])
     assert compared.exit_code == 0, compared.output
     assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_a_packs_people_are_those_that_its_mated_pairs_join(tmp_path: Path) -> None:
+    crops = [png_crop(shade) for shade in range(6)]
+    pairs = [(0, 1, True), (2, 3, False), (1, 4, True), (0, 5, False)]
+    content = [crops[place] for first, second, _ in pairs for place in (first, second)]
+    write_pack(tmp_path / "own.bin", content, [mated for *_, mated in pairs])
+    listed = PackPhotos(tmp_path / "own.bin").pairs
+    assert [(pair.mated, pair.fold) for pair in listed.pairs] == [(True, 0), (False, 1), (True, 2), (False, 3)]
+    assert len(listed.photos) == 6
+    first, second, third, fourth = [(person_of(pair.first), person_of(pair.second)) for pair in listed.pairs]
+    assert first == third == ("00000", "00000")
+    assert second == ("00002", "00003")
+    assert fourth == ("00000", "00005")
+
+
+def test_a_verification_pack_is_measured_like_the_photos_in_it(tmp_path: Path, astronaut: NDArray[np.uint8]) -> None:
+    face = Image.fromarray(astronaut).crop((160, 60, 290, 190)).resize((112, 112))
+    crops = [encoded(face), encoded(face.transpose(Image.Transpose.FLIP_LEFT_RIGHT)), png_crop(90)]
+    write_pack(tmp_path / "own.bin", [crops[0], crops[1], crops[0], crops[2]], [True, False])
+    command = [
+        "pairs", "--pack", str(tmp_path / "own.bin"), "--package", "sface", "--models", str(PROJECT / "models"),
+        "--cache", str(PROJECT / "data" / "cache"), "--out", str(tmp_path / "out"), "--rounds", "20", "--no-draw",
+    ]  # fmt: skip
+    run = CliRunner().invoke(app, command)
+    assert run.exit_code == 0, run.output
+    rows = (tmp_path / "out" / "scores.csv").read_text().splitlines()[1:]
+    mirrored, grey = (float(row.rsplit(",", 1)[1]) for row in rows)
+    assert mirrored > 0.8 > grey
+    run = CliRunner().invoke(app, [*command, "--images", str(tmp_path)])
+    assert run.exit_code == 2
+    assert "--pack alone" in run.output
 
 
 def test_what_the_caller_got_wrong_is_told_in_one_line(photos: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
 from training.degrade import Degradation, degradations
 from training.metrics import Curve, Interval, Ints
+from training.packs import PackPhotos
 from training.pairs import PairList, person_of, read_pairs
 from training.photos import Photos, Templates, make_templates, open_photos
 from training.service import Service, open_service
@@ -48,7 +49,8 @@ class Protocol(StrEnum):
     PLAIN = "plain"
 
 
-Images = Annotated[Path, typer.Option(help="Folder or uncompressed tar file with photos as folder/file.jpg.")]
+IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
+Images = Annotated[Path, typer.Option(help=IMAGES_HELP)]
 PackageName = Annotated[str, typer.Option(help="Embedder package: a name in --models, a name@version, or a folder.")]
 Out = Annotated[Path, typer.Option(help="Folder for result.json and plots; made where it is missing.")]
 Kept = Annotated[
@@ -68,10 +70,13 @@ Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
 @app.command()
 def pairs(
     *,
-    images: Images,
-    pairs: Annotated[list[Path], typer.Option(help="LFW pair list; several are joined.")],
     package: PackageName,
     out: Out,
+    images: Annotated[Path | None, typer.Option(help=IMAGES_HELP)] = None,
+    pairs: Annotated[list[Path] | None, typer.Option(help="LFW pair list; several are joined.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Verification pack (lfw.bin …) of aligned crops, in place of --images, --pairs.")
+    ] = None,
     protocol: Annotated[Protocol, typer.Option(help="auto: lfw where the list has folds.")] = Protocol.AUTO,
     folds: Annotated[
         int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
@@ -89,14 +94,16 @@ def pairs(
 ) -> None:
     """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
     with _told():
-        listed = _joined([read_pairs(path) for path in pairs])
+        source, listed = _pairs_of(images, pairs or [], pack)
+        aligned = aligned or pack is not None
         made = _templates(
-            images, listed.photos, templates, _Way(package, models, cache, device, threads, aligned, flip)
+            source, listed.photos, templates, _Way(package, models, cache, device, threads, aligned, flip)
         )
         figures = protocols.verification(made, listed, folds=_folds(listed, protocol, folds), rounds=rounds, seed=seed)
         scores, mated = protocols.pair_scores(made, listed), listed.mated
         curve = metrics.error_curve(scores[mated], scores[~mated])
-        settings = {"images": str(images), "pairs": [str(path) for path in pairs], "flip": flip, "aligned": aligned}
+        lists = [str(path) for path in pairs or []]
+        settings = {"images": str(source), "pairs": lists, "flip": flip, "aligned": aligned}
         _write(
             out,
             "verification",
@@ -460,6 +467,15 @@ def _named(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:
     if not lists:
         return tuple(sorted(open_photos(images).names))
     return tuple(sorted({photo for path in lists for photo in read_pairs(path).photos}))
+
+
+def _pairs_of(images: Path | None, lists: Sequence[Path], pack: Path | None) -> tuple[Path, PairList]:
+    """Where the photos are, and which are compared. Raises ValueError unless it is either a pack or both others."""
+    if pack is not None and images is None and not lists:
+        return pack, PackPhotos(pack).pairs
+    if pack is None and images is not None and lists:
+        return images, _joined([read_pairs(path) for path in lists])
+    raise ValueError("give --images and --pairs, or --pack alone")
 
 
 def _joined(lists: Sequence[PairList]) -> PairList:

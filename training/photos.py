@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from app.errors import LikenessError
 from app.types import Vector, Vectors
+from training.packs import PACK_ENDING, PackPhotos
 
 T = TypeVar("T")
 
@@ -96,13 +97,15 @@ def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def open_photos(path: Path) -> Photos:
-    """Of a folder or a tar file. Raises ValueError where there is nothing to read."""
+    """Of a folder, a tar file or a verification pack. Raises ValueError where there is nothing to read."""
     if path.is_dir():
         photos: Photos = FolderPhotos(path)
+    elif path.is_file() and path.suffix == PACK_ENDING:
+        photos = PackPhotos(path)
     elif path.is_file():
         photos = TarPhotos(path)
     else:
-        raise ValueError(f"{path} is neither a folder nor a tar file")
+        raise ValueError(f"{path} is neither a folder, nor a tar file, nor a verification pack")
     if not photos.names:
         raise ValueError(f"{path} holds no photos in folders")
     return photos
