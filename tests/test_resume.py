@@ -25,7 +25,10 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": {"name": "adamw", "lr": 0.01},
     },
     "mined pairs with β beside class weights": {
-        "losses": [{"name": "margin", "miner": "distance_weighted"}, {"name": "cosface", "s": 16.0}],
+        "losses": [
+            {"name": "margin", "miner": "distance_weighted", "image_beta": True},
+            {"name": "cosface", "s": 16.0},
+        ],
         "sampler": {"name": "pk", "images": 4},
     },
     "half precision with its scaler, two batches a step": {"train": {"precision": "fp16", "accumulate": 2}},

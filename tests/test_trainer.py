@@ -117,6 +117,25 @@ def test_only_kernels_and_matrices_decay_and_beta_has_its_own_rate(tmp_path: Pat
     assert counted == len([*trainer.model.parameters(), *trainer.objective.parameters()])
 
 
+def test_a_boundary_for_each_crop_is_learned_for_the_crops_that_were_seen(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        losses=[{"name": "margin", "image_beta": True}],
+        sampler={"name": "pk", "images": 4, "batch_size": 8},
+        optimizer={"beta_lr": 0.1},
+        schedule={"warmup": 0},
+    )
+    trainer = small_trainer(recipe, tmp_path)
+    seen = set(trainer._backward(0)[0].indices.tolist())
+    trainer.optimizer.step()
+    betas = trainer.objective.get_parameter("terms.0.loss.beta_image").detach()
+    assert len(betas) == len(trainer.material.crops)
+    moved = set(torch.nonzero(betas).flatten().tolist())
+    assert moved
+    assert moved <= seen
+    with pytest.raises(InvalidInput, match="num_images"):
+        small_trainer(small_recipe(losses=[{"name": "triplet", "image_beta": True}]), tmp_path)
+
+
 def test_the_average_follows_its_formula() -> None:
     weight = torch.nn.Linear(1, 1, bias=False)
     torch.nn.init.constant_(weight.weight, 0.0)

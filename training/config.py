@@ -75,6 +75,8 @@ class Loss(Section):
     miner: str | None = None
     """Pair-level losses: random, hard, semihard, distance_weighted…; none = the loss's own choice of pairs."""
     miner_options: dict[str, Value] = {}
+    image_beta: bool = False
+    """The margin loss's third β, one for each crop of the training set."""
 
     @property
     def hyper(self) -> dict[str, Any]:

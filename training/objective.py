@@ -31,6 +31,7 @@ class Term(nn.Module):
         self.weight = config.weight
         self.class_level = losses.is_class_level(config.name)
         self.across_towers = across_towers
+        self.per_image = config.image_beta
         self.miner: PairMiner | None = None
         if config.miner is not None:
             if self.class_level:
@@ -44,14 +45,16 @@ class Term(nn.Module):
     def sharded(self) -> bool:
         return isinstance(self.loss, PartialFC)
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, embeddings: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+        """`images` (B,) int64: which crop of the training set each is."""
         if self.class_level:
             value: Tensor = self.loss(embeddings, labels)
             return value
         triplets = None if self.miner is None else self.miner(embeddings.detach(), labels)
         if self.across_towers:
             triplets = between_towers(all_triplets(labels) if triplets is None else triplets)
-        mined: Tensor = self.loss(embeddings, labels, triplets)
+        own = {"image_ids": images} if self.per_image else {}
+        mined: Tensor = self.loss(embeddings, labels, triplets, **own)
         return mined
 
 
@@ -63,8 +66,8 @@ def between_towers(triplets: Triplets) -> Triplets:
 
 
 class Objective(nn.Module):
-    """`forward(embeddings, labels, teacher)` takes this rank's share of the batch and answers the loss of the whole
-    batch and each term by name, the same on every rank; all in float32.
+    """`forward(embeddings, labels, images, teacher)` takes this rank's share of the batch and answers
+    the whole batch's loss and each term by name, the same on every rank; all in float32.
 
     Each rank computes the whole batch's loss from gathered embeddings; a sharded term (PartialFC) gathers by itself.
     """
@@ -78,13 +81,15 @@ class Objective(nn.Module):
         self.distill = distill
         self.projection = projection
 
-    def forward(self, embeddings: Tensor, labels: Tensor, teacher: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, embeddings: Tensor, labels: Tensor, images: Tensor, teacher: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         mine = upcast(embeddings)
-        everyone, all_labels = gather(mine), gather(labels)
+        everyone, all_labels, all_images = gather(mine), gather(labels), gather(images)
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}
         for name, term in zip(self.names, self._terms(), strict=True):
-            parts[name] = term(mine, labels) if term.sharded else term(everyone, all_labels)
+            parts[name] = term(mine, labels, images) if term.sharded else term(everyone, all_labels, all_images)
             total = total + term.weight * parts[name]
         if teacher is not None and self.projection is not None:
             target = gather(teacher)
@@ -173,12 +178,17 @@ class Objective(nn.Module):
         return [term for term in self.terms if isinstance(term, Term)]
 
 
-def build_objective(recipe: Recipe, people: int, teacher_dimension: int | None) -> Objective:
-    """The recipe's losses for `people` classes; raises LossError for an unknown loss, miner or argument."""
+def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: int | None) -> Objective:
+    """The recipe's losses for `people` classes and a training set of `crops`.
+
+    Raises LossError for an unknown loss, miner or argument.
+    """
     terms = []
     for config in recipe.losses:
         class_level = losses.is_class_level(config.name)
         shared: dict[str, Any] = {"num_classes": people, "dim": recipe.model.dim, **config.hyper}
+        if config.image_beta:
+            shared["num_images"] = crops
         if recipe.partial_fc.enabled and class_level:
             rate = recipe.partial_fc.sample_rate
             loss: nn.Module = PartialFC(config.name, sample_rate=rate, averaged=True, seed=recipe.seed, **shared)

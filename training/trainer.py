@@ -89,7 +89,8 @@ class Trainer:
             distributed.synchronise_batchnorm(self.model)
         self.model.to(world.device)
         teacher_dim = material.teacher.dimension if material.teacher else None
-        self.objective = build_objective(recipe, len(material.crops.people), teacher_dim).to(world.device)
+        self.objective = build_objective(recipe, len(material.crops.people), len(material.crops), teacher_dim)
+        self.objective.to(world.device)
         self.parallel = self._parallel()
         groups = parameter_groups(self.model, self.objective, recipe.optimizer)
         self.optimizer = build_optimizer(groups, recipe.optimizer, by_row=recipe.partial_fc.enabled)
@@ -163,7 +164,7 @@ class Trainer:
                 embeddings = self.parallel(images)
             # The same on all ranks: they compute the loss of the same global batch.
             self.objective.seed(seed_step(recipe.seed, number))
-            loss, parts = self.objective(embeddings, labels, target)
+            loss, parts = self.objective(embeddings, labels, batch.indices.to(world.device), target)
             self.scaler.scale(loss / recipe.train.accumulate).backward()
         return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), labels
 
