@@ -394,6 +394,21 @@ def test_a_verification_pack_is_measured_like_the_photos_in_it(tmp_path: Path, a
     assert "--pack alone" in run.output
 
 
+def test_packages_are_timed_beside_each_other(tmp_path: Path) -> None:
+    command = [
+        "speed", "sface", "sface", "--batch", "1", "--batch", "3", "--rounds", "3", "--models", str(PROJECT / "models"),
+        "--cache", str(PROJECT / "data" / "cache"), "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    run = CliRunner().invoke(app, command)
+    assert run.exit_code == 0, run.output
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert [row["batch"] for row in result["speed"]] == [1, 3]
+    for row in result["speed"]:
+        assert row["milliseconds"] > 0
+        assert row["ratio"] == {"value": 1, "low": 1, "high": 1}  # with itself: the first is what it is compared to
+    assert CliRunner().invoke(app, ["speed", "nonesuch", "--out", str(tmp_path)]).exit_code == 2
+
+
 def test_what_the_caller_got_wrong_is_told_in_one_line(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("1\nEileen 1 9\nEileen 1 Nobody 1\n")
     models = str(PROJECT / "models")

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from app.errors import LikenessError, OperatingPointUnavailable
 from app.runtime.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
-from app.runtime.session import Device
+from app.runtime.session import Device, open_embedder
 from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
 from training.degrade import Degradation, degradations
@@ -35,6 +36,7 @@ from training.packs import PackPhotos
 from training.pairs import PairList, person_of, read_pairs
 from training.photos import Photos, Templates, make_templates, open_photos
 from training.service import Service, open_service
+from training.speed import compare_speed
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
 MODELS = Path("models")
@@ -369,6 +371,39 @@ def _show_quality(studies: Mapping[str, quality_study.Discarding], rows: Sequenc
             without = _percent(each.without_face / each.photos)
             table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", _percent(each.fnmr))
         _console().print(table)
+
+
+@app.command()
+def speed(
+    *,
+    packages: Annotated[
+        list[str], typer.Argument(help="Embedder packages; the first is what the others are compared to.")
+    ],
+    out: Out,
+    batches: Annotated[list[int] | None, typer.Option("--batch", help="Crops a call; may be given again.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds in which each package has its turn.")] = 25,
+    threads: Annotated[int, typer.Option(help="Threads on each call.")] = 1,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+) -> None:
+    """Milliseconds a face of several packages, in turn on the same crops."""
+    with _told():
+        opened = [open_embedder(load_package(_folder(name, models)), cache, device, threads) for name in packages]
+        sessions = {session.package_id: session for session in opened}
+        sizes = batches or [1, 4]
+        with _progress("timing", len(sizes) * (rounds + 1)) as advance:
+            timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]
+        rows = [row for each in timed for row in each]
+        table = Table("package", "batch", "ms a face", "times as fast", "middle half of the rounds")
+        for row in rows:
+            spread = f"{row.ratio.low:.2f}-{row.ratio.high:.2f}"
+            table.add_row(row.package, str(row.batch), f"{row.milliseconds:.2f}", f"{row.ratio.value:.2f}", spread)
+        _console().print(table)
+        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": threads}
+        document = {"kind": "speed", "machine": machine, "rounds": rounds, "device": device, "speed": _plain(rows)}
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 @app.command()
