@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.live import LiveServer, serving
+from tests.postgres import cluster, new_database
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -88,29 +85,8 @@ def gallery(api: httpx.Client) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Path]:
     """The socket folder of a PostgreSQL server of the tests' own, gone with them; its superuser is ``postgres``."""
-    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    initdb = shutil.which("initdb") or (str(programs[-1]) if programs else None)
-    if initdb is None:
-        pytest.skip("needs PostgreSQL's programs (Debian: apt install postgresql)")
-    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []  # initdb refuses to run as root
-    folder = Path(tempfile.mkdtemp(prefix="likeness-pg-"))
-    if user:
-        shutil.chown(folder, "postgres")
-    data, control = str(folder / "data"), str(Path(initdb).with_name("pg_ctl"))
-
-    def call(*command: str) -> None:
-        subprocess.run([*user, *command], check=True, cwd=folder, stdout=subprocess.DEVNULL)
-
-    try:
-        call(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=200 -F"
-        call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
-        try:
-            yield folder
-        finally:
-            call(control, "-D", data, "-w", "-m", "immediate", "stop")
-    finally:
-        shutil.rmtree(folder)
+    with cluster() as made:
+        yield made.folder
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -118,14 +94,4 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database, of each kind in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'likeness.db'}"
-    return new_postgresql_database(request.getfixturevalue("postgresql"))
-
-
-def new_postgresql_database(socket_folder: Path, options: str = "") -> str:
-    """The URL of a new database, made with the ``options`` of CREATE DATABASE."""
-    import psycopg  # noqa: PLC0415 - most tests do without
-
-    name = f"likeness_{uuid.uuid4().hex}"
-    with psycopg.connect(f"host={socket_folder} user=postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} {options}".encode())
-    return f"postgresql://postgres@/{name}?host={socket_folder}"
+    return new_database(request.getfixturevalue("postgresql"))

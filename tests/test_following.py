@@ -20,8 +20,8 @@ from app.gallery.records import FaceBlock
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.gallery.tables import FACES
-from tests.conftest import new_postgresql_database
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.postgres import new_database
 
 SUBJECTS = ("ann", "bob", "cem")
 SOON_S = 20.0
@@ -246,7 +246,7 @@ def test_two_processes_end_equal_to_sql_on_sqlite() -> None:
 def test_two_processes_end_equal_to_sql_on_postgresql(postgresql: Path) -> None:
     class OnPostgresql(Processes):
         def new_database(self, folder: Path) -> str:  # noqa: ARG002 (the other kind needs it)
-            return new_postgresql_database(postgresql)
+            return new_database(postgresql)
 
     run(OnPostgresql)
 

@@ -18,7 +18,7 @@ from app.access.store import AuditStore, KeyStore
 from app.errors import Unusable
 from app.gallery.store import Store
 from app.gallery.tables import METADATA
-from tests.conftest import new_postgresql_database
+from tests.postgres import new_database
 
 
 def engine_of(url: str) -> sa.Engine:
@@ -96,7 +96,7 @@ def test_galleries_of_the_version_before_keys_are_kept(database_url: str) -> Non
 
 def test_postgresql_must_be_utf8(postgresql: Path) -> None:
     with pytest.raises(Unusable, match="UTF8, not SQL_ASCII"):
-        Store(new_postgresql_database(postgresql, "ENCODING 'SQL_ASCII' TEMPLATE template0"))
+        Store(new_database(postgresql, "ENCODING 'SQL_ASCII' TEMPLATE template0"))
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/name", "nonsense"])

@@ -12,6 +12,7 @@ import pytest
 
 from app import instance
 from tests.live import LiveServer, serving
+from tests.postgres import new_database
 from tests.service import COLLINS, HOPPER
 
 SOON_S = 20.0
@@ -22,10 +23,8 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Li
     folders = [tmp_path / "one", tmp_path / "one"]
     settings: dict[str, object] = {}
     if "PostgreSQL" in request.param:
-        from tests.conftest import new_postgresql_database  # noqa: PLC0415 (needed by this kind alone)
-
         folders[1] = tmp_path / "two"
-        settings["DATABASE_URL"] = new_postgresql_database(request.getfixturevalue("postgresql"))
+        settings["DATABASE_URL"] = new_database(request.getfixturevalue("postgresql"))
     with ExitStack() as stack:
         one, other = (stack.enter_context(serving(folder, settings)) for folder in folders)
         yield one, other

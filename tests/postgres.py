@@ -1,0 +1,77 @@
+"""A PostgreSQL server of the tests' own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """``folder`` holds the socket; the superuser is ``postgres``."""
+
+    folder: Path
+    programs: Path
+
+    def initialise(self) -> None:
+        self._call("initdb", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def start(self, *, durable: bool = False) -> None:
+        """``durable``: what it acknowledges is on disk, as in production; the tests' own server does without."""
+        options = f"-c listen_addresses='' -c unix_socket_directories={self.folder} -c max_connections=200"
+        speed = "" if durable else " -F"
+        self._call("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options + speed, "start")
+
+    def kill(self) -> None:
+        """As a crash would: without a word to those connected, nothing flushed."""
+        self._call("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def new_database(self, options: str = "") -> str:
+        """The URL of a new database, made with the ``options`` of CREATE DATABASE."""
+        return new_database(self.folder, options)
+
+    def _call(self, program: str, *arguments: str) -> None:
+        user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []  # initdb refuses to run as root
+        command = [*user, str(self.programs / program), "-D", str(self.folder / "data"), *arguments]
+        subprocess.run(command, check=True, cwd=self.folder, stdout=subprocess.DEVNULL)
+
+
+def new_database(folder: Path, options: str = "") -> str:
+    """The URL of a new database of the cluster whose socket is in ``folder``."""
+    import psycopg  # noqa: PLC0415 - most tests do without
+
+    name = f"likeness_{uuid.uuid4().hex}"
+    with psycopg.connect(f"host={folder} user=postgres", autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} {options}".encode())
+    return f"postgresql://postgres@/{name}?host={folder}"
+
+
+@contextmanager
+def cluster(*, durable: bool = False) -> Iterator[Cluster]:
+    """A running one, gone with the block; skips the test where PostgreSQL's programs are missing."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    initdb = shutil.which("initdb") or (str(found[-1]) if found else None)
+    if initdb is None:
+        pytest.skip("needs PostgreSQL's programs (Debian: apt install postgresql)")
+    folder = Path(tempfile.mkdtemp(prefix="likeness-pg-"))
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres")
+    made = Cluster(folder, Path(initdb).parent)
+    try:
+        made.initialise()
+        made.start(durable=durable)
+        try:
+            yield made
+        finally:
+            made.kill()
+    finally:
+        shutil.rmtree(folder)
