@@ -19,8 +19,9 @@ import numpy as np
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.background import Repeating
 from app.gallery.crops import encode_crop
-from app.gallery.index import Index, Match
-from app.gallery.live import LiveIndex
+from app.gallery.index import Match
+from app.gallery.indexes import GalleryIndex, Indexes, Searchable
+from app.gallery.live import LocalIndexes
 from app.gallery.records import (
     UNSET,
     Candidate,
@@ -62,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    index: Index
+    index: Searchable
     probes: Vectors
     limit: int
 
@@ -78,6 +79,7 @@ class Galleries:
         self,
         store: Store,
         *,
+        indexes: Indexes | None = None,
         search_batch: int = SEARCH_BATCH,
         search_queue: int = SEARCH_QUEUE,
         search_workers: int = SEARCH_WORKERS,
@@ -90,11 +92,11 @@ class Galleries:
         """`search_workers` passes run at a time, of different galleries, each on `search_threads` (see `Index`).
 
         Other processes' changes are looked for every `follow_s` seconds; indexes that changed are written to
-        `snapshots` every `snapshot_s`, and the change log is kept for `log_kept`.
+        `snapshots` every `snapshot_s`, and the change log is kept for `log_kept`. Where `indexes` are given, vectors
+        are searched there instead of in this process, which keeps no snapshots then.
         """
-        self._search_threads = search_threads
         self._store = store
-        self._snapshots = snapshots
+        self._indexes = indexes or LocalIndexes(store, snapshots, search_threads)
         self._log_kept = log_kept
         self._searches = Batcher(
             _search_together,
@@ -104,7 +106,7 @@ class Galleries:
             workers=search_workers,
             name="search",
         )
-        self._live: dict[int, LiveIndex] = {}
+        self._live: dict[int, GalleryIndex] = {}
         self._live_lock = threading.Lock()
         self._eager = False
         self._following = Repeating("following", follow_s, self.follow)
@@ -119,8 +121,7 @@ class Galleries:
             self.keep()
         except (LikenessError, OSError) as error:
             _log.warning("No last snapshot could be written: %s", error)
-        if self._snapshots:
-            self._snapshots.close()
+        self._indexes.close()
         self._store.close()
 
     @property
@@ -139,9 +140,8 @@ class Galleries:
     def indexed(self) -> Indexed:
         """Asks no database."""
         with self._live_lock:
-            indexes = [live.index for live in self._live.values()]
-        held = [index for index in indexes if index is not None]
-        return Indexed(sum(index.faces for index in held), sum(index.size for index in held))
+            held = [live.held() for live in self._live.values()]
+        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
 
     def load(self) -> None:
         """Makes every gallery's index ready, so that no first caller waits for it; from now on, new galleries' too."""
@@ -170,15 +170,11 @@ class Galleries:
             self.load()
 
     def keep(self) -> None:
-        """Writes the snapshots that are due, removes those that aren't any gallery's, and shortens the change log."""
+        """Shortens the change log, and has the indexes do what is due (see `Indexes.keep`)."""
         self._store.prune_changes(self._log_kept)
-        if self._snapshots is None or not self._snapshots.claim():
-            return
         with self._live_lock:
             known = list(self._live.values())
-        for live in known:
-            live.save()
-        self._snapshots.keep_only(self._store.heads().keys())
+        self._indexes.keep(known)
 
     # Galleries
 
@@ -382,19 +378,18 @@ class Galleries:
             for row in found
         ]
 
-    def _of(self, gallery: Gallery) -> LiveIndex:
+    def _of(self, gallery: Gallery) -> GalleryIndex:
         with self._live_lock:
             if gallery.key not in self._live:
-                self._live[gallery.key] = LiveIndex(gallery, self._store, self._snapshots, self._search_threads)
+                self._live[gallery.key] = self._indexes.open(gallery)
             return self._live[gallery.key]
 
     def _forget(self, gallery_key: int) -> None:
         with self._live_lock:
             self._live.pop(gallery_key, None)
-        if self._snapshots and self._snapshots.claim():
-            self._snapshots.discard(gallery_key)
+        self._indexes.discard(gallery_key)
 
-    def _index(self, gallery: Gallery) -> Index:
+    def _index(self, gallery: Gallery) -> Searchable:
         with self._gone(gallery):
             return self._of(gallery).ready()
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.index import Difference, Index
-from app.gallery.records import Changes, FaceBlock, Gallery, Position
+from app.gallery.indexes import GalleryIndex
+from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, Position
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 
@@ -20,6 +21,37 @@ CHANGES_AT_ONCE = 5_000
 LAG_LIMIT = 50_000
 """An index that is behind by more changes than this, and than it has faces, is made anew: that reads less."""
 _log = logging.getLogger(__name__)
+
+
+class LocalIndexes:
+    """Each process's own indexes in memory, with `snapshots` of them on disk where given.
+
+    A pass over one's vectors runs on `threads` (see `Index`).
+    """
+
+    def __init__(self, store: Store, snapshots: Snapshots | None, threads: int) -> None:
+        self._store = store
+        self._snapshots = snapshots
+        self._threads = threads
+
+    def open(self, gallery: Gallery) -> LiveIndex:
+        return LiveIndex(gallery, self._store, self._snapshots, self._threads)
+
+    def keep(self, known: Sequence[GalleryIndex]) -> None:
+        """Writes the snapshots that are due, and removes those that aren't any gallery's."""
+        if self._snapshots is None or not self._snapshots.claim():
+            return
+        for index in known:
+            index.save()
+        self._snapshots.keep_only(self._store.heads().keys())
+
+    def discard(self, gallery_key: int) -> None:
+        if self._snapshots and self._snapshots.claim():
+            self._snapshots.discard(gallery_key)
+
+    def close(self) -> None:
+        if self._snapshots:
+            self._snapshots.close()
 
 
 class LiveIndex:
@@ -36,10 +68,10 @@ class LiveIndex:
         self._saved: Position | None = None  # what the snapshot on disk holds, where this process knows it
         self._doubt = False  # something may have been committed that the index doesn't hold yet
 
-    @property
-    def index(self) -> Index | None:
-        """As far as it has come; None where it isn't made yet. For counting, not for answers: see `ready`."""
-        return self._index
+    def held(self) -> Indexed:
+        """As far as it has come."""
+        index = self._index
+        return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
 
     def ready(self) -> Index:
         """The index with everything that was acknowledged in this process; made where it isn't there yet.

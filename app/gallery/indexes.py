@@ -1,0 +1,85 @@
+"""Where galleries' vectors are searched: the seam between SQL, which is the truth, and what is derived from it.
+
+`app.gallery.live` keeps them in this process, in FAISS; `app.gallery.remote` in Milvus, for several servers together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from app.gallery.index import Difference, Match
+from app.gallery.records import Gallery, Indexed, Position
+from app.types import Vectors
+
+
+class Searchable(Protocol):
+    """What answers for one gallery; safe to share between threads."""
+
+    @property
+    def subjects(self) -> int:
+        """Subjects that have a face."""
+        ...
+
+    def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
+        """For each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first."""
+        ...
+
+    def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
+        """Each probe, (Q, D) unit float32, against one subject; None where it has no face."""
+        ...
+
+
+class GalleryIndex(Protocol):
+    """One gallery's vectors, following its change log; safe to share between threads."""
+
+    def held(self) -> Indexed:
+        """How much it holds, as far as is known without asking anybody."""
+        ...
+
+    def ready(self) -> Searchable:
+        """Knows everything that was acknowledged in this process. Raises NotFound ``gallery_not_found``."""
+        ...
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Around a change to SQL; at the end the index holds it."""
+        ...
+
+    def ending(self) -> AbstractContextManager[None]:
+        """Around the gallery's deletion."""
+        ...
+
+    def follow(self, head: Position) -> None:
+        """Takes note that the change log ends at `head` now."""
+        ...
+
+    def rebuild(self) -> None:
+        """Makes the index anew from SQL."""
+        ...
+
+    def compare(self) -> tuple[Difference, int]:
+        """How the index differs from SQL, and how many faces it holds; this process's changes wait meanwhile."""
+        ...
+
+    def save(self) -> None:
+        """What is due from time to time. Raises OSError."""
+        ...
+
+
+class Indexes(Protocol):
+    """All galleries' indexes."""
+
+    def open(self, gallery: Gallery) -> GalleryIndex:
+        """Costs nothing until it is used."""
+        ...
+
+    def keep(self, known: Sequence[GalleryIndex]) -> None:
+        """What is due from time to time: for those known, and for what galleries that are gone have left behind."""
+        ...
+
+    def discard(self, gallery_key: int) -> None:
+        """Removes what is left of a gallery that is gone, as far as that can be done now; `keep` does the rest."""
+        ...
+
+    def close(self) -> None: ...
