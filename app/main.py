@@ -42,6 +42,7 @@ from app.api import (
     logs,
     metrics,
     models,
+    receipts,
     recognition,
     serving,
     subjects,
@@ -56,6 +57,7 @@ from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.gallery.gallery import SNAPSHOT_S, Galleries
+from app.gallery.secrets import SIGNING_KEY, SecretStore
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.operations import Operations
@@ -63,6 +65,8 @@ from app.pipeline import Pipeline
 from app.runtime.package import CROP_SIDE, Package, Thresholds, find_packages, locate, select
 from app.runtime.session import open_embedder
 from app.types import Pixels
+from app.vault.keyfile import VAULT_FILE, load_or_make
+from app.vault.signing import Signer
 
 DISTRIBUTION = "likeness"
 ROUTERS = (
@@ -73,6 +77,7 @@ ROUTERS = (
     keys.router,
     audit.router,
     models.router,
+    receipts.router,
     health.router,
     metrics.router,
 )
@@ -192,6 +197,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     sql = Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes)
     store = _open_galleries(settings, sql)
     stack.callback(store.close)
+    signer = _signer(settings, sql)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
     api_keys = _keys(settings, KeyStore(sql.database))
@@ -234,6 +240,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         guard=auth.Guard.of(key, api_keys, _failures(settings)),
         keys=api_keys,
         audit=log,
+        signer=signer,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
     )
@@ -245,6 +252,19 @@ def _open_galleries(settings: Settings, store: Store) -> Galleries:
         shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
     snapshots = Snapshots(folder) if settings.snapshot_seconds else None
     return Galleries(store, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+
+
+def _signer(settings: Settings, store: Store) -> Signer:
+    """Raises Unusable (``vault_key_unusable``, ``sealed_unreadable``)."""
+    path = settings.data_dir / VAULT_FILE
+    secrets = SecretStore(store.database, load_or_make(path))
+    try:
+        return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
+    except Unusable as error:
+        if error.code != "sealed_unreadable":
+            raise
+        message = f"{path} is not what the database's secrets were sealed with: put the one there that is. {error}"
+        raise Unusable(message, code=error.code) from None
 
 
 def _keys(settings: Settings, store: KeyStore) -> Keys:

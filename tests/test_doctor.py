@@ -57,7 +57,7 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
     found = examined(data)
     assert failed(found) == {}
     assert set(found) == {
-        "python", "packages", "models", "device", "data", "key", "database", "disk", "port", "limits", "clock"
+        "python", "packages", "models", "device", "data", "key", "database", "vault", "disk", "port", "limits", "clock"
     }  # fmt: skip
     assert [one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]] == [
         "ok"

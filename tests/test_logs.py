@@ -63,7 +63,17 @@ def as_promised(client: httpx.Client) -> Iterator[httpx.Response]:
     for path in (gallery, f"{gallery}/check", f"{gallery}/subjects", person, f"{person}/faces", face, f"{face}/crop"):
         yield client.get(path)
     yield client.get(f"{gallery}/subjects", params={"search": MARK})
-    for path in ("/v1/galleries", "/v1/models", "/livez", "/readyz", "/version", "/metrics", "/docs", "/openapi.json"):
+    for path in (
+        "/v1/galleries",
+        "/v1/models",
+        "/v1/server-key",
+        "/livez",
+        "/readyz",
+        "/version",
+        "/metrics",
+        "/docs",
+        "/openapi.json",
+    ):
         yield client.get(path)
     yield client.patch(person, json={"name": NAME + "2", "metadata": metadata})
     yield client.post("/v1/keys", json={"id": f"{MARK}-key", "name": NAME, "scopes": ["read"], "galleries": [GALLERY]})

@@ -16,8 +16,10 @@ import app.gallery.migrations
 from app.access.records import AuditFilter
 from app.access.store import AuditStore, KeyStore
 from app.errors import Unusable
+from app.gallery.secrets import SecretStore
 from app.gallery.store import Store
 from app.gallery.tables import METADATA
+from app.vault.sealing import Sealer, new_key
 from tests.postgres import new_database
 
 
@@ -91,6 +93,24 @@ def test_galleries_of_the_version_before_keys_are_kept(database_url: str) -> Non
     assert again.gallery("staff") == made
     assert KeyStore(again.database).keys().items == ()
     assert AuditStore(again.database).entries(AuditFilter()).items == ()
+    again.close()
+
+
+def test_a_database_of_the_version_before_secrets_gets_their_table(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(database_url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0003")
+    with engine_of(database_url).connect() as connection:
+        assert "secrets" not in sa.inspect(connection).get_table_names()
+    again = Store(database_url)
+    assert again.gallery("staff") == made
+    assert SecretStore(again.database, Sealer([new_key()])).get("any") is None
     again.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from app import instance
+from app.vault.keyfile import VAULT_FILE, load_or_make
 from tests.live import LiveServer, serving
 from tests.postgres import new_database
 from tests.service import COLLINS, HOPPER
@@ -24,6 +26,10 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Li
     settings: dict[str, object] = {}
     if "PostgreSQL" in request.param:
         folders[1] = tmp_path / "two"
+        for folder in folders:
+            folder.mkdir(mode=0o700)
+        load_or_make(folders[0] / VAULT_FILE)
+        shutil.copy(folders[0] / VAULT_FILE, folders[1])
         settings["DATABASE_URL"] = new_database(request.getfixturevalue("postgresql"))
     with ExitStack() as stack:
         one, other = (stack.enter_context(serving(folder, settings)) for folder in folders)

@@ -22,6 +22,7 @@ from app.access.keys import Keys
 from app.access.limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
 from app.errors import InvalidInput, Overloaded, Unusable
+from app.vault.keyfile import draft_of, write_new
 
 KEY_FILE = "admin.key"
 KEY_PREFIX = "lk_"
@@ -116,7 +117,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
     A file that others can read is closed to them; one that is no key raises Unusable (``key_unusable``).
     """
     path = folder / KEY_FILE
-    made = not path.exists() and _write_new(path, _new_key())
+    made = not path.exists() and write_new(path, _new_key())
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
@@ -141,31 +142,9 @@ def read_key(path: Path) -> str:
 def replace_key(folder: Path) -> str:
     """A new key in place of the one in ``folder``, all at once."""
     key = _new_key()
-    _draft(folder / KEY_FILE, key).replace(folder / KEY_FILE)
+    draft_of(folder / KEY_FILE, key).replace(folder / KEY_FILE)
     return key
 
 
 def _new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
-
-
-def _write_new(path: Path, key: str) -> bool:
-    """Writes ``path`` whole or not at all; False when another process was first."""
-    draft = _draft(path, key)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    return True
-
-
-def _draft(path: Path, key: str) -> Path:
-    """A file beside ``path`` that only its owner can read, with the key in it, on the disk."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(key + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return draft

@@ -192,6 +192,13 @@ ANSWERS: dict[str, dict[str, Any]] = {
             }
         ]
     },
+    "ServerKey": {
+        "key_id": "21fe31dfa154a261",
+        "algorithm": "Ed25519",
+        "public_key": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        "pem": "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=\n"
+        "-----END PUBLIC KEY-----\n",
+    },
     "Version": {"name": "likeness", "version": "0.1.0"},
     "Health": {"status": "ok"},
 }

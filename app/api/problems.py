@@ -86,6 +86,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(503, "shutting_down", "The server is stopping."),
     Kind(503, "database_busy", "The database is locked by others; try again after `Retry-After` seconds."),
     Kind(503, "database_unavailable", "The database can't be reached at the moment."),
+    Kind(503, "sealed_unreadable", "Stored data was altered, or sealed with a key that the server lacks."),
     Kind(503, "unusable", "The installation is at fault (a model, a device)."),
 )
 BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}

@@ -572,6 +572,15 @@ class ModelList(Wire):
     models: list[Model]
 
 
+class ServerKey(Wire):
+    """The public half of the key that the server signs with."""
+
+    key_id: str = Field(description="The first 8 bytes of the public key's SHA-256, hexadecimal.")
+    algorithm: Literal["Ed25519"]
+    public_key: str = Field(description="Its 32 bytes (RFC 8032) as base64.")
+    pem: str = Field(description="The same as other programs read it.")
+
+
 class Version(Wire):
     name: str
     version: str

@@ -18,6 +18,7 @@ from app.api.work import Workers
 from app.errors import LikenessError
 from app.gallery.gallery import Galleries
 from app.operations import Operations
+from app.vault.signing import Signer
 
 T = TypeVar("T")
 Params = TypeVar("Params", bound=schemas.Params)
@@ -34,6 +35,7 @@ class Service:
     guard: Guard
     keys: Keys
     audit: AuditLog
+    signer: Signer
     models: tuple[schemas.Model, ...]
     open_paths: frozenset[str] = OPEN_PATHS
     """What answers without a key."""

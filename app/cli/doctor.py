@@ -44,6 +44,7 @@ REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that are there.",
     "device": "Name an embedding package in LIKENESS_EMBEDDER, or mend this one.",
     "key": "Restore the file, or make a new key: likeness key --rotate",
+    "vault": "Put back the key file that the database's secrets were sealed with, from a copy or another server.",
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its own key, PEM, readable, no password.",
 }
@@ -274,6 +275,31 @@ def _database(settings: Settings) -> Iterator[Finding]:
         yield Finding("clock", "warning", message, "Synchronise both (NTP).")
 
 
+def _vault(settings: Settings) -> Iterator[Finding]:
+    """The server's own secrets open with the key that is there."""
+    from app.gallery.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
+    from app.gallery.secrets import purpose_of  # noqa: PLC0415 - as above
+    from app.vault.keyfile import VAULT_FILE, read_keys  # noqa: PLC0415 - as above
+    from app.vault.sealing import Sealer  # noqa: PLC0415 - as above
+
+    path = settings.data_dir / VAULT_FILE
+    sealed = inspect(settings.database).sealed
+    if not path.exists():
+        if sealed:
+            message = f"{path} is missing, and the database has secrets sealed with it"
+            yield Finding("vault", "failed", message, REMEDIES["vault"])
+        else:
+            yield Finding("vault", "ok", f"{path} is not there yet: the first start makes it")
+        return
+    keys = Sealer(read_keys(path))
+    for name, blob in sealed.items():
+        keys.open(blob, purpose_of(name))
+    if path.stat().st_mode & 0o077:
+        yield Finding("vault", "warning", f"{path} can be read by others", f"chmod 600 {path}")
+    else:
+        yield Finding("vault", "ok", f"{path}: its owner's alone, opens the database's {len(sealed)} secrets")
+
+
 def _disk(settings: Settings) -> Iterator[Finding]:
     folder = next(one for one in (settings.data_dir.absolute(), *settings.data_dir.absolute().parents) if one.exists())
     free = shutil.disk_usage(folder).free
@@ -372,6 +398,7 @@ CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
     "data": _data_dir,
     "key": _key,
     "database": _database,
+    "vault": _vault,
     "disk": _disk,
     "port": _port,
     "tls": _tls,

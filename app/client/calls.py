@@ -221,6 +221,10 @@ def models() -> Call[schemas.ModelList]:
     return Call("GET", path_of("models"), schemas.ModelList)
 
 
+def server_key() -> Call[schemas.ServerKey]:
+    return Call("GET", path_of("server-key"), schemas.ServerKey)
+
+
 def version() -> Call[schemas.Version]:
     return Call("GET", "/version", schemas.Version)
 

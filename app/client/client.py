@@ -292,6 +292,10 @@ class Client:
         """The model packages this server has."""
         return self.send(calls.models())
 
+    def server_key(self) -> schemas.ServerKey:
+        """The public half of the key that the server signs with."""
+        return self.send(calls.server_key())
+
     def version(self) -> schemas.Version:
         """The server's version."""
         return self.send(calls.version())
@@ -551,6 +555,10 @@ class AsyncClient:
     async def models(self) -> schemas.ModelList:
         """The model packages this server has."""
         return await self.send(calls.models())
+
+    async def server_key(self) -> schemas.ServerKey:
+        """The public half of the key that the server signs with."""
+        return await self.send(calls.server_key())
 
     async def version(self) -> schemas.Version:
         """The server's version."""

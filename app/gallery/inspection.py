@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.gallery.database import open_engine, parse_url
+from app.gallery.tables import SECRETS
 
 LOOK_BUSY_MS = 2_000
 """How long somebody else's lock is waited for."""
@@ -32,6 +33,8 @@ class Inspection:
     damage: list[str] = field(default_factory=list)
     clock_off_s: float = 0.0
     """How far the database's clock is from this machine's; 0 for SQLite, which has none."""
+    sealed: dict[str, bytes] = field(default_factory=dict)
+    """The server's secrets as they are stored, by name."""
 
 
 def inspect(url: str) -> Inspection:
@@ -61,6 +64,8 @@ def _look(connection: Connection, found: Inspection) -> None:
     found.newest = scripts.get_current_head()
     found.revision = MigrationContext.configure(connection).get_current_revision()
     found.known = found.revision in {None, *(one.revision for one in scripts.walk_revisions())}
+    if sa.inspect(connection).has_table(SECRETS.name):
+        found.sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS))}
     if found.kind == "SQLite":
         rows = connection.exec_driver_sql("PRAGMA quick_check(3)").scalars().all()
         found.damage = [str(row) for row in rows if row != "ok"]

@@ -139,3 +139,11 @@ AUDIT = Table(
     Index(None, "at"),
     sqlite_autoincrement=True,
 )
+
+SECRETS = Table(
+    # The server's own, sealed (`app.gallery.secrets`); the key to them is in no database.
+    "secrets",
+    METADATA,
+    Column("name", String(255), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+)

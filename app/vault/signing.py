@@ -1,0 +1,86 @@
+"""The server's signature: Ed25519 (RFC 8032), under what is handed out and must be provable later."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from app.errors import Unusable
+
+ALGORITHM: Final = "Ed25519"
+PRIVATE_BYTES = 32
+KEY_ID_BYTES = 8
+_CONTEXT = b"likeness signature v1\0"
+
+
+class Signer:
+    """One private key; safe to share between threads, and never shows it."""
+
+    def __init__(self, private: bytes) -> None:
+        """`private` is RFC 8032's secret key, PRIVATE_BYTES."""
+        self._private = Ed25519PrivateKey.from_private_bytes(private)
+        self.public_key = self._private.public_key().public_bytes_raw()
+        """32 bytes."""
+        self.key_id = public_key_id(self.public_key)
+
+    def __repr__(self) -> str:
+        return f"Signer({self.key_id})"
+
+    @staticmethod
+    def make() -> bytes:
+        """A new private key."""
+        return Ed25519PrivateKey.generate().private_bytes_raw()
+
+    @property
+    def pem(self) -> str:
+        """The public key as other programs read it."""
+        form = PublicFormat.SubjectPublicKeyInfo
+        return self._private.public_key().public_bytes(Encoding.PEM, form).decode()
+
+    def sign(self, data: bytes, purpose: bytes) -> bytes:
+        """64 bytes. `purpose` keeps what was signed as one thing from being shown as another."""
+        return self._private.sign(message(data, purpose))
+
+
+def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> None:
+    """Raises Unusable ``signature_wrong`` where `signature` is not `public_key`'s of `data` for `purpose`."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message(data, purpose))
+    except (InvalidSignature, ValueError):
+        raise Unusable("The signature is not this key's of this content.", code="signature_wrong") from None
+
+
+def message(data: bytes, purpose: bytes) -> bytes:
+    """What is signed: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
+    return _CONTEXT + bytes([len(purpose)]) + purpose + data
+
+
+def canonical(document: Mapping[str, object]) -> bytes:
+    """One text for one document: JSON in UTF-8 with sorted keys, no white space, characters as they are."""
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+
+
+def public_key_id(public_key: bytes) -> str:
+    """The first KEY_ID_BYTES of its SHA-256, hexadecimal."""
+    return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES].hex()
+
+
+def encode(data: bytes) -> str:
+    """Keys and signatures in JSON: base64."""
+    return base64.b64encode(data).decode()
+
+
+def decode(text: str) -> bytes:
+    """The inverse of `encode`. Raises Unusable ``signature_wrong``."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Unusable("A key or signature is not base64.", code="signature_wrong") from None
