@@ -76,7 +76,17 @@ class Settings(BaseSettings):
     device: Literal["cpu", "cuda", "auto"] = Field(
         default="cpu", description="Where models run; `cuda` fails at start when no GPU can be used, `auto` tries it."
     )
-    embedder: str = Field(default="sface", description="Model package that makes templates: `name` or `name@version`.")
+    embedder: str = Field(
+        default="sface",
+        description="Model package that makes templates where neither a gallery nor a request names one: `name` or "
+        "`name@version`.",
+    )
+    max_embedders: int = Field(
+        default=4,
+        ge=1,
+        le=64,
+        description="Embedding packages kept loaded; the one used longest ago goes first.",
+    )
     detector: str = Field(default="yunet", description="Model package that finds faces: `name` or `name@version`.")
     fmr: Rate = Field(default=1e-4, description="False match rate that verification decides at unless asked otherwise.")
     fpir: Rate = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shlex
 import shutil
@@ -44,6 +45,7 @@ from app.api import (
     models,
     receipts,
     recognition,
+    schemas,
     serving,
     subjects,
 )
@@ -52,6 +54,7 @@ from app.api.door import Door, answer_error
 from app.api.service import Service
 from app.api.work import Workers
 from app.config import PREFIX, Settings
+from app.embedders import Embedders
 from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
 from app.face.embed import Embedder
@@ -62,7 +65,7 @@ from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.operations import Operations
 from app.pipeline import Pipeline
-from app.runtime.package import CROP_SIDE, Package, Thresholds, find_packages, locate, select
+from app.runtime.package import CROP_SIDE, Package, find_packages, locate, select
 from app.runtime.session import open_embedder
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, load_or_make
@@ -91,6 +94,7 @@ NOT_RUNNING: tuple[None, list[str]] = (None, [])
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """What the line to paste uses, where the server was started in the project's own folder."""
 SNAPSHOT_FOLDER = "snapshots"
+_log = logging.getLogger(logs.LOGGER)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -202,32 +206,25 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     stack.callback(log.close)
     api_keys = _keys(settings, KeyStore(sql.database))
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
-    packages = find_packages(settings.models_dir)
     cache = settings.data_dir / "models"
-    found_detector = _select(packages, settings.detector, "detect")
-    found_embedder = _select(packages, settings.embedder, "embed")
-    detector = Detector(locate(found_detector, cache), min_face=settings.min_face)
+    found = _select(find_packages(settings.models_dir), settings.detector, "detect")
+    detector = Detector(locate(found, cache), min_face=settings.min_face)
+    embedders = _embedders(settings, cache)
+    stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
-    pipeline = Pipeline(detector, limits)
-    session = open_embedder(found_embedder, cache, settings.device)
-    embedder = Embedder(session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING)
-    stack.callback(embedder.close)
     workers = Workers(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
     )
     stack.callback(workers.close)
-    thresholds = Thresholds(found_embedder.manifest)
     operations = Operations(
-        pipeline, embedder, thresholds, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
+        Pipeline(detector, limits), embedders, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
     )
-    _warm(detector, embedder)
+    detector.detect(_grey())
+    _open_embedders(embedders, store, settings.max_embedders)
     loading.result()
-    running = {
-        found_detector.id: ("cpu", ["OpenCV DNN"]),
-        found_embedder.id: (session.device, PROVIDERS[session.device]),
-    }
     return Service(
         operations=operations,
+        embedders=embedders,
         galleries=store,
         workers=workers,
         limits=BodyLimits(
@@ -242,7 +239,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         audit=log,
         signer=signer,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
-        models=tuple(answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in packages.values()),
+        models=partial(_models, found, embedders),
     )
 
 
@@ -296,11 +293,42 @@ def _select(packages: dict[str, Package], name: str, task: str) -> Package:
     return package
 
 
-def _warm(detector: Detector, embedder: Embedder) -> None:
-    """One run through the models, so that no first caller waits for what they set up."""
-    grey: Pixels = np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
-    detector.detect(grey)
-    embedder.embed([grey])
+def _embedders(settings: Settings, cache: Path) -> Embedders:
+    """None of them open yet."""
+
+    def open_one(package: Package) -> Embedder:
+        session = open_embedder(package, cache, settings.device)
+        embedder = Embedder(session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING)
+        embedder.embed([_grey()])  # so that no first caller waits for what that sets up
+        return embedder
+
+    find = partial(find_packages, settings.models_dir)
+    default = _select(find(), settings.embedder, "embed")
+    return Embedders(default, find, open_one, kept=settings.max_embedders)
+
+
+def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> None:
+    """The default, and those that galleries use, up to `count`. One of a gallery's that can't be opened is told of,
+    and stops that gallery alone. Raises Unusable where the default can't."""
+    embedders.open_default()
+    for package_id in sorted(galleries.packages() - {embedders.default.id})[: count - 1]:
+        try:
+            with embedders.use(package_id):
+                pass
+        except Unusable as error:
+            _log.warning("galleries wait for their model package", extra={"fields": {"error": error.message}})
+
+
+def _models(detector: Package, embedders: Embedders) -> list[schemas.Model]:
+    """All that are installed, and where those run that do."""
+    devices = embedders.devices()
+    running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
+    running[detector.id] = ("cpu", ["OpenCV DNN"])
+    return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
+
+
+def _grey() -> Pixels:
+    return np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
 
 
 def _listen(settings: Settings) -> socket.socket:

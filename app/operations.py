@@ -17,8 +17,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from app.embedders import Embedders, Model
 from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace
-from app.face.embed import Embedder
 from app.face.quality import QualityLevel
 from app.gallery.gallery import Galleries
 from app.gallery.records import Candidate, CropPolicy, FaceRow, Gallery, Metadata, NewFace
@@ -70,11 +70,14 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
+    """``model``, here as below, is the id of the package whose templates were compared."""
+
     match: bool
     score: float
     point: VerifyPoint
     first: Chosen
     second: Chosen
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class SubjectVerified:
     chosen: Chosen
     nearest_other: Candidate | None
     stages: Mapping[str, float]
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,7 @@ class Identification:
     point: IdentifyPoint
     subjects: int
     stages: Mapping[str, float]
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Enrollment:
     rejected: tuple[Rejected, ...]
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]
+    model: str
 
 
 @dataclass(slots=True)
@@ -148,13 +154,16 @@ class _Clock:
 
 
 class Operations:
-    """The service's verbs over photos, for one embedder package. Synchronous; safe to share between threads."""
+    """The service's verbs over photos. Synchronous; safe to share between threads.
+
+    What is asked of a gallery is done with the gallery's package and at its operating points, everything else with the
+    default's. Whatever embeds may raise Unusable ``package_unavailable``.
+    """
 
     def __init__(
         self,
         pipeline: Pipeline,
-        embedder: Embedder,
-        thresholds: Thresholds,
+        embedders: Embedders,
         galleries: Galleries,
         *,
         fmr: float,
@@ -163,50 +172,56 @@ class Operations:
     ) -> None:
         """``observe`` is told what the stages of each photo and operation took, in milliseconds."""
         self._pipeline = pipeline
-        self._embedder = embedder
-        self._thresholds = thresholds
+        self._embedders = embedders
         self._galleries = galleries
         self._fmr = fmr
         self._fpir = fpir
         self._observe = observe
 
     @property
-    def embedder(self) -> Embedder:
-        return self._embedder
-
-    @property
     def package(self) -> str:
-        """Id of the package whose templates are compared."""
-        return self._thresholds.package
+        """Id of the package that is used where neither a gallery nor the caller names one."""
+        return self._embedders.default.id
+
+    def thresholds(self, model: str | None = None) -> Thresholds:
+        """Operating points of a package by its id; of the default where None."""
+        return self._embedders.thresholds(model or self.package)
 
     def detect(self, image: bytes) -> Photo:
         return self._observed(self._pipeline.detect(image))
 
-    def embed(self, image: bytes) -> Photo:
-        return self._observed(self._pipeline.embed(image, self._embedder))
+    def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
+        """With the id of the package that made the templates: ``model``, as `name` or `name@version`, or the default.
 
-    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None) -> Verified:
-        """Whether the most prominent faces of two photos are one person's.
-
-        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what the images deserve.
+        Raises InvalidInput (``package_unknown``, ``package_ambiguous``), and what the image deserves.
         """
-        point = verify_point(self._thresholds, fmr, self._fmr)
-        first = self._one_face(image1, "image1")
-        second = self._one_face(image2, "image2")
+        with self._embedders.use(self._embedders.choose(model).id) as used:
+            return self._embed(image, used), used.id
+
+    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None, model: str | None = None) -> Verified:
+        """Whether the most prominent faces of two photos are one person's, by the default package or ``model``.
+
+        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), what the images deserve, and what
+        `embed` says of ``model``.
+        """
+        with self._embedders.use(self._embedders.choose(model).id) as used:
+            point = verify_point(used.thresholds, fmr, self._fmr)
+            first = self._one_face(image1, "image1", used)
+            second = self._one_face(image2, "image2", used)
         score = cosine(first.template, second.template)
-        return Verified(score >= point.threshold, score, point, first, second)
+        return Verified(score >= point.threshold, score, point, first, second, used.id)
 
     def verify_subject(
         self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
     ) -> SubjectVerified:
         """Whether the photo's most prominent face is the subject's.
 
-        Raises NotFound, Conflict (``subject_without_faces``, ``package_mismatch``), and what `verify` raises.
+        Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        point = verify_point(self._thresholds, fmr, self._fmr)
-        self._galleries.check_package(gallery, self.package)
-        self._galleries.subject(gallery, subject)  # before any work on the photo
-        chosen = self._one_face(image, "image")
+        with self._used_by(gallery) as used:
+            point = verify_point(used.thresholds, fmr, self._fmr)
+            self._galleries.subject(gallery, subject)  # before any work on the photo
+            chosen = self._one_face(image, "image", used)
         clock = _Clock()
         with clock.time("search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -214,19 +229,19 @@ class Operations:
         self._observe(clock.stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, clock.stages)
+        return SubjectVerified(match, candidate, point, chosen, nearest, clock.stages, used.id)
 
     def identify(
         self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
     ) -> Identification:
         """Who each face of the photo is; no face gives an empty answer.
 
-        Raises NotFound, Conflict (``package_mismatch``), OperatingPointUnavailable, and what the image deserves.
+        Raises NotFound, OperatingPointUnavailable, and what the image deserves.
         """
-        self._galleries.check_package(gallery, self.package)
-        subjects = self._galleries.subjects_with_faces(gallery)
-        point = identify_point(self._thresholds, fmr, fpir, self._fpir, subjects)
-        photo = self.embed(image)
+        with self._used_by(gallery) as used:
+            subjects = self._galleries.subjects_with_faces(gallery)
+            point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
+            photo = self._embed(image, used)
         clock = _Clock()
         with clock.time("search"):
             # each of the other faces may take one subject away, and the margin needs one more
@@ -237,7 +252,7 @@ class Operations:
             _identified(face, ranking, point, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
         ]
-        return Identification(photo, tuple(faces), point, subjects, clock.stages)
+        return Identification(photo, tuple(faces), point, subjects, clock.stages, used.id)
 
     def enroll(
         self, gallery: str, subject: str, images: Sequence[bytes], quality: QualityLevel = QualityLevel.MEDIUM
@@ -246,14 +261,14 @@ class Operations:
 
         Raises InvalidInput when no photo is good enough (``details.rejected`` says why each isn't), NotFound, Conflict.
         """
-        self._galleries.check_package(gallery, self.package)
         taken: list[tuple[int, Chosen]] = []
         rejected: list[Rejected] = []
-        for index, image in enumerate(images):
-            try:
-                taken.append((index, self._enrollable(image, quality)))
-            except InvalidInput as error:
-                rejected.append(Rejected(index, error))
+        with self._used_by(gallery) as used:
+            for index, image in enumerate(images):
+                try:
+                    taken.append((index, self._enrollable(image, quality, used)))
+                except InvalidInput as error:
+                    rejected.append(Rejected(index, error))
         if not taken:
             raise _all_rejected(rejected)
         clock = _Clock()
@@ -261,38 +276,45 @@ class Operations:
             made = self._galleries.enroll(gallery, subject, [_new_face(chosen) for _, chosen in taken])
         self._observe(clock.stages)
         enrolled = tuple(zip((index for index, _ in taken), made.faces, strict=True))
-        used = tuple(chosen for _, chosen in taken)
-        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), used, clock.stages)
+        faces = tuple(chosen for _, chosen in taken)
+        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), faces, clock.stages, used.id)
 
     def create_gallery(
         self, gallery: str, embedder: str | None, store: CropPolicy = "crop", metadata: Metadata | None = None
     ) -> Gallery:
-        """An empty gallery for templates of the package that runs, named by its id, its name, or not at all.
+        """An empty gallery for templates of an installed package, named by its id or its name, or of the default's.
 
-        Raises InvalidInput (``package_not_loaded`` for any other package), Conflict (``gallery_exists``).
+        Raises InvalidInput (``package_unknown``, ``package_ambiguous``), Conflict (``gallery_exists``).
         """
-        if embedder not in {None, self.package, self.package.partition("@")[0]}:
-            message = f"this server makes templates with {self.package}"
-            raise InvalidInput(message, code="package_not_loaded", loaded=self.package)
-        return self._galleries.create_gallery(
-            gallery, self.package, self._embedder.dimension, store=store, metadata=metadata
-        )
+        with self._embedders.use(self._embedders.choose(embedder).id) as used:
+            return self._galleries.create_gallery(
+                gallery, used.id, used.embedder.dimension, store=store, metadata=metadata
+            )
+
+    @contextmanager
+    def _used_by(self, gallery: str) -> Iterator[Model]:
+        """The gallery's package. Raises NotFound."""
+        with self._embedders.use(self._galleries.gallery(gallery).embedder) as used:
+            yield used
+
+    def _embed(self, image: bytes, used: Model) -> Photo:
+        return self._observed(self._pipeline.embed(image, used.embedder))
 
     def _observed(self, photo: Photo) -> Photo:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str) -> Chosen:
+    def _one_face(self, image: bytes, name: str, used: Model) -> Chosen:
         try:
-            photo = self.embed(image)
+            photo = self._embed(image, used)
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
-        photo = self.embed(image)
+    def _enrollable(self, image: bytes, level: QualityLevel, used: Model) -> Chosen:
+        photo = self._embed(image, used)
         if not photo.faces:
             raise NoFace("no face was found")
         chosen = Chosen(photo, choose_face(photo))

@@ -35,14 +35,15 @@ def test_a_gallery_is_made_shown_listed_and_deleted(api: httpx.Client) -> None:
     error_of(api.get("/v1/galleries/g1"), 404, "gallery_not_found")
 
 
-def test_a_gallery_takes_the_package_that_runs_by_id_or_name_and_no_other(api: httpx.Client) -> None:
+def test_a_gallery_takes_an_installed_embedder_by_id_or_name_and_nothing_else(api: httpx.Client) -> None:
     loaded = next(one for one in api.get("/v1/models").json()["models"] if one["task"] == "embed" and one["loaded"])
     for index, name in enumerate((loaded["id"], loaded["name"])):
         made = api.post("/v1/galleries", json={"id": f"by-name-{index}", "embedder": name}).json()
         assert made["embedder"] == loaded["id"]
         api.delete(f"/v1/galleries/by-name-{index}")
-    details = error_of(api.post("/v1/galleries", json={"id": "x", "embedder": "other"}), 422, "package_not_loaded")
-    assert details == {"loaded": loaded["id"]}
+    for name in ("other", "yunet"):
+        details = error_of(api.post("/v1/galleries", json={"id": "x", "embedder": name}), 422, "package_unknown")
+        assert details == {"package": name, "known": [loaded["id"]]}
 
 
 @pytest.mark.parametrize("name", IDS)

@@ -107,7 +107,6 @@ def test_a_missing_gallery_is_said_so_by_every_call(galleries: Galleries) -> Non
         galleries.check,
         galleries.rebuild,
         galleries.subjects,
-        lambda gallery: galleries.check_package(gallery, PACKAGE),
         lambda gallery: galleries.create_subject(gallery, "a"),
         lambda gallery: galleries.subject(gallery, "a"),
         lambda gallery: galleries.update_subject(gallery, "a", name="A"),
@@ -134,13 +133,11 @@ def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
         lambda: galleries.enroll("staff", "ann", [face(1), NewFace(foreign, Quality(1, ()), Box(0, 0, 1, 1))]),
         lambda: galleries.search("staff", [foreign], 1),
         lambda: galleries.verify("staff", "ann", foreign),
-        lambda: galleries.check_package("staff", "other@1"),
     ]
     for call in calls:
         with pytest.raises(Conflict) as caught:
             call()
         assert caught.value.code == "package_mismatch"
-    galleries.check_package("staff", PACKAGE)
     assert galleries.counts("staff").subjects == 0
 
 

@@ -58,7 +58,7 @@ def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(**dict(detected(chosen.face)), image=image(chosen.photo), faces=len(chosen.photo.faces))
 
 
-def verify(found: operations.Verified, fmr_asked: float | None, model: str, *, explain: bool) -> schemas.VerifyAnswer:
+def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
     both = [found.first, found.second]
     return schemas.VerifyAnswer(
         match=found.match,
@@ -68,13 +68,13 @@ def verify(found: operations.Verified, fmr_asked: float | None, model: str, *, e
         fmr_asked=fmr_asked,
         face1=chosen_face(found.first),
         face2=chosen_face(found.second),
-        model=model,
+        model=found.model,
         explain=explained([one.photo for one in both], both) if explain else None,
     )
 
 
 def verify_subject(
-    found: operations.SubjectVerified, fmr_asked: float | None, model: str, *, explain: bool
+    found: operations.SubjectVerified, fmr_asked: float | None, *, explain: bool
 ) -> schemas.SubjectVerifyAnswer:
     chosen = found.chosen
     return schemas.SubjectVerifyAnswer(
@@ -88,12 +88,12 @@ def verify_subject(
         fmr=found.point.fmr,
         fmr_asked=fmr_asked,
         face=chosen_face(chosen),
-        model=model,
+        model=found.model,
         explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
     )
 
 
-def identify(found: operations.Identification, asked: schemas.IdentifyParams, model: str) -> schemas.IdentifyAnswer:
+def identify(found: operations.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
     return schemas.IdentifyAnswer(
         image=image(found.photo),
@@ -103,7 +103,7 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams, mo
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
         subjects=found.subjects,
-        model=model,
+        model=found.model,
         explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
     )
 
@@ -128,7 +128,7 @@ def _identified(face: operations.Identified, point: operations.IdentifyPoint) ->
     )
 
 
-def enroll(found: operations.Enrollment, model: str, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
     return schemas.EnrollAnswer(
         subject=found.subject,
@@ -141,7 +141,7 @@ def enroll(found: operations.Enrollment, model: str, *, explain: bool) -> schema
             schemas.RejectedImage(index=one.index, code=one.error.code, reasons=one.reasons, message=one.error.message)
             for one in found.rejected
         ],
-        model=model,
+        model=found.model,
         explain=explained(photos, found.chosen, found.stages) if explain else None,
     )
 

@@ -47,12 +47,14 @@ async def list_galleries(
         "invalid_id",
         "invalid_metadata",
         "gallery_exists",
-        "package_not_loaded",
+        "package_unknown",
+        "package_ambiguous",
+        "package_unavailable",
     ),
     openapi_extra=docs.request_body(schemas.GalleryCreate),
 )
 async def create_gallery(request: Request, service: ServiceDep) -> schemas.Gallery:
-    """Makes an empty gallery for templates of one model package, which stays the gallery's for good."""
+    """Makes an empty gallery for templates of one model package: any that is installed."""
     asked = await service.read_json(request, schemas.GalleryCreate)
     entry_of(request).gallery = fit_id(asked.id)
 

@@ -111,7 +111,7 @@ class _ServiceCollector(Collector):
         model = GaugeMetricFamily(
             "likeness_model_info", "The models that run.", labels=["model", "task", "device", "sha256"]
         )
-        for one in service.models:
+        for one in service.models():
             if one.loaded:
                 model.add_metric([one.id, one.task, one.device or "", one.sha256], 1)
         yield model
@@ -125,13 +125,13 @@ class _ServiceCollector(Collector):
         yield _gauge("likeness_bodies_limit_bytes", "How many may be.", workers.bytes_limit)
 
     def _batches(self) -> Iterator[Metric]:
-        embedder, galleries = self._service.operations.embedder, self._service.galleries
+        embedders, galleries = self._service.embedders, self._service.galleries
         waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
-        waiting.add_metric(["embed"], embedder.waiting)
+        waiting.add_metric(["embed"], embedders.waiting)
         waiting.add_metric(["search"], galleries.waiting)
         yield waiting
         sizes = HistogramMetricFamily("likeness_batch_size", "Items worked on together.", labels=["batcher"])
-        for name, found in (("embed", embedder.batch_sizes), ("search", galleries.batch_sizes)):
+        for name, found in (("embed", embedders.batch_sizes), ("search", galleries.batch_sizes)):
             sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
         yield sizes
 

@@ -17,4 +17,4 @@ router = APIRouter(prefix="/v1/models", tags=["server"])
 )
 async def list_models(service: ServiceDep) -> schemas.ModelList:
     """Every package in the models folder: its licence, SHA-256 and measured operating points, and whether it runs."""
-    return schemas.ModelList(models=list(service.models))
+    return schemas.ModelList(models=list(await service.run(service.models)))

@@ -49,7 +49,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(409, "subject_without_faces", "The subject has no enrolled face to compare with."),
     Kind(409, "key_exists", "A key of this id is there already, or was."),
     Kind(409, "key_revoked", "The key was revoked; no new secret brings it back."),
-    Kind(409, "package_mismatch", "The gallery's templates come from another model package than the one that runs."),
+    Kind(409, "package_mismatch", "The templates are of another model package than the gallery's."),
     Kind(413, "payload_too_large", "The body is larger than the route takes."),
     Kind(413, "image_too_large", "The image has more bytes, more pixels or a longer side than is taken."),
     Kind(415, "unsupported_media_type", "The content type is none that the route takes."),
@@ -76,7 +76,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(422, "low_quality", "The face is too poor to enroll; `details.rejected` has the reasons."),
     Kind(422, "nothing_enrolled", "No image could be taken, for different reasons; `details.rejected` lists them."),
     Kind(422, "operating_point_unavailable", "The error rate was never measured; `details` has the measured range."),
-    Kind(422, "package_not_loaded", "The model package asked for is not the one that runs."),
+    Kind(422, "package_unknown", "No such model package is installed; `details.known` lists those that are."),
+    Kind(422, "package_ambiguous", "Several versions of the model package are installed; name one of them."),
     Kind(429, "overloaded", "Too many requests at once; try again after `Retry-After` seconds."),
     Kind(429, "rate_limited", "The key asks too often; try again after `Retry-After` seconds."),
     Kind(429, "too_many_failures", "Too many wrong keys from this address; try again after `Retry-After` seconds."),
@@ -87,6 +88,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(503, "database_busy", "The database is locked by others; try again after `Retry-After` seconds."),
     Kind(503, "database_unavailable", "The database can't be reached at the moment."),
     Kind(503, "sealed_unreadable", "Stored data was altered, or sealed with a key that the server lacks."),
+    Kind(
+        503,
+        "package_unavailable",
+        "The model package is not installed, or its file is missing or damaged; `details.reason` says which.",
+    ),
     Kind(503, "unusable", "The installation is at fault (a model, a device)."),
 )
 BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}

@@ -15,7 +15,8 @@ from app.face.quality import QualityLevel
 router = APIRouter(prefix="/v1", tags=["recognition"])
 
 DECISION_CODES = (*docs.IMAGE_CODES, "operating_point_unavailable")
-GALLERY_CODES = ("gallery_not_found", "invalid_id", "package_mismatch")
+PACKAGE_CODES = ("package_unknown", "package_ambiguous", "package_unavailable")
+GALLERY_CODES = ("gallery_not_found", "invalid_id", "package_mismatch", "package_unavailable")
 
 
 @router.post(
@@ -40,32 +41,34 @@ async def detect(
 @router.post(
     "/embed",
     summary="Turn the faces in a photo into vectors",
-    responses=docs.answer(schemas.EmbedAnswer) | docs.call_errors(*docs.IMAGE_CODES),
+    responses=docs.answer(schemas.EmbedAnswer) | docs.call_errors(*docs.IMAGE_CODES, *PACKAGE_CODES),
     openapi_extra=docs.request_body(schemas.EmbedRequest),
 )
 async def embed(
-    request: Request, service: ServiceDep, query: Annotated[schemas.DetectParams, Query()]
+    request: Request, service: ServiceDep, query: Annotated[schemas.EmbedParams, Query()]
 ) -> schemas.EmbedAnswer:
     """The same as detect, each face with its embedding: a vector of length 1 whose dot product with another of the
     same `model` is the score."""
     images, params = await service.read(request, ONE_IMAGE, query)
-    photo = await service.run(lambda: service.operations.embed(images["image"][0]))
-    return answers.embed(photo, service.operations.package, explain=params.explain)
+    photo, model = await service.run(lambda: service.operations.embed(images["image"][0], params.model))
+    return answers.embed(photo, model, explain=params.explain)
 
 
 @router.post(
     "/verify",
     summary="Do two photos show the same person?",
-    responses=docs.answer(schemas.VerifyAnswer) | docs.call_errors(*DECISION_CODES, "no_face"),
+    responses=docs.answer(schemas.VerifyAnswer) | docs.call_errors(*DECISION_CODES, *PACKAGE_CODES, "no_face"),
     openapi_extra=docs.request_body(schemas.VerifyRequest),
 )
 async def verify(
-    request: Request, service: ServiceDep, query: Annotated[schemas.VerifyParams, Query()]
+    request: Request, service: ServiceDep, query: Annotated[schemas.VerifyAnyParams, Query()]
 ) -> schemas.VerifyAnswer:
     """Compares the most prominent face of each photo (large, and near the middle) at the operating point of `fmr`."""
     images, params = await service.read(request, TWO_IMAGES, query)
-    found = await service.run(lambda: service.operations.verify(images["image1"][0], images["image2"][0], params.fmr))
-    return answers.verify(found, params.fmr, service.operations.package, explain=params.explain)
+    found = await service.run(
+        lambda: service.operations.verify(images["image1"][0], images["image2"][0], params.fmr, params.model)
+    )
+    return answers.verify(found, params.fmr, explain=params.explain)
 
 
 @router.post(
@@ -88,7 +91,7 @@ async def identify(
             gallery, images["image"][0], limit=params.limit, fmr=params.fmr, fpir=params.fpir
         )
     )
-    return answers.identify(found, params, service.operations.package)
+    return answers.identify(found, params)
 
 
 @router.post(
@@ -112,7 +115,7 @@ async def verify_subject(
             gallery, subject, images["image"][0], params.fmr, explain=params.explain
         )
     )
-    return answers.verify_subject(found, params.fmr, service.operations.package, explain=params.explain)
+    return answers.verify_subject(found, params.fmr, explain=params.explain)
 
 
 @router.post(
@@ -141,4 +144,4 @@ async def enroll(
     images, params = await service.read(request, MANY_IMAGES, query)
     level = QualityLevel(params.quality)
     found = await service.run(lambda: service.operations.enroll(gallery, subject, images["images"], level))
-    return answers.enroll(found, service.operations.package, explain=params.explain)
+    return answers.enroll(found, explain=params.explain)

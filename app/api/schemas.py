@@ -95,12 +95,30 @@ class DetectParams(Params):
     explain: bool = Field(default=False, description="Add stage timings and batch size to the answer.")
 
 
+class ModelParams(Params):
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="The model package to use, as `name` or `name@version`; the server's default if absent.",
+        examples=["sface"],
+    )
+
+
+class EmbedParams(DetectParams, ModelParams):
+    pass
+
+
 class VerifyParams(DetectParams):
     fmr: Rate | None = Field(
         default=None,
         description="False match rate of the operating point to decide at; the server's default if absent.",
         examples=[0.0001],
     )
+
+
+class VerifyAnyParams(VerifyParams, ModelParams):
+    pass
 
 
 class IdentifyParams(DetectParams):
@@ -130,11 +148,11 @@ class DetectRequest(DetectParams):
     image: Base64
 
 
-class EmbedRequest(DetectParams):
+class EmbedRequest(EmbedParams):
     image: Base64
 
 
-class VerifyRequest(VerifyParams):
+class VerifyRequest(VerifyAnyParams):
     image1: Base64
     image2: Base64
 
@@ -156,8 +174,8 @@ class GalleryCreate(Params):
     embedder: str | None = Field(
         default=None,
         max_length=MAX_ID_LENGTH,
-        description="The model package whose templates this gallery holds, as `name@version`; "
-        "the one the server runs if absent.",
+        description="The model package whose templates this gallery holds, as `name` or `name@version`; "
+        "the server's default if absent.",
     )
     store: StoreMode = Field(
         default="crop",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -15,6 +15,7 @@ from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.work import Workers
+from app.embedders import Embedders
 from app.errors import LikenessError
 from app.gallery.gallery import Galleries
 from app.operations import Operations
@@ -29,6 +30,7 @@ class Service:
     """All the state there is; ``status`` is the one thing that changes."""
 
     operations: Operations
+    embedders: Embedders
     galleries: Galleries
     workers: Workers
     limits: body.BodyLimits
@@ -36,7 +38,8 @@ class Service:
     keys: Keys
     audit: AuditLog
     signer: Signer
-    models: tuple[schemas.Model, ...]
+    models: Callable[[], Sequence[schemas.Model]]
+    """The model packages that are installed now."""
     open_paths: frozenset[str] = OPEN_PATHS
     """What answers without a key."""
     status: Literal["ok", "starting", "draining"] = "starting"

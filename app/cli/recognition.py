@@ -40,6 +40,7 @@ def verify(
     photo1: Annotated[Path, typer.Argument(help="A photo.")],
     photo2: Annotated[Path, typer.Argument(help="Another.")],
     fmr: options.Fmr = None,
+    model: Annotated[str | None, typer.Option(help="Model package; the server's default by default.")] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -47,7 +48,7 @@ def verify(
     """Do two photos show the same person? Exit code 0: yes, 1: no."""
     photos.collect([photo1, photo2])
     with connect(server, key) as client:
-        answer = client.verify(photo1, photo2, fmr=fmr)
+        answer = client.verify(photo1, photo2, fmr=fmr, model=model)
     if as_json:
         output.say_json(answer)
     else:

@@ -58,14 +58,16 @@ def detect(image: Image, *, explain: bool | None) -> Call[schemas.DetectAnswer]:
     return Call("POST", path_of("detect"), schemas.DetectAnswer, given(explain=explain), files)
 
 
-def embed(image: Image, *, explain: bool | None) -> Call[schemas.EmbedAnswer]:
+def embed(image: Image, *, model: str | None, explain: bool | None) -> Call[schemas.EmbedAnswer]:
     files = [part("image", image)]
-    return Call("POST", path_of("embed"), schemas.EmbedAnswer, given(explain=explain), files)
+    return Call("POST", path_of("embed"), schemas.EmbedAnswer, given(model=model, explain=explain), files)
 
 
-def verify(image1: Image, image2: Image, *, fmr: float | None, explain: bool | None) -> Call[schemas.VerifyAnswer]:
+def verify(
+    image1: Image, image2: Image, *, fmr: float | None, model: str | None, explain: bool | None
+) -> Call[schemas.VerifyAnswer]:
     files = [part("image1", image1), part("image2", image2)]
-    return Call("POST", path_of("verify"), schemas.VerifyAnswer, given(fmr=fmr, explain=explain), files)
+    return Call("POST", path_of("verify"), schemas.VerifyAnswer, given(fmr=fmr, model=model, explain=explain), files)
 
 
 def verify_subject(

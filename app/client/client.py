@@ -126,15 +126,21 @@ class Client:
         """Finds the faces of a photo."""
         return self.send(calls.detect(image, explain=explain))
 
-    def embed(self, image: Image, *, explain: bool | None = None) -> schemas.EmbedAnswer:
-        """Finds the faces of a photo and computes their templates."""
-        return self.send(calls.embed(image, explain=explain))
+    def embed(self, image: Image, *, model: str | None = None, explain: bool | None = None) -> schemas.EmbedAnswer:
+        """Finds the faces of a photo and computes their templates, with the default package or ``model``."""
+        return self.send(calls.embed(image, model=model, explain=explain))
 
     def verify(
-        self, image1: Image, image2: Image, *, fmr: float | None = None, explain: bool | None = None
+        self,
+        image1: Image,
+        image2: Image,
+        *,
+        fmr: float | None = None,
+        model: str | None = None,
+        explain: bool | None = None,
     ) -> schemas.VerifyAnswer:
-        """Says whether two photos show the same person (1:1)."""
-        return self.send(calls.verify(image1, image2, fmr=fmr, explain=explain))
+        """Says whether two photos show the same person (1:1), by the default package or ``model``."""
+        return self.send(calls.verify(image1, image2, fmr=fmr, model=model, explain=explain))
 
     def verify_subject(
         self, gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
@@ -388,15 +394,23 @@ class AsyncClient:
         """Finds the faces of a photo."""
         return await self.send(calls.detect(image, explain=explain))
 
-    async def embed(self, image: Image, *, explain: bool | None = None) -> schemas.EmbedAnswer:
-        """Finds the faces of a photo and computes their templates."""
-        return await self.send(calls.embed(image, explain=explain))
+    async def embed(
+        self, image: Image, *, model: str | None = None, explain: bool | None = None
+    ) -> schemas.EmbedAnswer:
+        """Finds the faces of a photo and computes their templates, with the default package or ``model``."""
+        return await self.send(calls.embed(image, model=model, explain=explain))
 
     async def verify(
-        self, image1: Image, image2: Image, *, fmr: float | None = None, explain: bool | None = None
+        self,
+        image1: Image,
+        image2: Image,
+        *,
+        fmr: float | None = None,
+        model: str | None = None,
+        explain: bool | None = None,
     ) -> schemas.VerifyAnswer:
-        """Says whether two photos show the same person (1:1)."""
-        return await self.send(calls.verify(image1, image2, fmr=fmr, explain=explain))
+        """Says whether two photos show the same person (1:1), by the default package or ``model``."""
+        return await self.send(calls.verify(image1, image2, fmr=fmr, model=model, explain=explain))
 
     async def verify_subject(
         self, gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None

@@ -209,9 +209,9 @@ class Galleries:
         """How many subjects a search chooses among; costs nothing, where `counts` counts rows."""
         return self._index(self._store.gallery(gallery_id)).subjects
 
-    def check_package(self, gallery_id: str, package: str) -> None:
-        """Raises Conflict ``package_mismatch`` where the gallery takes another package's templates."""
-        _check_package(self._store.gallery(gallery_id), package)
+    def packages(self) -> frozenset[str]:
+        """Ids of the packages whose templates any gallery holds."""
+        return self._store.packages()
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""

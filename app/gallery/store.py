@@ -140,6 +140,11 @@ class Store:
         self._database.request_scrub()
         return counts
 
+    def packages(self) -> frozenset[str]:
+        """Ids of the packages whose templates any gallery holds."""
+        with self._database.read() as connection:
+            return frozenset(connection.execute(sa.select(GALLERIES.c.embedder).distinct()).scalars())
+
     def counts(self, gallery: Gallery) -> Counts:
         with self._database.read() as connection:
             return _count(connection, gallery)
