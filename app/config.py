@@ -171,6 +171,12 @@ class Settings(BaseSettings):
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
     )
+    job_days: float = Field(
+        default=7,
+        gt=0,
+        le=3650,
+        description="How long finished jobs are kept, with their reports and the files they left to be fetched.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
     )

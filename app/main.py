@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -39,6 +40,7 @@ from app.api import (
     galleries,
     headers,
     health,
+    jobs,
     keys,
     logs,
     metrics,
@@ -63,6 +65,9 @@ from app.gallery.gallery import SNAPSHOT_S, Galleries
 from app.gallery.secrets import SIGNING_KEY, SecretStore
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
+from app.jobs.files import JobFiles
+from app.jobs.runner import Runner, Work
+from app.jobs.store import JobStore
 from app.operations import Operations
 from app.pipeline import Pipeline
 from app.runtime.package import CROP_SIDE, Package, find_packages, locate, select
@@ -79,6 +84,7 @@ ROUTERS = (
     faces.router,
     keys.router,
     audit.router,
+    jobs.router,
     models.router,
     receipts.router,
     health.router,
@@ -94,6 +100,7 @@ NOT_RUNNING: tuple[None, list[str]] = (None, [])
 SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """What the line to paste uses, where the server was started in the project's own folder."""
 SNAPSHOT_FOLDER = "snapshots"
+JOBS_FOLDER = "jobs"
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -112,6 +119,7 @@ def create_app(settings: Settings) -> FastAPI:
             {"name": "galleries", "description": "Sets of enrolled people."},
             {"name": "subjects", "description": "The people of a gallery."},
             {"name": "faces", "description": "Their enrolled images."},
+            {"name": "jobs", "description": "Work that outlasts a request."},
             {"name": "access", "description": "Keys, and who did what."},
             {"name": "server", "description": "The server itself."},
         ],
@@ -219,9 +227,16 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     operations = Operations(
         Pipeline(detector, limits), embedders, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
     )
+    works: dict[str, Work] = {}
+    job_store = JobStore(sql.database)
+    runner = Runner(
+        job_store, works, files=JobFiles(settings.data_dir / JOBS_FOLDER), kept=timedelta(days=settings.job_days)
+    )
     detector.detect(_grey())
     _open_embedders(embedders, store, settings.max_embedders)
     loading.result()
+    stack.callback(runner.close)
+    runner.start()
     return Service(
         operations=operations,
         embedders=embedders,
@@ -238,6 +253,8 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         keys=api_keys,
         audit=log,
         signer=signer,
+        jobs=job_store,
+        runner=runner,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=partial(_models, found, embedders),
     )

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.jobs import waiting_job
 from tests.service import COLLINS, error_of, running
 
 OWN, OTHER = "own", "elsewhere"
@@ -49,6 +50,10 @@ NEEDS: dict[str, str] = {
     "DELETE /v1/keys/{key}": "admin",
     "POST /v1/keys/{key}/rotate": "admin",
     "GET /v1/audit": "admin",
+    "GET /v1/jobs": "read",
+    "GET /v1/jobs/{job}": "read",
+    "GET /v1/jobs/{job}/report": "read",
+    "POST /v1/jobs/{job}/cancel": "admin",
     "GET /metrics": "any",
 }
 """What was decided, written down apart from the code that decides."""
@@ -67,6 +72,7 @@ class Ground:
     """A service with a key of each kind, and what requests are made of."""
 
     client: httpx.Client
+    data_dir: Path
     operations: dict[str, dict[str, Any]]
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
@@ -88,7 +94,12 @@ class Ground:
             found = self.admin("POST", faces, files={"images": COLLINS}).raise_for_status().json()["enrolled"]
         key = f"spare-{next(self.numbers)}"
         self.admin("POST", "/v1/keys", json={"id": key, "scopes": ["read"]}).raise_for_status()
-        return {"gallery": OWN, "subject": "eileen", "face_id": found[0]["face_id"], "key": key}
+        return {"gallery": OWN, "subject": "eileen", "face_id": found[0]["face_id"], "key": key, "job": self.job()}
+
+    def job(self) -> str:
+        """One that waits, in the key's own gallery."""
+        waiting = self.admin("GET", "/v1/jobs", params={"gallery": OWN, "state": "queued"}).json()["jobs"]
+        return str(waiting[0]["id"]) if waiting else waiting_job(self.data_dir, OWN).id
 
     def ask(self, name: str, somebody: dict[str, str], token: str) -> httpx.Response:
         method, path = name.split()
@@ -116,7 +127,13 @@ class Ground:
     def state(self) -> Any:
         """Everything that an operation could have changed."""
         subjects = f"/v1/galleries/{OWN}/subjects"
-        paths = ["/v1/galleries?limit=1000", "/v1/keys?limit=1000", subjects, f"{subjects}/eileen/faces"]
+        paths = [
+            "/v1/galleries?limit=1000",
+            "/v1/keys?limit=1000",
+            "/v1/jobs?limit=1000",
+            subjects,
+            f"{subjects}/eileen/faces",
+        ]
         return [self.admin("GET", path).raise_for_status().json() for path in paths]
 
 
@@ -143,7 +160,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
         }
         for scope in SCOPES:
             client.delete(f"/v1/keys/{scope}-revoked").raise_for_status()
-        yield Ground(client, operations)
+        yield Ground(client, folder / "data", operations)
 
 
 def expected(name: str, scope: str, way: str, good: int) -> tuple[int, str]:
@@ -162,6 +179,8 @@ def expected(name: str, scope: str, way: str, good: int) -> tuple[int, str]:
         return 403, "gallery_restricted"
     if "{gallery}" in name and way == "other gallery":
         return 404, "gallery_not_found"
+    if "{job}" in name and way == "other gallery":
+        return 404, "job_not_found"
     return good, ""
 
 

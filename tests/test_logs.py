@@ -17,6 +17,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from tests.jobs import waiting_job
 from tests.live import LiveServer, serving
 from tests.service import COLLINS, HOPPER
 from tests.test_serving import opened
@@ -26,7 +27,13 @@ GALLERY, SUBJECT, NAME = f"{MARK}-gallery é/", f"{MARK}-subject %", f"{MARK} vo
 KEY = f"lk_{MARK}" + "k" * 40
 LEVELS = ("debug", "info", "warning", "error")
 METHODS = ("get", "post", "patch", "delete", "put")
-PARAMETERS = {"gallery": GALLERY, "subject": SUBJECT, "face_id": f"{MARK}face", "key": f"{MARK}-key"}
+PARAMETERS = {
+    "gallery": GALLERY,
+    "subject": SUBJECT,
+    "face_id": f"{MARK}face",
+    "key": f"{MARK}-key",
+    "job": f"{MARK}-job",
+}
 
 
 def marked_photo(kind: str) -> bytes:
@@ -43,7 +50,7 @@ def quoted(text: str) -> str:
     return httpx.URL("http://x", params={"x": text}).query.decode()[2:].replace("+", "%20").replace("/", "%2F")
 
 
-def as_promised(client: httpx.Client) -> Iterator[httpx.Response]:
+def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response]:
     """Every operation in an order in which each one succeeds."""
     photo, gallery = marked_photo("JPEG"), f"/v1/galleries/{quoted(GALLERY)}"
     person = f"{gallery}/subjects/{quoted(SUBJECT)}"
@@ -80,6 +87,10 @@ def as_promised(client: httpx.Client) -> Iterator[httpx.Response]:
     for path in ("/v1/keys", f"/v1/keys/{MARK}-key"):
         yield client.get(path)
     yield client.get("/v1/audit", params={"gallery": GALLERY})
+    job = f"/v1/jobs/{waiting_job(data_dir, GALLERY).id}"
+    for path in ("/v1/jobs", job, f"{job}/report"):
+        yield client.get(path)
+    yield client.post(f"{job}/cancel")
     rotated = client.post(f"/v1/keys/{MARK}-key/rotate", json={})
     yield rotated
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})
@@ -148,7 +159,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
     client_headers = {"x-api-key": KEY[::-1], "user-agent": MARK, "cookie": MARK, "referer": f"http://{MARK}/"}
     with serving(data, {"LOG_LEVEL": level, "MAX_IMAGE_SIDE": 4096, "FAILED_KEYS": "100000/s"}) as server:
         with httpx.Client(base_url=server.url, headers=client_headers, timeout=60) as client:
-            good = list(as_promised(client))
+            good = list(as_promised(client, data))
             document = client.get("/openapi.json").json()
             bad = list(wrongly(client, document))
             worse = list(broken(client, server))

@@ -35,6 +35,15 @@ def test_a_new_database_gets_the_tables_that_the_program_expects(database_url: s
         assert context.get_current_revision() is not None
 
 
+def downgrade(url: str, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
 def test_opening_again_keeps_what_is_there(database_url: str) -> None:
     store = Store(database_url)
     made = store.create_gallery("staff", "sface@1", 128)
@@ -66,12 +75,7 @@ def test_a_database_of_a_newer_version_is_refused_and_left_alone(database_url: s
 
 def test_each_migration_can_be_undone(database_url: str) -> None:
     Store(database_url).close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(database_url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
+    downgrade(database_url, "base")
     with engine_of(database_url).connect() as connection:
         assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
     Store(database_url).close()
@@ -81,12 +85,7 @@ def test_galleries_of_the_version_before_keys_are_kept(database_url: str) -> Non
     store = Store(database_url)
     made = store.create_gallery("staff", "sface@1", 128)
     store.close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(database_url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
+    downgrade(database_url, "0001")
     with engine_of(database_url).connect() as connection:
         assert not {"api_keys", "audit"} & set(sa.inspect(connection).get_table_names())
     again = Store(database_url)

@@ -44,6 +44,21 @@ KEY = {
     "old_secret_until": None,
     "declared": False,
 }
+JOB = {
+    "id": "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10",
+    "kind": "import",
+    "gallery": "staff",
+    "state": "running",
+    "done": 1200,
+    "total": 5000,
+    "counts": {"enrolled": 1187, "refused": 13},
+    "error": None,
+    "has_result": False,
+    "key": "admin.key",
+    "created_at": TIME,
+    "started_at": TIME,
+    "finished_at": None,
+}
 GALLERY = {
     "id": "staff",
     "embedder": MODEL,
@@ -162,6 +177,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
         ],
         "next_cursor": None,
     },
+    "Job": JOB,
+    "JobPage": {"jobs": [JOB], "next_cursor": None},
     "ModelList": {
         "models": [
             {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
@@ -108,6 +108,7 @@ class _ServiceCollector(Collector):
         yield from self._house()
         yield from self._batches()
         yield from self._galleries()
+        yield from self._jobs()
         model = GaugeMetricFamily(
             "likeness_model_info", "The models that run.", labels=["model", "task", "device", "sha256"]
         )
@@ -134,6 +135,14 @@ class _ServiceCollector(Collector):
         for name, found in (("embed", embedders.batch_sizes), ("search", galleries.batch_sizes)):
             sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
         yield sizes
+
+    def _jobs(self) -> Iterator[Metric]:
+        runner = self._service.runner
+        yield _gauge("likeness_jobs_running", "Jobs that this process runs.", runner.running)
+        ended = CounterMetricFamily("likeness_jobs_ended", "Jobs that ended in this process.", labels=["kind", "state"])
+        for (kind, state), count in runner.ended.items():
+            ended.add_metric([kind, state], count)
+        yield ended
 
     def _galleries(self) -> Iterator[Metric]:
         held = self._service.galleries.indexed()

@@ -42,6 +42,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(404, "face_not_found", "There is no such face of the subject."),
     Kind(404, "crop_not_stored", "The face is there, but its gallery keeps no crops."),
     Kind(404, "key_not_found", "There is no such key."),
+    Kind(404, "job_not_found", "There is no such job, or none that the key may see."),
     Kind(405, "method_not_allowed", "The route is there, the method is not."),
     Kind(408, "body_timeout", "The body did not arrive in time."),
     Kind(409, "gallery_exists", "A gallery of this id is there already."),

@@ -15,6 +15,7 @@ READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scop
 GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
 FACE = f"{SUBJECT}/faces/{{face_id}}"
+JOB = "/v1/jobs/{job}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", FACE, "show_face", READ),
     Rule("DELETE", FACE, "delete_face", ENROLL, changes=True),
     Rule("GET", f"{FACE}/crop", "show_crop", READ),
+    Rule("GET", "/v1/jobs", "list_jobs", READ),
+    Rule("GET", JOB, "show_job", READ),
+    Rule("GET", f"{JOB}/report", "show_report", READ),
+    Rule("POST", f"{JOB}/cancel", "cancel_job", ADMIN, changes=True),
     Rule("GET", "/v1/models", "list_models", None),
     Rule("GET", "/v1/server-key", "show_server_key", None),
     Rule("GET", "/v1/keys", "list_keys", ADMIN, everywhere=True),

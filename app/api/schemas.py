@@ -72,6 +72,7 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
+JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 Point: TypeAlias = tuple[float, float]
 
@@ -238,6 +239,15 @@ class AuditParams(PageParams):
     since: Time | None = Field(default=None, description="Only from this time on.", examples=[EXAMPLE_TIME])
     until: Time | None = Field(default=None, description="Only before this time.", examples=[EXAMPLE_TIME])
     order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
+
+
+class JobPageParams(PageParams):
+    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only jobs of this gallery.")
+    state: JobState | None = Field(default=None, description="Only jobs in this state.")
+
+
+class ReportParams(Params):
+    format: Literal["jsonl", "csv"] = Field(default="jsonl", description="Lines of JSON, or CSV with a head.")
 
 
 # ---------------------------------------------------------------- faces in photos
@@ -535,6 +545,37 @@ class AuditEntry(Wire):
 
 class AuditPage(Wire):
     entries: list[AuditEntry]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+# ---------------------------------------------------------------- jobs
+
+
+class JobError(Wire):
+    code: str = Field(description="One of the error codes, or `job_crashed`.")
+    message: str
+
+
+class Job(Wire):
+    """Work that outlasts a request."""
+
+    id: str
+    kind: str = Field(description="What it does.")
+    gallery: str | None = Field(description="Whose faces it is about; null: about all, or none.")
+    state: JobState
+    done: int = Field(description="How many of its items it has been through.")
+    total: int | None = Field(description="How many there are, where that is known.")
+    counts: dict[str, int] = Field(description="What it counts: `refused` items are in its report.")
+    error: JobError | None = Field(description="Why it failed.")
+    has_result: bool = Field(description="Whether it has left a file to be fetched.")
+    key: str | None = Field(description="The id of the key that asked for it.")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class JobPage(Wire):
+    jobs: list[Job]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
 
 

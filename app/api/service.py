@@ -18,6 +18,8 @@ from app.api.work import Workers
 from app.embedders import Embedders
 from app.errors import LikenessError
 from app.gallery.gallery import Galleries
+from app.jobs.runner import Runner
+from app.jobs.store import JobStore
 from app.operations import Operations
 from app.vault.signing import Signer
 
@@ -38,6 +40,8 @@ class Service:
     keys: Keys
     audit: AuditLog
     signer: Signer
+    jobs: JobStore
+    runner: Runner
     models: Callable[[], Sequence[schemas.Model]]
     """The model packages that are installed now."""
     open_paths: frozenset[str] = OPEN_PATHS

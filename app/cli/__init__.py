@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, doctor, output, recognition
+from app.cli import access, administration, doctor, jobs, output, recognition
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(administration.key)
 app.command()(doctor.doctor)
 app.add_typer(administration.galleries, name="galleries")
 app.add_typer(administration.models, name="models")
+app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.audit, name="audit")
 

@@ -219,6 +219,23 @@ def audit(
     return Call("GET", path_of("audit"), schemas.AuditPage, params)
 
 
+def jobs(*, gallery: str | None, state: str | None, limit: int | None, cursor: str | None) -> Call[schemas.JobPage]:
+    params = given(gallery=gallery, state=state, limit=limit, cursor=cursor)
+    return Call("GET", path_of("jobs"), schemas.JobPage, params)
+
+
+def job(job_id: str) -> Call[schemas.Job]:
+    return Call("GET", path_of("jobs", job_id), schemas.Job)
+
+
+def cancel_job(job_id: str) -> Call[schemas.Job]:
+    return Call("POST", path_of("jobs", job_id, "cancel"), schemas.Job)
+
+
+def job_report(job_id: str, *, csv: bool) -> Call[bytes]:
+    return Call("GET", path_of("jobs", job_id, "report"), bytes, {"format": "csv" if csv else "jsonl"})
+
+
 def models() -> Call[schemas.ModelList]:
     return Call("GET", path_of("models"), schemas.ModelList)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -21,6 +21,8 @@ Answer = TypeVar("Answer")
 
 TIMEOUT_S = 60.0
 BUSY = 429
+JOB_LOOK_S = 0.5
+"""Between looks at a job that is waited for."""
 MAX_WAIT_S = 10.0
 """The longest a busy server's Retry-After is waited for at a time."""
 
@@ -294,6 +296,49 @@ class Client:
             )
         )
 
+    def jobs(
+        self,
+        *,
+        gallery: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> schemas.JobPage:
+        """One page of the jobs, the newest first."""
+        return self.send(calls.jobs(gallery=gallery, state=state, limit=limit, cursor=cursor))
+
+    def all_jobs(self, *, gallery: str | None = None, state: str | None = None) -> Iterator[schemas.Job]:
+        """Every job, the newest first, page after page."""
+        cursor = None
+        while True:
+            page = self.jobs(gallery=gallery, state=state, cursor=cursor)
+            yield from page.jobs
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def job(self, job_id: str) -> schemas.Job:
+        """One job: how far it is, how it ended."""
+        return self.send(calls.job(job_id))
+
+    def wait_job(
+        self, job_id: str, *, told: Callable[[schemas.Job], None] = lambda _: None, every_s: float = JOB_LOOK_S
+    ) -> schemas.Job:
+        """The job once it has ended; ``told`` hears of it each time it is looked at."""
+        while True:
+            job = self.job(job_id)
+            told(job)
+            if job.state not in {"queued", "running"}:
+                return job
+            time.sleep(every_s)
+
+    def cancel_job(self, job_id: str) -> schemas.Job:
+        """Ends a job; what it has done stays done."""
+        return self.send(calls.cancel_job(job_id))
+
+    def job_report(self, job_id: str, *, csv: bool = False) -> bytes:
+        """What the job refused: lines of JSON, or CSV."""
+        return self.send(calls.job_report(job_id, csv=csv))
+
     def models(self) -> schemas.ModelList:
         """The model packages this server has."""
         return self.send(calls.models())
@@ -565,6 +610,50 @@ class AsyncClient:
                 cursor=cursor,
             )
         )
+
+    async def jobs(
+        self,
+        *,
+        gallery: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> schemas.JobPage:
+        """One page of the jobs, the newest first."""
+        return await self.send(calls.jobs(gallery=gallery, state=state, limit=limit, cursor=cursor))
+
+    async def all_jobs(self, *, gallery: str | None = None, state: str | None = None) -> AsyncIterator[schemas.Job]:
+        """Every job, the newest first, page after page."""
+        cursor = None
+        while True:
+            page = await self.jobs(gallery=gallery, state=state, cursor=cursor)
+            for job in page.jobs:
+                yield job
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def job(self, job_id: str) -> schemas.Job:
+        """One job: how far it is, how it ended."""
+        return await self.send(calls.job(job_id))
+
+    async def wait_job(
+        self, job_id: str, *, told: Callable[[schemas.Job], None] = lambda _: None, every_s: float = JOB_LOOK_S
+    ) -> schemas.Job:
+        """The job once it has ended; ``told`` hears of it each time it is looked at."""
+        while True:
+            job = await self.job(job_id)
+            told(job)
+            if job.state not in {"queued", "running"}:
+                return job
+            await asyncio.sleep(every_s)
+
+    async def cancel_job(self, job_id: str) -> schemas.Job:
+        """Ends a job; what it has done stays done."""
+        return await self.send(calls.cancel_job(job_id))
+
+    async def job_report(self, job_id: str, *, csv: bool = False) -> bytes:
+        """What the job refused: lines of JSON, or CSV."""
+        return await self.send(calls.job_report(job_id, csv=csv))
 
     async def models(self) -> schemas.ModelList:
         """The model packages this server has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 METADATA = MetaData(
@@ -146,4 +148,48 @@ SECRETS = Table(
     METADATA,
     Column("name", String(255), primary_key=True),
     Column("sealed", LargeBinary, nullable=False),
+)
+
+JOBS = Table(
+    # A job goes with its gallery, and with it the keys of its files and the names in its report.
+    "jobs",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False, unique=True),
+    Column("kind", String(32), nullable=False),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE")),
+    Column("state", String(16), nullable=False),
+    Column("done", BigInteger, nullable=False, server_default="0"),
+    Column("total", BigInteger),
+    Column("params", Text, nullable=False),
+    Column("saved", Text, nullable=False, server_default="{}"),
+    Column("counts", Text, nullable=False, server_default="{}"),
+    Column("result", Text),
+    Column("secret", LargeBinary),  # seals the job's files, and is in no other place
+    Column("place", String(32)),  # the folder that has them
+    Column("who", Text),
+    Column("cancel_asked", Boolean, nullable=False, server_default=false()),
+    Column("error_code", String(64)),
+    Column("error_message", Text),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("lease_owner", String(32)),
+    Column("lease_until", String(32)),
+    Column("not_before", String(32)),
+    Column("created_at", String(32), nullable=False),
+    Column("started_at", String(32)),
+    Column("finished_at", String(32)),
+    Index(None, "state"),
+    Index(None, "gallery_key"),
+    sqlite_autoincrement=True,
+)
+
+JOB_REFUSALS = Table(
+    "job_refusals",
+    METADATA,
+    Column("job_key", KEY, ForeignKey("jobs.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("item", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("code", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("reasons", Text, nullable=False),
 )

@@ -1,0 +1,77 @@
+"""Jobs: work that outlasts a request, as plain frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+MAX_REFUSED_NAME = 1024
+"""Characters kept of the name that a refused item came under."""
+
+
+class JobState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A file that a job has left to be fetched, sealed with the job's key."""
+
+    size: int
+    """Bytes of what it holds."""
+    sha256: str
+    media_type: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """``saved`` is what the work was last at, ``counts`` what it counts; times are UTC, ISO 8601."""
+
+    key: int
+    """Internal."""
+    id: str
+    kind: str
+    gallery: str | None
+    """The gallery's id; a job goes with its gallery."""
+    state: JobState
+    done: int
+    total: int | None
+    params: Mapping[str, Any]
+    saved: Mapping[str, Any]
+    counts: Mapping[str, int]
+    result: Result | None
+    who: str | None
+    """The id of the key that asked for it."""
+    cancel_asked: bool
+    error_code: str | None
+    error_message: str | None
+    attempts: int
+    """How often it was begun since it last got anywhere."""
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+
+    @property
+    def finished(self) -> bool:
+        return self.state in FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An item of a job that was not taken: its number within the job, from 0, and the name it came under."""
+
+    item: int
+    name: str
+    code: str
+    message: str
+    reasons: Sequence[str] = ()

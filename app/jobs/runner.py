@@ -1,0 +1,275 @@
+"""Runs jobs in threads of this process, one lease each; what a killed process left is taken up where it was saved."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+from sqlalchemy.engine import Connection
+
+from app.errors import LikenessError
+from app.gallery.background import Repeating
+from app.jobs.files import JobFiles
+from app.jobs.records import Job, JobState, Refusal, Result
+from app.jobs.store import JobLost, JobStore
+
+LEASE = timedelta(seconds=20)
+"""How long a job waits after its process was killed."""
+RENEW_S = 2.0
+"""Between signs of life, which also carry the progress and hear of cancellations."""
+LOOK_S = 1.0
+"""Between looks for jobs that other processes made or left."""
+RETRY = timedelta(seconds=5)
+RETRIED = frozenset({"database_busy", "database_unavailable", "overloaded"})
+"""What passes by itself."""
+MAX_ATTEMPTS = 10
+"""Beginnings without getting anywhere, after which a job is given up: it may be what kills the process."""
+KEEP_EVERY_S = 600.0
+KEPT = timedelta(days=7)
+_log = logging.getLogger(__name__)
+
+
+class Running:
+    """A job as its work sees it, from one thread."""
+
+    def __init__(self, store: JobStore, job: Job, owner: str, closing: threading.Event) -> None:
+        self._store = store
+        self._job = job
+        self._owner = owner
+        self._closing = closing
+        self._refusals: list[Refusal] = []
+        self.saved: Mapping[str, Any] = job.saved
+        """What the last checkpoint said; empty at the first beginning."""
+        self.counts: Counter[str] = Counter(job.counts)
+        """Whatever the work counts; a checkpoint writes it, and a resumed job begins with what was written."""
+        self.done = job.done
+        self.total = job.total
+        self.result: Result | None = None
+        """What the work has left to be fetched."""
+        self.cancel_asked = job.cancel_asked
+        self.lost = False
+
+    @property
+    def job(self) -> Job:
+        """As it was when this process took it up."""
+        return self._job
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return self._job.params
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether to return now: the job is cancelled, the server stops, or another process has taken the job over.
+        In the last two cases it goes on from the last checkpoint."""
+        return self.cancel_asked or self.lost or self._closing.is_set()
+
+    @property
+    def secret(self) -> bytes | None:
+        return self._store.secret(self._job)
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        """Told to whoever asks, within RENEW_S; costs nothing."""
+        self.done = done
+        self.total = self.total if total is None else total
+
+    def refuse(self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = ()) -> None:
+        """Adds to the job's report and to its count of `refused`, with the next checkpoint."""
+        self._refusals.append(Refusal(item, name, code, message, tuple(reasons)))
+        self.counts["refused"] += 1
+
+    def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
+        """Writes what a resumed job would need to go on from here: in `connection`'s own transaction, so that nothing
+        is done twice; where that fails, the work must end (with the error). Raises JobLost."""
+        refusals, self._refusals = self._refusals, []
+        self._store.save(
+            self._job,
+            self._owner,
+            saved=saved,
+            counts=self.counts,
+            done=self.done,
+            total=self.total,
+            refusals=refusals,
+            connection=connection,
+        )
+        self.saved = dict(saved)
+
+    # For the runner
+
+    def renew(self, lease: timedelta) -> None:
+        try:
+            self.cancel_asked = self._store.renew(self._job, self._owner, lease, self.done, self.total)
+        except JobLost:
+            self.lost = True
+
+    def finish(self, state: JobState, error: tuple[str, str] | None) -> None:
+        """Raises JobLost."""
+        result = self.result if state is JobState.DONE else None
+        self._store.finish(self._job, self._owner, state, error=error, result=result)
+
+    def release(self, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
+        self._store.release(self._job, self._owner, again_in=again_in, begun=begun)
+
+
+Work: TypeAlias = Callable[[Running], None]
+"""Does a job of one kind, or what is left of it: from `Running.saved` on, which its own checkpoints wrote."""
+
+
+class Runner:
+    """Looks for jobs and runs them, `workers` at a time. Begins with `start`; `close` hands back what is not done."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        works: Mapping[str, Work],
+        *,
+        files: JobFiles | None = None,
+        workers: int = 1,
+        lease: timedelta = LEASE,
+        renew_s: float = RENEW_S,
+        look_s: float = LOOK_S,
+        kept: timedelta = KEPT,
+    ) -> None:
+        """`works` by kind; `files` are kept as long as their jobs need them, and finished jobs for `kept`."""
+        self._store = store
+        self._works = dict(works)
+        self._files = files
+        self._lease = lease
+        self._look_s = look_s
+        self._renew_s = renew_s
+        self._kept = kept
+        self._closing = threading.Event()
+        self._wake = threading.Condition()
+        self._lock = threading.Lock()
+        self._running: dict[str, Running] = {}
+        self._ended: Counter[tuple[str, str]] = Counter()
+        self._threads = [threading.Thread(target=self._run, name=f"jobs-{n}", daemon=True) for n in range(workers)]
+        self._repeating: list[Repeating] = []
+
+    @property
+    def running(self) -> int:
+        """Jobs that this process runs now."""
+        with self._lock:
+            return len(self._running)
+
+    @property
+    def ended(self) -> Mapping[tuple[str, str], int]:
+        """How many jobs of which kind ended in which state in this process."""
+        with self._lock:
+            return dict(self._ended)
+
+    def start(self) -> None:
+        self._repeating = [
+            Repeating("jobs-lease", self._renew_s, self._renew),
+            Repeating("jobs-keeping", KEEP_EVERY_S, self.keep),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self.wake()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
+        for repeating in self._repeating:
+            repeating.close()
+
+    def wake(self) -> None:
+        """Has a new job begun at once."""
+        with self._wake:
+            self._wake.notify_all()
+
+    def keep(self) -> None:
+        """Removes what finished long ago, and files that no job needs."""
+        self._store.prune(self._kept)
+        if self._files is not None:
+            self._files.keep_only(self._store.with_files)
+
+    def _run(self) -> None:
+        trouble = ""
+        while not self._closing.is_set():
+            try:
+                owner = secrets.token_hex(
+                    16
+                )  # a new one each time: a lease that ran out must not be taken for its next
+                job = self._store.claim(owner, self._works.keys(), self._lease, self._place)
+                if job is not None:
+                    self._do(job, owner)
+                trouble = ""
+            except Exception as error:  # noqa: BLE001 - the thread's edge: told, and tried again
+                if trouble != repr(error):
+                    trouble = repr(error)
+                    _log.warning("jobs can't be looked for", exc_info=error)
+                job = None
+            if job is None:
+                with self._wake:
+                    if not self._closing.is_set():
+                        self._wake.wait(self._look_s)
+
+    @property
+    def _place(self) -> str | None:
+        return None if self._files is None else self._files.place
+
+    def _do(self, job: Job, owner: str) -> None:
+        running = Running(self._store, job, owner, self._closing)
+        with self._lock:
+            self._running[job.id] = running
+        try:
+            self._work(running)
+        except JobLost:
+            _log.warning("a job was taken over by another process, or is gone", extra={"fields": {"job": job.id}})
+        finally:
+            with self._lock:
+                del self._running[job.id]
+
+    def _work(self, running: Running) -> None:
+        job = running.job
+        if job.cancel_asked:
+            self._finish(running, JobState.CANCELLED)
+            return
+        if job.attempts > MAX_ATTEMPTS:
+            self._finish(running, JobState.FAILED, ("job_crashed", "The job ended its process again and again."))
+            return
+        try:
+            self._works[job.kind](running)
+        except JobLost:
+            raise
+        except LikenessError as error:
+            if error.code in RETRIED and job.attempts < MAX_ATTEMPTS and not running.cancel_asked:
+                running.release(again_in=RETRY)
+                return
+            self._finish(running, JobState.FAILED, (error.code, error.message))
+        except Exception as error:  # noqa: BLE001 - the thread's edge
+            _log.error("a job failed", exc_info=error, extra={"fields": {"job": job.id, "kind": job.kind}})
+            self._finish(running, JobState.FAILED, ("internal_error", "The server's fault; its log has more."))
+        else:
+            self._end(running)
+
+    def _end(self, running: Running) -> None:
+        if running.lost:
+            raise JobLost(running.job.id)
+        if running.cancel_asked:
+            self._finish(running, JobState.CANCELLED)
+        elif self._closing.is_set():
+            running.release(begun=False)
+        else:
+            self._finish(running, JobState.DONE)
+
+    def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
+        running.finish(state, error)
+        if self._files is not None:
+            self._files.upload(running.job.id).unlink(missing_ok=True)
+        with self._lock:
+            self._ended[running.job.kind, state.value] += 1
+
+    def _renew(self) -> None:
+        with self._lock:
+            held = list(self._running.values())
+        for running in held:
+            running.renew(self._lease)

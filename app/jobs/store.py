@@ -1,0 +1,326 @@
+"""Jobs in SQL. Every public call is one transaction unless it takes a connection, and may raise what `Database` does.
+
+Who runs a job holds its lease, which ends by itself: a process that is killed loses its jobs to whoever looks next.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.errors import NotFound
+from app.gallery.database import Database
+from app.gallery.records import Gallery, Page, decode_cursor, encode_cursor
+from app.gallery.tables import GALLERIES, JOB_REFUSALS, JOBS
+from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
+
+REPORT_ROWS = 1_000
+_JOB_ID = re.compile("[0-9a-f]{32}")
+
+
+class JobLost(Exception):
+    """Another process has taken the job over, or it is gone with its gallery: nothing of it may be written any more."""
+
+
+class JobStore:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(
+        self,
+        kind: str,
+        gallery: Gallery | None = None,
+        params: Mapping[str, Any] | None = None,
+        *,
+        who: str | None = None,
+        place: str | None = None,
+        secret: bytes | None = None,
+        job_id: str | None = None,
+    ) -> Job:
+        """A job to be run. With a `place` only by processes of that place, where its files are; `secret` seals them.
+
+        Raises NotFound ``gallery_not_found``.
+        """
+        values = {
+            "id": job_id or new_job_id(),
+            "kind": kind,
+            "gallery_key": None if gallery is None else gallery.key,
+            "state": JobState.QUEUED,
+            "params": _dump(params or {}),
+            "who": who,
+            "place": place,
+            "secret": secret,
+            "created_at": _now(),
+        }
+        with self._database.write() as connection:
+            if gallery is not None:
+                _hold(connection, gallery)
+            connection.execute(sa.insert(JOBS).values(values))
+            return _find(connection, str(values["id"]))
+
+    def job(self, job_id: str) -> Job:
+        """Raises NotFound ``job_not_found``."""
+        with self._database.read() as connection:
+            return _find(connection, job_id)
+
+    def jobs(
+        self,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        only: Collection[str] | None = None,
+        gallery: str | None = None,
+        state: str | None = None,
+    ) -> Page[Job]:
+        """The newest first; `only` those of these galleries. Raises InvalidInput ``invalid_cursor``."""
+        query = _JOBS.order_by(JOBS.c.key.desc()).limit(limit + 1)
+        if only is not None:
+            query = query.where(GALLERIES.c.id.in_(only))
+        if gallery is not None:
+            query = query.where(GALLERIES.c.id == gallery)
+        if state is not None:
+            query = query.where(JOBS.c.state == state)
+        if cursor is not None:
+            query = query.where(JOBS.c.key < decode_cursor("jobs", cursor))
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        items = tuple(_job(row) for row in rows[:limit])
+        return Page(items, encode_cursor("jobs", items[-1].key) if len(rows) > limit else None)
+
+    def cancel(self, job_id: str) -> Job:
+        """A job that waits is cancelled at once, one that runs soon; a finished one stays as it is.
+
+        Raises NotFound ``job_not_found``.
+        """
+        with self._database.write() as connection:
+            _lock(connection, _find(connection, job_id).key)
+            job = _find(connection, job_id)
+            if job.state is JobState.QUEUED:
+                _change(connection, job.key, _end(JobState.CANCELLED))
+            elif not job.finished:
+                _change(connection, job.key, {"cancel_asked": True})
+            return _find(connection, job_id)
+
+    def refusals(self, job: Job, after: int = -1, limit: int = REPORT_ROWS) -> Sequence[Refusal]:
+        """What was refused so far, in the order of the items, from the item after `after` on."""
+        table = JOB_REFUSALS
+        query = sa.select(table).where((table.c.job_key == job.key) & (table.c.item > after))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(table.c.item).limit(limit)).all()
+        return [Refusal(row.item, row.name, row.code, row.message, tuple(json.loads(row.reasons))) for row in rows]
+
+    def report(self, job: Job) -> Iterator[Refusal]:
+        """All of them, some at a time."""
+        after = -1
+        while some := self.refusals(job, after):
+            yield from some
+            after = some[-1].item
+
+    def secret(self, job: Job) -> bytes | None:
+        """What seals the job's files; None once they are of no more use."""
+        with self._database.read() as connection:
+            found: bytes | None = connection.execute(sa.select(JOBS.c.secret).where(JOBS.c.key == job.key)).scalar()
+        return None if found is None else bytes(found)
+
+    # For those who run them
+
+    def claim(self, owner: str, kinds: Collection[str], lease: timedelta, place: str | None = None) -> Job | None:
+        """The oldest job of these kinds that nobody runs, leased to `owner`; None where there is none."""
+        query = sa.select(JOBS.c.key).where(*_free(kinds, place)).order_by(JOBS.c.key).limit(1)
+        with self._database.read() as connection:  # most looks find nothing: they should not queue with the writers
+            if connection.execute(query).one_or_none() is None:
+                return None
+        with self._database.write() as connection:
+            key = connection.execute(query.with_for_update(skip_locked=True)).scalar()
+            if key is None:
+                return None
+            values = {
+                "state": JobState.RUNNING,
+                "lease_owner": owner,
+                "lease_until": _now(lease),
+                "attempts": JOBS.c.attempts + 1,
+                "started_at": sa.func.coalesce(JOBS.c.started_at, _now()),
+            }
+            _change(connection, key, values)
+            return _job(connection.execute(_JOBS.where(JOBS.c.key == key)).one())
+
+    def renew(self, job: Job, owner: str, lease: timedelta, done: int, total: int | None) -> bool:
+        """Whether somebody asked to cancel it. Raises JobLost."""
+        values = {"lease_until": _now(lease), "done": done, "total": total}
+        update = sa.update(JOBS).where(*_owned(job, owner)).values(values).returning(JOBS.c.cancel_asked)
+        with self._database.write() as connection:
+            asked = connection.execute(update).scalar()
+        if asked is None:
+            raise JobLost(job.id)
+        return bool(asked)
+
+    def save(
+        self,
+        job: Job,
+        owner: str,
+        *,
+        saved: Mapping[str, Any],
+        counts: Mapping[str, int],
+        done: int,
+        total: int | None,
+        refusals: Sequence[Refusal],
+        connection: Connection | None = None,
+    ) -> None:
+        """Writes how far the work is, in the transaction of `connection` where one is given: what is done and that it
+        is done then come together. Raises JobLost, which is to undo that transaction."""
+        values = {"saved": _dump(saved), "counts": _dump(counts), "done": done, "total": total, "attempts": 0}
+        with nullcontext(connection) if connection is not None else self._database.write() as writing:
+            if writing.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values)).rowcount != 1:
+                raise JobLost(job.id)
+            rows = [_refusal(job, one) for one in refusals]
+            if rows:
+                writing.execute(self._database.insert(JOB_REFUSALS).on_conflict_do_nothing(), rows)
+
+    def finish(
+        self,
+        job: Job,
+        owner: str,
+        state: JobState,
+        *,
+        error: tuple[str, str] | None = None,
+        result: Result | None = None,
+    ) -> None:
+        """`error` is a code and a sentence. The secret goes, unless a result needs it. Raises JobLost."""
+        code, message = error or (None, None)
+        values: dict[str, Any] = _end(state) | {"error_code": code, "error_message": message}
+        if result is not None:
+            values |= {"result": _dump(asdict(result)), "secret": JOBS.c.secret}
+        with self._database.write() as connection:
+            if connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values)).rowcount != 1:
+                raise JobLost(job.id)
+        self._database.request_scrub()
+
+    def release(self, job: Job, owner: str, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
+        """Hands the job back to be taken up again, by anyone; not `begun`: as if it had not been tried."""
+        values: dict[str, Any] = {
+            "state": JobState.QUEUED,
+            "lease_owner": None,
+            "lease_until": None,
+            "not_before": _now(again_in),
+        }
+        if not begun:
+            values["attempts"] = JOBS.c.attempts - 1
+        with self._database.write() as connection:
+            connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values))
+
+    def prune(self, older_than: timedelta) -> int:
+        """Removes jobs that finished longer ago; says how many."""
+        old = (JOBS.c.state.in_(FINISHED)) & (JOBS.c.finished_at < _now(-older_than))
+        with self._database.write() as connection:
+            removed = connection.execute(sa.delete(JOBS).where(old)).rowcount
+        if removed:
+            self._database.request_scrub()
+        return removed
+
+    def with_files(self) -> tuple[set[str], set[str]]:
+        """The ids of the jobs that are not finished, and of those that left a result."""
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.result)).all()
+        open_ones = {row.id for row in rows if row.state not in FINISHED}
+        return open_ones, {row.id for row in rows if row.result is not None}
+
+
+def new_job_id() -> str:
+    return uuid.uuid4().hex
+
+
+_JOBS = sa.select(JOBS, GALLERIES.c.id.label("gallery")).select_from(JOBS.outerjoin(GALLERIES))
+
+
+def _hold(connection: Connection, gallery: Gallery) -> None:
+    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
+    if connection.execute(query.with_for_update(read=True, key_share=True)).one_or_none() is None:
+        raise NotFound(f"There is no gallery {gallery.id!r}.", code="gallery_not_found", gallery=gallery.id)
+
+
+def _find(connection: Connection, job_id: str) -> Job:
+    row = None
+    if _JOB_ID.fullmatch(job_id):
+        row = connection.execute(_JOBS.where(JOBS.c.id == job_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
+    return _job(row)
+
+
+def _lock(connection: Connection, key: int) -> None:
+    connection.execute(sa.select(JOBS.c.key).where(JOBS.c.key == key).with_for_update())
+
+
+def _change(connection: Connection, key: int, values: Mapping[str, Any]) -> None:
+    connection.execute(sa.update(JOBS).where(JOBS.c.key == key).values(values))
+
+
+def _end(state: JobState) -> dict[str, Any]:
+    return {"state": state, "finished_at": _now(), "lease_owner": None, "lease_until": None, "secret": None}
+
+
+def _owned(job: Job, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
+    return (JOBS.c.key == job.key, JOBS.c.lease_owner == owner, JOBS.c.state == JobState.RUNNING)
+
+
+def _free(kinds: Collection[str], place: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+    now = _now()
+    return (
+        JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
+        JOBS.c.kind.in_(kinds),
+        sa.or_(JOBS.c.place.is_(None), JOBS.c.place == place),
+        sa.or_(JOBS.c.lease_until.is_(None), JOBS.c.lease_until < now),
+        sa.or_(JOBS.c.not_before.is_(None), JOBS.c.not_before <= now),
+    )
+
+
+def _refusal(job: Job, one: Refusal) -> dict[str, Any]:
+    return {
+        "job_key": job.key,
+        "item": one.item,
+        "name": one.name[:MAX_REFUSED_NAME],
+        "code": one.code,
+        "message": one.message,
+        "reasons": _dump(list(one.reasons)),
+    }
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(
+        key=row.key,
+        id=row.id,
+        kind=row.kind,
+        gallery=row.gallery,
+        state=JobState(row.state),
+        done=row.done,
+        total=row.total,
+        params=json.loads(row.params),
+        saved=json.loads(row.saved),
+        counts=json.loads(row.counts),
+        result=None if row.result is None else Result(**json.loads(row.result)),
+        who=row.who,
+        cancel_asked=bool(row.cancel_asked),
+        error_code=row.error_code,
+        error_message=row.error_message,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _now(offset: timedelta = timedelta()) -> str:
+    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")
