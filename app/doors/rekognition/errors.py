@@ -1,0 +1,96 @@
+"""Errors as Rekognition answers them: `__type` and `Message`, with the statuses of its API reference (2016-06-27).
+
+What has a name of its own in the service's model keeps status 400, its two faults have 500; the names that all AWS
+services share are those of "Common errors".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from app.api.problems import answer_problem
+from app.errors import InvalidInput, LikenessError
+
+INVALID_PARAMETER = "InvalidParameterException"
+INVALID_IMAGE = "InvalidImageFormatException"
+IMAGE_TOO_LARGE = "ImageTooLargeException"
+INVALID_S3 = "InvalidS3ObjectException"
+INVALID_TOKEN = "InvalidPaginationTokenException"  # noqa: S105 (the name of an error)
+NOT_FOUND = "ResourceNotFoundException"
+EXISTS = "ResourceAlreadyExistsException"
+CONFLICT = "ConflictException"
+MISMATCH = "IdempotentParameterMismatchException"
+QUOTA = "ServiceQuotaExceededException"
+ACCESS_DENIED = "AccessDeniedException"
+THROUGHPUT = "ProvisionedThroughputExceededException"
+THROTTLING = "ThrottlingException"
+INTERNAL = "InternalServerError"
+MISSING_TOKEN = "MissingAuthenticationTokenException"  # noqa: S105 (the same)
+INCOMPLETE = "IncompleteSignatureException"
+INVALID_SIGNATURE = "InvalidSignatureException"
+EXPIRED = "RequestExpired"
+UNKNOWN_CLIENT = "UnrecognizedClientException"
+UNKNOWN_OPERATION = "UnknownOperationException"
+SERIALIZATION = "SerializationException"
+FAULTS = frozenset({THROTTLING, INTERNAL})
+"""The server's part, with status 500; clients try them again."""
+
+
+class Refused(InvalidInput):
+    """What Rekognition refuses under a name and in words of its own; ``code`` is what we call it."""
+
+    def __init__(self, name: str, message: str, *, code: str = "invalid_request", **details: object) -> None:
+        super().__init__(message, code=code, **details)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    name: str
+    message: str
+
+
+NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "missing_key": MISSING_TOKEN,
+        "wrong_key": UNKNOWN_CLIENT,
+        "expired_key": UNKNOWN_CLIENT,
+        "revoked_key": UNKNOWN_CLIENT,
+        "missing_scope": ACCESS_DENIED,
+        "gallery_restricted": ACCESS_DENIED,
+        "gallery_not_found": NOT_FOUND,
+        "subject_not_found": NOT_FOUND,
+        "gallery_exists": EXISTS,
+        "subject_exists": CONFLICT,
+        "invalid_cursor": INVALID_TOKEN,
+        "empty_image": INVALID_IMAGE,
+        "invalid_image": INVALID_IMAGE,
+        "unsupported_image": INVALID_IMAGE,
+        "image_too_small": INVALID_PARAMETER,
+        "image_too_large": IMAGE_TOO_LARGE,
+        "payload_too_large": IMAGE_TOO_LARGE,
+        "invalid_json": SERIALIZATION,
+        "unsupported_media_type": SERIALIZATION,
+        "not_found": UNKNOWN_OPERATION,
+        "rate_limited": THROUGHPUT,
+        "overloaded": THROTTLING,
+        "too_many_failures": THROTTLING,
+        "not_ready": THROTTLING,
+        "shutting_down": THROTTLING,
+        "database_busy": THROTTLING,
+    }
+)
+"""Of our codes; others that are the caller's part are an invalid parameter, the rest is an internal error."""
+
+
+def answer_of(error: LikenessError) -> Answer:
+    """Rekognition's answer to an error of ours."""
+    if isinstance(error, Refused):
+        return Answer(500 if error.name in FAULTS else 400, error.name, error.message)
+    ours = answer_problem(error, "")
+    name = NAMES.get(error.code) or (INVALID_PARAMETER if ours.status < 500 else INTERNAL)
+    # `answer_problem` puts what a stranger may hear in place of what only the log should say.
+    return Answer(500 if name in FAULTS else 400, name, ours.body.error.message)
