@@ -60,6 +60,12 @@ def fill(url: str, count: int) -> None:
                     for key, vector in zip(keys, vectors, strict=True)
                 ],
             )
+        if connection.dialect.name == "postgresql":  # which numbers on from where it stopped numbering by itself
+            for table in (SUBJECTS, FACES):
+                name = table.name
+                connection.execute(
+                    sa.text(f"SELECT setval(pg_get_serial_sequence('{name}', 'key'), (SELECT max(key) FROM {name}))")  # noqa: S608 (names of our own tables)
+                )
 
 
 def identify(server: LiveServer) -> list[tuple[str, float]]:
