@@ -66,6 +66,24 @@ def test_what_one_acknowledged_the_other_answers(pair: tuple[Galleries, Gallerie
     assert found(other, 2) == []
 
 
+def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
+    one, other = quiet(database_url), quiet(database_url)
+    gallery = one.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(one, "ann", 1)
+    one.follow()
+    assert one.followed().behind == 0
+    enroll(other, "bob", 2, 3)
+    assert one.followed().behind == 0, "nobody has looked yet"
+    with one._of(gallery).changing():  # whoever changes the gallery will catch up; following leaves it to them
+        one.follow()
+        assert one.followed().behind == 2
+    assert one.followed().behind == 0
+    assert found(one, 3) == ["bob"]
+    assert 0 <= one.followed().age_s < 3600
+    for galleries in (one, other):
+        galleries.close()
+
+
 def test_own_changes_are_applied_once_and_others_before_them(database_url: str) -> None:
     one, other = quiet(database_url), quiet(database_url)
     one.create_gallery("staff", PACKAGE, DIMENSION)

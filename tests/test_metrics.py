@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +76,28 @@ def test_what_is_enrolled_is_counted(tmp_path: Path) -> None:
     assert (found["likeness_galleries"], found["likeness_subjects"], found["likeness_faces"]) == (2, 2, 2)
     assert found["likeness_index_faces"] == 2
     assert found["likeness_index_bytes"] >= 2 * 128 * 4
+
+
+def test_snapshots_and_what_the_indexes_lack_are_told(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        before = {name: number for (name, labels), number in scraped(client).items() if not labels}
+        file = tmp_path / "snapshots" / "1.snapshot"
+        file.write_bytes(bytes(5000))
+        written = time.time() - 3600
+        os.utime(file, (written, written))
+        after = {name: number for (name, labels), number in scraped(client).items() if not labels}
+        file.unlink()
+    assert before["likeness_snapshots"] == before["likeness_snapshots_bytes"] == 0
+    assert "likeness_snapshot_age_seconds" not in before
+    assert (after["likeness_snapshots"], after["likeness_snapshots_bytes"]) == (1, 5000)
+    assert 3600 <= after["likeness_snapshot_age_seconds"] < 3700
+    assert after["likeness_index_changes_behind"] == 0
+    assert 0 <= after["likeness_log_read_age_seconds"] < 60
+
+
+def test_without_snapshots_there_is_no_word_of_them(tmp_path: Path) -> None:
+    with running(tmp_path, snapshot_seconds=0) as client:
+        assert not [name for name, _ in scraped(client) if name.startswith("likeness_snapshot")]
 
 
 def test_labels_are_bounded_whatever_clients_send(client: httpx.Client) -> None:

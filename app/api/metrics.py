@@ -148,6 +148,12 @@ class _ServiceCollector(Collector):
         held = self._service.galleries.indexed()
         yield _gauge("likeness_index_faces", "Faces in the search indexes.", held.faces)
         yield _gauge("likeness_index_bytes", "Memory of the search indexes.", held.size)
+        followed = self._service.galleries.followed()
+        yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
+        yield _gauge(
+            "likeness_log_read_age_seconds", "Since the change logs were last looked at.", max(0.0, followed.age_s)
+        )
+        yield from self._snapshots()
         totals = self._totals()
         yield _gauge(
             "likeness_database_up", "Whether the database answered when rows were counted.", totals is not None
@@ -157,6 +163,22 @@ class _ServiceCollector(Collector):
         yield _gauge("likeness_galleries", "Galleries.", totals.galleries)
         yield _gauge("likeness_subjects", "Subjects, of all galleries.", totals.subjects)
         yield _gauge("likeness_faces", "Enrolled faces, of all galleries.", totals.faces)
+
+    def _snapshots(self) -> Iterator[Metric]:
+        try:
+            kept = self._service.galleries.snapshotted()
+        except OSError:  # the disk is another alarm's business, and must not silence the rest
+            return
+        if kept is None:
+            return
+        yield _gauge("likeness_snapshots", "Snapshots of search indexes on disk.", kept.count)
+        yield _gauge("likeness_snapshots_bytes", "Their size.", kept.size)
+        if kept.oldest_s is not None:
+            yield _gauge(
+                "likeness_snapshot_age_seconds",
+                "Since the oldest was written; a gallery that doesn't change needs no new one.",
+                kept.oldest_s,
+            )
 
 
 class _Kept:

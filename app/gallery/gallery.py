@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,11 +31,14 @@ from app.gallery.records import (
     CropPolicy,
     Enrolled,
     FaceRow,
+    Followed,
     Gallery,
     Indexed,
     Metadata,
     NewFace,
     Page,
+    Position,
+    Snapshotted,
     Subject,
     Totals,
     Unset,
@@ -109,6 +113,8 @@ class Galleries:
         self._live: dict[int, GalleryIndex] = {}
         self._live_lock = threading.Lock()
         self._eager = False
+        self._heads: dict[int, Position] = {}  # where the logs ended when they were last looked at
+        self._looked_at = time.monotonic()
         self._following = Repeating("following", follow_s, self.follow)
         self._keeping = Repeating("snapshots", snapshot_s, self.keep)
 
@@ -143,6 +149,17 @@ class Galleries:
             held = [live.held() for live in self._live.values()]
         return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
 
+    def followed(self) -> Followed:
+        """Asks no database."""
+        with self._live_lock:
+            live = dict(self._live)
+        heads, age_s = self._heads, time.monotonic() - self._looked_at
+        return Followed(sum(live[key].behind(head) for key, head in heads.items() if key in live), age_s)
+
+    def snapshotted(self) -> Snapshotted | None:
+        """None where none are written. Raises OSError."""
+        return self._snapshots.kept() if self._snapshots else None
+
     def load(self) -> None:
         """Makes every gallery's index ready, so that no first caller waits for it; from now on, new galleries' too."""
         self._eager = True
@@ -160,6 +177,7 @@ class Galleries:
         with self._live_lock:
             known = dict(self._live)
         heads = self._store.heads()
+        self._heads, self._looked_at = heads, time.monotonic()
         for key, live in known.items():
             if key not in heads:
                 self._forget(key)

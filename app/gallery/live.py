@@ -73,6 +73,10 @@ class LiveIndex:
         index = self._index
         return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
 
+    def behind(self, head: Position) -> int:
+        """How many changes it lacks of a log that ends at `head`; 0 where no index is made yet."""
+        return 0 if self._index is None else max(0, head.number - self._position.number)
+
     def ready(self) -> Index:
         """The index with everything that was acknowledged in this process; made where it isn't there yet.
 

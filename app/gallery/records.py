@@ -137,6 +137,24 @@ class Indexed:
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """How far this process is: ``behind`` changes that the logs held when they were last looked at, ``age_s`` ago, and
+    its indexes don't hold yet. Before the first look ``age_s`` counts from the start."""
+
+    behind: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshotted:
+    """The snapshots on disk: how many, their bytes, and the age of the one written longest ago, None without any."""
+
+    count: int
+    size: int
+    oldest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A subject that a probe may show: its best face's score, and the score against its mean template.
 

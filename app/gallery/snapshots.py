@@ -15,9 +15,11 @@ import fcntl
 import logging
 import mmap
 import os
+import time
 import zlib
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -27,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
-from app.gallery.records import FaceBlock, Gallery, Position
+from app.gallery.records import FaceBlock, Gallery, Position, Snapshotted
 
 HEADER_BYTES = 4096
 PIECE = 16 * 1024 * 1024
@@ -110,6 +112,15 @@ class Snapshots:
             os.fsync(file.fileno())
         draft.replace(path)
         self._sync()
+
+    def kept(self) -> Snapshotted:
+        """What lies in the folder now, whoever wrote it. Raises OSError."""
+        found = []
+        for path in self._folder.glob("*" + SUFFIX):
+            with suppress(FileNotFoundError):  # discarded meanwhile
+                found.append(path.stat())
+        oldest_s = max(0.0, time.time() - min(one.st_mtime for one in found)) if found else None
+        return Snapshotted(len(found), sum(one.st_size for one in found), oldest_s)
 
     def discard(self, gallery_key: int) -> None:
         """Removes the gallery's snapshot, where there is one."""

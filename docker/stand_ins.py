@@ -1,0 +1,92 @@
+"""Stand-ins for the images that Dockerfile and docker-compose.yml begin with, for machines that can pull none.
+
+Made of Debian's own packages by debootstrap (as root), under the same names, with the same users, folders and
+environment as far as they are used here. They are good for trying the files, not for production.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+POSTGRES_ENTRY = """#!/bin/sh
+# Makes the database where there is none, as the official image does, and becomes the server.
+set -eu
+if [ ! -s "$PGDATA/PG_VERSION" ]; then
+    initdb --username="$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" \\
+        --auth-host=scram-sha-256 --auth-local=trust $POSTGRES_INITDB_ARGS
+    echo "host all all all scram-sha-256" >>"$PGDATA/pg_hba.conf"
+    pg_ctl -w -o "-c listen_addresses= -k /run/postgresql" start
+    createdb --host=/run/postgresql --username="$POSTGRES_USER" "$POSTGRES_DB"
+    pg_ctl -w -m fast stop
+fi
+exec "$@" -c 'listen_addresses=*' -k /run/postgresql
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """``name`` as the files have it, made of ``packages`` of Debian's ``release`` by the lines of a Dockerfile."""
+
+    name: str
+    release: str
+    packages: tuple[str, ...]
+    lines: str
+
+
+PYTHON = ("ca-certificates", "python3", "python3-pip", "python3-venv")
+SERVICES = ("ca-certificates", "curl", "nginx-light", "postgresql", "prometheus", "wget")
+IMAGES = (
+    Image(
+        "python:3.11-slim-bookworm",
+        "bookworm",
+        PYTHON,
+        "RUN ln -s /usr/bin/python3 /usr/local/bin/python3 && ln -s python3 /usr/local/bin/python\n",
+    ),
+    Image(
+        "postgres:17-trixie",
+        "trixie",
+        SERVICES,
+        "RUN groupmod -g 999 postgres && usermod -u 999 postgres"
+        " && install -d -o 999 -g 999 /var/lib/postgresql/data /run/postgresql\n"
+        "COPY entry /usr/local/bin/entry\n"
+        "ENV LANG=C.UTF-8 PATH=/usr/lib/postgresql/17/bin:$PATH PGDATA=/var/lib/postgresql/data\n"
+        'VOLUME /var/lib/postgresql/data\nENTRYPOINT ["sh", "/usr/local/bin/entry"]\n',
+    ),
+    Image("nginx:1.28-bookworm", "trixie", SERVICES, "STOPSIGNAL SIGQUIT\n"),
+    Image(
+        "prom/prometheus:v3.12.0",
+        "trixie",
+        SERVICES,
+        'RUN install -d -o 65534 -g 65534 /prometheus\nVOLUME /prometheus\nENTRYPOINT ["prometheus"]\n',
+    ),
+)
+
+
+def make(docker: str, image: Image) -> None:
+    """Makes the image; the packages of several that are made of the same ones are fetched once."""
+    raw = f"likeness-stand-in:{image.release}"
+    if subprocess.run([docker, "image", "inspect", raw], capture_output=True, check=False).returncode:
+        _import(docker, raw, image)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "entry").write_text(POSTGRES_ENTRY)
+        (Path(folder) / "Dockerfile").write_text(f"FROM {raw}\n{image.lines}")
+        subprocess.run([docker, "build", "--quiet", "--tag", image.name, folder], check=True, capture_output=True)
+
+
+def _import(docker: str, raw: str, image: Image) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        root = Path(folder) / "root"
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={','.join(image.packages)}",
+            image.release,
+            str(root),
+        ]
+        subprocess.run(command, check=True, capture_output=True)
+        left_out = [f"--exclude=./{path}" for path in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc")]
+        with subprocess.Popen(["tar", "-C", str(root), *left_out, "-c", "."], stdout=subprocess.PIPE) as tar:
+            subprocess.run([docker, "import", "-", raw], stdin=tar.stdout, check=True, capture_output=True)
