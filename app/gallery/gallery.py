@@ -158,7 +158,7 @@ class Galleries:
 
     def snapshotted(self) -> Snapshotted | None:
         """None where none are written. Raises OSError."""
-        return self._snapshots.kept() if self._snapshots else None
+        return self._indexes.snapshotted()
 
     def load(self) -> None:
         """Makes every gallery's index ready, so that no first caller waits for it; from now on, new galleries' too."""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from app.gallery.index import Difference, Match
-from app.gallery.records import Gallery, Indexed, Position
+from app.gallery.records import Gallery, Indexed, Position, Snapshotted
 from app.types import Vectors
 
 
@@ -54,6 +54,10 @@ class GalleryIndex(Protocol):
         """Takes note that the change log ends at `head` now."""
         ...
 
+    def behind(self, head: Position) -> int:
+        """How many changes it lacks of a log that ends at `head`; 0 where no index is made yet. Asks nobody."""
+        ...
+
     def rebuild(self) -> None:
         """Makes the index anew from SQL."""
         ...
@@ -76,6 +80,10 @@ class Indexes(Protocol):
 
     def keep(self, known: Sequence[GalleryIndex]) -> None:
         """What is due from time to time: for those known, and for what galleries that are gone have left behind."""
+        ...
+
+    def snapshotted(self) -> Snapshotted | None:
+        """What lies on disk; None where no snapshots are written. Raises OSError."""
         ...
 
     def discard(self, gallery_key: int) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.index import Difference, Index
 from app.gallery.indexes import GalleryIndex
-from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, Position
+from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, Position, Snapshotted
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 
@@ -44,6 +44,9 @@ class LocalIndexes:
         for index in known:
             index.save()
         self._snapshots.keep_only(self._store.heads().keys())
+
+    def snapshotted(self) -> Snapshotted | None:
+        return self._snapshots.kept() if self._snapshots else None
 
     def discard(self, gallery_key: int) -> None:
         if self._snapshots and self._snapshots.claim():
