@@ -45,6 +45,8 @@ from app.api import (
     logs,
     metrics,
     models,
+    own_key,
+    page,
     receipts,
     recognition,
     schemas,
@@ -83,6 +85,7 @@ ROUTERS = (
     subjects.router,
     faces.router,
     keys.router,
+    own_key.router,
     audit.router,
     jobs.router,
     models.router,
@@ -132,6 +135,7 @@ def create_app(settings: Settings) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     docs.install(app)
+    page.install(app)
     return app
 
 
@@ -178,7 +182,8 @@ async def _serve(settings: Settings, listener: socket.socket, url: str, tls: ssl
     try:
         async with app.router.lifespan_context(app):
             if not server.should_exit:
-                sys.stdout.write(_greeting(settings, url, new_key=key if made and sys.stdout.isatty() else None))
+                told_key = key if sys.stdout.isatty() else None
+                sys.stdout.write(_greeting(settings, url, key=told_key, new=made))
                 sys.stdout.flush()
             await answering
     finally:
@@ -368,13 +373,15 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _greeting(settings: Settings, url: str, *, new_key: str | None) -> str:
-    """Where it answers, where the key is (told only when it is new, and to a person), and one line to paste."""
+def _greeting(settings: Settings, url: str, *, key: str | None, new: bool) -> str:
+    """Where it answers, a link to the page, where the key is, and one line to paste. ``key`` is told to a person only:
+    in the link, where it stands behind the `#` that browsers keep to themselves, and by itself when it is new."""
     path = settings.data_dir / auth.KEY_FILE
     photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
-    told = f"The admin key was made: {new_key}\nIt is kept in {path}" if new_key else f"The admin key is in {path}"
+    told = f"The admin key was made: {key}\nIt is kept in {path}" if key and new else f"The admin key is in {path}"
+    link = f"{url}/#key={key} (signed in as admin)" if key else f"{url}/"
     return (
         f"Likeness {version(DISTRIBUTION)} answers at {url}, described at {url}/docs (whose password is the key)\n"
-        f"{told}\nTry it:\n"
+        f"The page: {link}\n{told}\nTry it:\n"
         f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
     )

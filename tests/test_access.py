@@ -44,6 +44,7 @@ NEEDS: dict[str, str] = {
     f"GET {FACE}/crop": "read",
     "GET /v1/models": "any",
     "GET /v1/server-key": "any",
+    "GET /v1/key": "any",
     "GET /v1/keys": "admin",
     "POST /v1/keys": "admin",
     "GET /v1/keys/{key}": "admin",

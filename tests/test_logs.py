@@ -74,6 +74,7 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
         "/v1/galleries",
         "/v1/models",
         "/v1/server-key",
+        "/v1/key",
         "/livez",
         "/readyz",
         "/version",

@@ -25,6 +25,7 @@ from app.api.auth import OPEN_PATHS, is_browser_path
 from app.api.body import invalid_request
 from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
+from app.api.page import is_page
 from app.api.problems import answer_problem
 from app.api.rules import Visit, authorize, find_visit
 from app.api.service import Service, find_service
@@ -69,7 +70,7 @@ class Door:
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
             _keep_encoded(scope)
-            if scope["path"] in OPEN_PATHS:
+            if scope["path"] in OPEN_PATHS or is_page(scope["method"], scope["path"]):
                 await self._app(scope, receive, answer)
             else:
                 await self._visit(scope, receive, answer, find_service(scope["app"].state))

@@ -161,6 +161,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "Key": KEY,
     "NewKey": KEY | {"secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk"},
+    "OwnKey": {"id": "door", "scopes": ["recognize"], "galleries": ["staff"]},
     "KeyPage": {"keys": [KEY], "next_cursor": None},
     "AuditPage": {
         "entries": [

@@ -29,7 +29,7 @@ PREFLIGHT_S = 600
 
 
 class SafeHeaders:
-    """ASGI middleware around everything else."""
+    """ASGI middleware around everything else. What an answer says for itself stands: pages have needs of their own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,8 +38,8 @@ class SafeHeaders:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault(CSP, ANSWER_POLICY)
+                for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, add)

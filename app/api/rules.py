@@ -58,6 +58,7 @@ RULES: tuple[Rule, ...] = (
     Rule("POST", f"{JOB}/cancel", "cancel_job", ADMIN, changes=True),
     Rule("GET", "/v1/models", "list_models", None),
     Rule("GET", "/v1/server-key", "show_server_key", None),
+    Rule("GET", "/v1/key", "show_own_key", None),
     Rule("GET", "/v1/keys", "list_keys", ADMIN, everywhere=True),
     Rule("POST", "/v1/keys", "create_key", ADMIN, changes=True, everywhere=True),
     Rule("GET", "/v1/keys/{key}", "show_key", ADMIN, everywhere=True),

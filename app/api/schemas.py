@@ -523,6 +523,14 @@ class NewKey(Key):
     secret: str = Field(description="The whole key, as it goes into `Authorization: Bearer` or `x-api-key`.")
 
 
+class OwnKey(Wire):
+    """What the key of the request may do, and where."""
+
+    id: str = Field(description="`admin.key` is the data folder's own.")
+    scopes: list[ScopeName] = Field(description="As the key was given them; `admin` implies all.")
+    galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
+
+
 class KeyPage(Wire):
     keys: list[Key]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")

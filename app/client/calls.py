@@ -181,6 +181,10 @@ def create_key(
     return Call("POST", path_of("keys"), schemas.NewKey, json=body)
 
 
+def own_key() -> Call[schemas.OwnKey]:
+    return Call("GET", path_of("key"), schemas.OwnKey)
+
+
 def key(key_id: str) -> Call[schemas.Key]:
     return Call("GET", path_of("keys", key_id), schemas.Key)
 

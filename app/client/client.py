@@ -256,6 +256,10 @@ class Client:
             calls.create_key(scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate)
         )
 
+    def own_key(self) -> schemas.OwnKey:
+        """What the key in use may do."""
+        return self.send(calls.own_key())
+
     def key(self, key_id: str) -> schemas.Key:
         """One API key, without its secret."""
         return self.send(calls.key(key_id))
@@ -570,6 +574,10 @@ class AsyncClient:
         return await self.send(
             calls.create_key(scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate)
         )
+
+    async def own_key(self) -> schemas.OwnKey:
+        """What the key in use may do."""
+        return await self.send(calls.own_key())
 
     async def key(self, key_id: str) -> schemas.Key:
         """One API key, without its secret."""

@@ -1,0 +1,78 @@
+/** Calls of the REST interface: the same that every other client makes. */
+
+import * as session from "./session.js";
+
+const BUSY = 429;
+const PATIENCE = 8;
+
+/** An answer that is an error; `code` is stable, `words.js` has a sentence for each. */
+export class Refusal extends Error {
+  constructor(status, problem, requestId, retryAfter) {
+    super(problem.message);
+    Object.assign(this, { status, code: problem.code, details: problem.details ?? {}, requestId, retryAfter });
+  }
+}
+
+/** `/v1/` and the segments, each percent-encoded: ids may hold any character. */
+export const path = (...segments) => `/v1/${segments.map(encodeURIComponent).join("/")}`;
+
+/** What the server answers; `as` is how it is read. Throws Refusal. */
+export async function call(method, where, { query, json, body, type, signal, secret, as = "json" } = {}) {
+  const headers = { "x-api-key": secret ?? session.key() ?? "" };
+  if (json !== undefined) headers["content-type"] = "application/json";
+  if (type) headers["content-type"] = type;
+  const asked = new URLSearchParams(Object.entries(query ?? {}).filter(([, value]) => value !== null && value !== undefined && value !== ""));
+  let response;
+  try {
+    response = await fetch(asked.size ? `${where}?${asked}` : where, {
+      method, headers, signal, body: json === undefined ? body : JSON.stringify(json), cache: "no-store", credentials: "omit",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refusal(0, { code: "unreachable", message: "" }, null, null);
+  }
+  if (!response.ok) throw await refusal(response, secret !== undefined);
+  if (response.status === 204) return null;
+  return as === "blob" ? response.blob() : as === "text" ? response.text() : response.json();
+}
+
+async function refusal(response, trying) {
+  let said = {};
+  try {
+    said = await response.json();
+  } catch {
+    // Something between here and the server answered in its own words.
+  }
+  const problem = said.error ?? { code: `http_${response.status}`, message: `The answer was ${response.status}.` };
+  const wait = Number(response.headers.get("retry-after")) || null;
+  if (response.status === 401 && !trying) dispatchEvent(new CustomEvent("signed-out", { detail: problem.code }));
+  return new Refusal(response.status, problem, said.request_id ?? null, wait);
+}
+
+export const get = (where, query, more) => call("GET", where, { query, ...more });
+export const post = (where, json, more) => call("POST", where, { json, ...more });
+export const patch = (where, json) => call("PATCH", where, { json });
+export const remove = (where) => call("DELETE", where);
+
+/** A photo as the raw body. */
+export const ask = (where, photo, query, signal) =>
+  call("POST", where, { body: photo, type: photo.type.startsWith("image/") ? photo.type : "application/octet-stream", query, signal });
+
+/** A multipart form of photos, `[field, blob]` pairs; their names stay here. */
+export function send(where, photos, query, signal) {
+  const form = new FormData();
+  for (const [name, photo] of photos) form.append(name, photo, "image");
+  return call("POST", where, { body: form, query, signal });
+}
+
+/** Waits as long as a busy server says, and tries again. */
+export async function patiently(attempt, signal) {
+  for (let tries = 0; ; tries++) {
+    try {
+      return await attempt();
+    } catch (error) {
+      if (error.status !== BUSY || tries === PATIENCE || signal?.aborted) throw error;
+      await new Promise((resolve) => setTimeout(resolve, (error.retryAfter ?? 1) * 1000));
+    }
+  }
+}

@@ -1,0 +1,66 @@
+/** The camera, for one photo or for many: asked for when it is wanted, and let go of at once after. */
+
+import { ask, h } from "./dom.js";
+import { toJpeg } from "./align.js";
+import { problem } from "./problem.js";
+
+const WANTED = { video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: "user" }, audio: false };
+
+const REFUSED = {
+  NotAllowedError: "The browser may not use the camera. Allow it for this page (next to the address), then try again.",
+  NotFoundError: "This machine has no camera. Choose a photo instead.",
+  NotReadableError: "Another program is using the camera. Close that one, then try again.",
+};
+
+/** A video that plays what the camera sees; `stop(video)` ends it. Throws an Error in words. */
+export async function start() {
+  if (!navigator.mediaDevices) throw new CameraError("A browser gives the camera to pages over HTTPS or on this machine only. Serve over HTTPS, or choose a photo.");
+  const video = h("video", { playsinline: true, muted: true, autoplay: true });
+  try {
+    video.srcObject = await navigator.mediaDevices.getUserMedia(WANTED);
+  } catch (error) {
+    throw new CameraError(REFUSED[error.name] ?? "The camera can't be used. Choose a photo instead.");
+  }
+  await video.play();
+  return video;
+}
+
+export function stop(video) {
+  for (const track of video?.srcObject?.getTracks() ?? []) track.stop();
+}
+
+class CameraError extends Error {
+  code = "camera";
+}
+
+/** The video's present picture on a canvas, no side longer than `longest`. */
+export function frame(video, longest = 1280) {
+  const scale = Math.min(1, longest / Math.max(video.videoWidth, video.videoHeight));
+  const canvas = h("canvas", { width: Math.round(video.videoWidth * scale), height: Math.round(video.videoHeight * scale) });
+  canvas.getContext("2d").drawImage(video, 0, 0, canvas.width, canvas.height);
+  return canvas;
+}
+
+/** Asks for one photo; null where none was taken. */
+export async function takePhoto() {
+  let video = null;
+  let left = false;
+  const photo = await ask("Take a photo", (close) => {
+    const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
+    const shoot = h("button.primary", { type: "button", disabled: true, onclick: async () => close(await toJpeg(frame(video))) }, "Take the photo");
+    start().then(
+      (found) => {
+        video = found;
+        if (left) stop(video);
+        place.replaceChildren(video);
+        shoot.disabled = false;
+        shoot.focus();
+      },
+      (error) => place.replaceChildren(problem(error)),
+    );
+    return h("div", {}, place, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), shoot));
+  });
+  left = true;
+  stop(video);
+  return photo;
+}

@@ -1,0 +1,114 @@
+/** Elements, made without any HTML text: what people and servers say is only ever text here. */
+
+const SVG = "http://www.w3.org/2000/svg";
+const PROPERTIES = new Set(["value", "checked", "disabled", "hidden", "srcObject", "indeterminate", "selected", "open", "muted"]);
+
+/** `h("button.quiet", {onclick: f, "aria-label": "Close"}, "×")`; children may be null, text, nodes or lists of them. */
+export function h(tag, props = {}, ...children) {
+  const [name, ...classes] = tag.split(".");
+  const element = document.createElement(name);
+  if (classes.length) element.className = classes.join(" ");
+  return fill(dress(element, props), children);
+}
+
+/** The same in SVG; all props are attributes. */
+export function svg(tag, props = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(props)) if (value !== null && value !== false) element.setAttribute(key, value);
+  return fill(element, children);
+}
+
+/** Puts `children` in place of whatever `element` holds. */
+export function put(element, ...children) {
+  element.replaceChildren();
+  return fill(element, children);
+}
+
+function dress(element, props) {
+  for (const [key, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else if (key === "style") for (const [name, text] of Object.entries(value)) element.style.setProperty(name, text);
+    else if (PROPERTIES.has(key)) element[key] = value;
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  return element;
+}
+
+function fill(element, children) {
+  for (const child of children.flat(Infinity)) if (child !== null && child !== undefined && child !== false) element.append(child);
+  return element;
+}
+
+let made = 0;
+
+/** An id for a label and what it labels. */
+export const newId = (word) => `${word}-${++made}`;
+
+/** A labelled field; `hint` is read with it. */
+export function field(label, control, hint = null) {
+  control.id ||= newId("field");
+  const told = hint && h("p.hint", { id: newId("hint") }, hint);
+  if (told) control.setAttribute("aria-describedby", told.id);
+  return h("div.field", {}, h("label", { for: control.id }, label), control, told);
+}
+
+/** `[value, words]` pairs as a select. */
+export function select(pairs, chosen, onchange, props = {}) {
+  const options = pairs.map(([value, words]) => h("option", { value, selected: value === chosen }, words));
+  return h("select", { ...props, onchange: (event) => onchange(event.target.value) }, options);
+}
+
+let clearing = 0;
+
+/** Says something to everybody: shown at the edge for a while, and read out. */
+export function tell(words) {
+  const place = document.getElementById("told");
+  put(place, h("p", {}, words));
+  clearTimeout(clearing);
+  clearing = setTimeout(() => place.replaceChildren(), 7000);
+}
+
+/** Calls `act` once there has been no call for `ms`. */
+export function calmly(ms, act) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => act(...given), ms);
+  };
+}
+
+/** A modal dialog, which the browser keeps the focus in; Escape closes it. `build(close)` gives what is in it. The
+ * promise has what `close` was given, null when it was left. */
+export function ask(title, build) {
+  return new Promise((resolve) => {
+    const heading = h("h2", { id: newId("title") }, title);
+    let answer = null;
+    const close = (value = null) => {
+      answer = value;
+      dialog.close();
+    };
+    const dialog = h("dialog", { "aria-labelledby": heading.id }, heading, build(close));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(answer);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** Asks before something that can't be undone; with `typed`, that word has to be typed first. */
+export function confirm({ title, text, action, typed = null }) {
+  return ask(title, (close) => {
+    const go = h("button.danger", { type: "submit", disabled: typed !== null }, action);
+    const word = typed !== null && h("input", { type: "text", autocomplete: "off", oninput: () => (go.disabled = word.value !== typed) });
+    return h(
+      "form",
+      { onsubmit: (event) => (event.preventDefault(), close(true)) },
+      h("p", {}, text),
+      word && field(`Type ${typed} to go on`, word),
+      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), go),
+    );
+  });
+}

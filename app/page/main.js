@@ -1,0 +1,133 @@
+/** Starts the page: the key, the frame around every view, and which view is shown. */
+
+import { call, path } from "./api.js";
+import { h, put, select, tell } from "./dom.js";
+import { icon, mark } from "./icons.js";
+import { here, link } from "./router.js";
+import * as session from "./session.js";
+import { signIn } from "./signin.js";
+import * as theme from "./theme.js";
+import { SECTIONS, find } from "./sections.js";
+
+const shell = document.getElementById("shell");
+let leave = () => {};
+let shown = 0;
+
+theme.apply();
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
+addEventListener("hashchange", () => {
+  const key = session.keyFromLink();
+  if (key) void enter(key);
+  else if (session.who()) void show();
+});
+addEventListener("signed-out", (event) => session.who() && end(event.detail)); // the first of several says why
+void begin();
+
+async function begin() {
+  const given = session.keyFromLink() ?? session.key();
+  if (given) await enter(given);
+  else ask();
+}
+
+/** Asks the server what `secret` may do; with that the page is there. */
+async function enter(secret) {
+  try {
+    session.begin(secret, await call("GET", path("key"), { secret }));
+  } catch (error) {
+    session.end();
+    ask(error);
+    return;
+  }
+  frame();
+  await show();
+}
+
+function ask(error = null) {
+  leave();
+  leave = () => {};
+  document.title = "Sign in · Likeness";
+  put(shell, signIn(enter, error));
+}
+
+function end(code = null) {
+  session.end();
+  ask(code && { code });
+}
+
+function frame() {
+  const open = SECTIONS.filter((section) => section.allowed());
+  const groups = [...new Set(open.map((section) => section.group))].map((group) =>
+    h(
+      "div.group",
+      {},
+      h("h2", {}, group),
+      h("ul", {}, open.filter((section) => section.group === group).map((section) => h("li", {}, entry(section)))),
+    ),
+  );
+  const menu = h("div.menu", { id: "menu" }, h("nav", { "aria-label": "Main" }, groups), foot());
+  const button = h(
+    "button.quiet.opener",
+    { type: "button", "aria-expanded": "false", "aria-controls": "menu", onclick: () => toggle(menu, button) },
+    icon("menu"),
+    "Menu",
+  );
+  menu.addEventListener("click", (event) => event.target.closest("a") && toggle(menu, button, false));
+  put(
+    shell,
+    h("div.frame", {}, h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu), h("main", { id: "main", tabindex: "-1" })),
+  );
+}
+
+function toggle(menu, button, open = !menu.classList.contains("open")) {
+  menu.classList.toggle("open", open);
+  button.setAttribute("aria-expanded", String(open));
+}
+
+const entry = (section) => h("a", { href: link(section.name), "data-section": section.name }, icon(section.icon), section.title);
+
+function foot() {
+  const own = session.who();
+  return h(
+    "div.foot",
+    {},
+    h("p.small", {}, "Signed in as ", h("strong", {}, own.id), own.galleries && ` for ${own.galleries.join(", ")}`),
+    select(theme.THEMES, theme.theme(), theme.wear, { "aria-label": "Colours" }),
+    h("button.quiet", { type: "button", onclick: () => (end(), tell("Signed out.")) }, icon("out"), "Sign out"),
+  );
+}
+
+async function show() {
+  const mine = ++shown;
+  const { segments, query } = here();
+  const section = find(segments[0]);
+  const main = document.getElementById("main");
+  leave();
+  leave = () => {};
+  for (const one of document.querySelectorAll("[data-section]"))
+    if (one.dataset.section === section?.name) one.setAttribute("aria-current", "page");
+    else one.removeAttribute("aria-current");
+  if (!section) {
+    put(main, h("h1", { tabindex: "-1" }, "Nothing to show"), h("p", {}, "Your key has no scope that this page could use."));
+    return;
+  }
+  document.title = `${section.title} · Likeness`;
+  const view = section.view(segments.slice(1), query);
+  leave = view.leave ?? leave;
+  put(main, view.element);
+  await view.ready;
+  if (mine === shown) settle(main);
+}
+
+/** The focus goes to the new view's heading, so that it is read out and Tab goes on from there. */
+function settle(main) {
+  const heading = main.querySelector("h1");
+  if (!heading) return;
+  document.title = `${heading.textContent} · Likeness`;
+  if (main.contains(document.activeElement) && document.activeElement !== main) return;
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
+  scrollTo(0, 0);
+}

@@ -1,0 +1,92 @@
+/** A place for one photo: dropped, pasted, chosen, or taken with the camera. */
+
+import { boxes } from "./boxes.js";
+import { takePhoto } from "./camera.js";
+import { h, newId, put } from "./dom.js";
+import { icon } from "./icons.js";
+
+const places = new Set();
+
+addEventListener("paste", (event) => {
+  const photo = [...(event.clipboardData?.files ?? [])].find((file) => file.type.startsWith("image/"));
+  const open = [...places].filter((place) => place.element.isConnected);
+  const place = open.find((one) => one.element.contains(document.activeElement)) ?? open.find((one) => !one.photo) ?? open.at(-1);
+  if (photo && place) void place.take(photo);
+});
+/** A photo that misses its place must not replace the page. */
+for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault());
+
+/** Calls `onphoto(place)` for each new photo, which is then `place.photo`, a Blob, and `place.picture`, what can be drawn
+ * of it (null where this browser can't show its kind). */
+export class PhotoPlace {
+  constructor(label, onphoto) {
+    this.photo = null;
+    this.picture = null;
+    this.onphoto = onphoto;
+    this.label = label;
+    this.input = h("input.hidden", { type: "file", accept: "image/*", id: newId("photo"), onchange: () => this.chosen() });
+    this.stage = h("div.stage", {});
+    const camera = h("button", { type: "button", onclick: async () => this.take(await takePhoto()) }, icon("camera"), "Camera");
+    const choose = h("label.button", { for: this.input.id }, icon("photo"), "Choose a photo");
+    this.element = h(
+      "section.photo",
+      { "aria-label": label, ondragover: (event) => this.over(event, true), ondragleave: (event) => this.over(event, false), ondrop: (event) => this.dropped(event) },
+      h("h2", {}, label),
+      this.stage,
+      h("div.row", {}, this.input, choose, camera),
+    );
+    this.empty();
+    places.add(this);
+  }
+
+  /** Forgets the photo, and the place itself once its view is left. */
+  forget() {
+    places.delete(this);
+    if (this.url) URL.revokeObjectURL(this.url);
+  }
+
+  empty() {
+    put(this.stage, h("p.invitation", {}, icon("person"), h("span", {}, "Drop a photo here, or paste one")));
+  }
+
+  chosen() {
+    const [file] = this.input.files;
+    this.input.value = "";
+    return this.take(file);
+  }
+
+  over(event, is) {
+    event.preventDefault();
+    this.element.classList.toggle("over", is);
+  }
+
+  dropped(event) {
+    this.over(event, false);
+    return this.take([...event.dataTransfer.files][0]);
+  }
+
+  async take(photo) {
+    if (!photo) return;
+    if (this.url) URL.revokeObjectURL(this.url);
+    this.photo = photo;
+    this.url = URL.createObjectURL(photo);
+    const image = h("img", { src: this.url, alt: `${this.label}, as chosen` });
+    try {
+      await image.decode();
+      this.picture = image;
+    } catch {
+      this.picture = null;
+    }
+    this.show([]);
+    await this.onphoto(this);
+  }
+
+  /** Draws boxes; `size` is the photo's, where the server has said it. */
+  show(faces, size = null, words = "") {
+    const own = size ?? (this.picture && { width: this.picture.naturalWidth, height: this.picture.naturalHeight });
+    const shown = this.picture ?? h("p.hint", {}, "This browser can't show this kind of photo. The server reads it all the same.");
+    const sheet = h("div.sheet", {}, shown, own && faces.length ? boxes(own, faces, words) : null);
+    if (own) sheet.style.setProperty("--ratio", `${own.width / own.height}`);
+    put(this.stage, sheet);
+  }
+}

@@ -1,0 +1,51 @@
+/** The score on the scale of cosine similarity, with the thresholds of the measured operating points. */
+
+import { h } from "./dom.js";
+import { oneIn, power, score as scoreText } from "./words.js";
+
+const SHOWN = [1e-2, 1e-3, 1e-4, 1e-5, 1e-6];
+const LEAST = -0.2;
+
+const same = (a, b) => Math.abs(a / b - 1) < 1e-6;
+const place = (value) => `${((Math.min(1, Math.max(LEAST, value)) - LEAST) / (1 - LEAST)) * 100}%`;
+
+/** The operating points of 1e-2 to 1e-6 that `points` has. */
+export const shownPoints = (points) => SHOWN.map((fmr) => points.find((point) => same(point.fmr, fmr))).filter(Boolean);
+
+/** `answer`: {score, threshold, fmr}; `points`: [{fmr, threshold}]. */
+export function scale(answer, points) {
+  const shown = shownPoints(points);
+  const words = `The score is ${scoreText(answer.score)}; the threshold is ${scoreText(answer.threshold)}.`;
+  const ticks = shown.map((point, index) =>
+    h(`span.tick${same(point.fmr, answer.fmr) ? ".used" : ""}${index % (shown.length - 1 || 1) ? "" : ".outer"}`, { style: { left: place(point.threshold) } }, h("span", {}, power(point.fmr))),
+  );
+  const kind = answer.score >= answer.threshold ? "known" : "unknown";
+  return h(
+    "div.scale",
+    { role: "img", "aria-label": words },
+    h("div.bar", {}, h(`span.reach.${kind}`, { style: { width: place(answer.score) } }), ticks),
+    h(`span.marker.${kind}`, { style: { left: place(answer.score) } }, h("span", {}, scoreText(answer.score))),
+    h("div.ends", {}, h("span", {}, "different"), h("span", {}, "the same picture")),
+  );
+}
+
+/** Which thresholds the score passes, as a table. */
+export function passes(answer, points) {
+  const rows = shownPoints(points).map((point) => {
+    const passed = answer.score >= point.threshold;
+    return h(
+      "tr",
+      same(point.fmr, answer.fmr) ? { "aria-current": "true" } : {},
+      h("th", { scope: "row" }, oneIn(point.fmr)),
+      h("td.number", {}, scoreText(point.threshold)),
+      h(`td.${passed ? "yes" : "no"}`, {}, passed ? "reached" : "not reached"),
+    );
+  });
+  return h(
+    "table.passes",
+    {},
+    h("caption", {}, "How strict a threshold the score reaches"),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Strangers who would pass"), h("th.number", { scope: "col" }, "Threshold"), h("th", { scope: "col" }, "This score"))),
+    h("tbody", {}, rows),
+  );
+}

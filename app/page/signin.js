@@ -1,0 +1,36 @@
+/** Signing in is pasting a key. */
+
+import { field, h } from "./dom.js";
+import { mark } from "./icons.js";
+import { busy, problemPlace } from "./problem.js";
+
+/** `enter(secret)` tries it; `error` is what was wrong with the last one. */
+export function signIn(enter, error) {
+  const place = problemPlace();
+  const key = h("input", {
+    type: "password", name: "key", required: true, autocomplete: "off", spellcheck: "false", autocapitalize: "none",
+    placeholder: "lk_…",
+  });
+  const button = h("button.primary", { type: "submit" }, "Sign in");
+  if (error) place.show(error);
+  queueMicrotask(() => key.focus());
+  return h(
+    "main.signin",
+    { id: "main" },
+    h("div.brand.large", {}, mark(), "Likeness"),
+    h("h1", {}, "Sign in"),
+    h(
+      "form",
+      { onsubmit: (event) => (event.preventDefault(), busy(button, () => enter(key.value.trim()))) },
+      field("Key", key, "It stays in this tab, and is forgotten when you close it."),
+      place.element,
+      button,
+    ),
+    h("details", {}, h("summary", {}, "Where do I get a key?"), h(
+      "ul",
+      {},
+      h("li", {}, "From whoever looks after this server: each person and program gets a key of its own, for what it needs."),
+      h("li", {}, "If that is you: the key that may do everything lies in the data folder, in ", h("code", {}, "admin.key"), ". Starting the server in a terminal prints a link that signs you in."),
+    )),
+  );
+}

@@ -1,0 +1,19 @@
+/** Light, dark, or as the system has it; kept in this browser, since it says nothing about anybody. */
+
+const PLACE = "likeness.theme";
+const SAME = "system";
+
+export const THEMES = [[SAME, "As the system"], ["light", "Light"], ["dark", "Dark"]];
+export const theme = () => localStorage.getItem(PLACE) ?? SAME;
+
+export function wear(name) {
+  if (name === SAME) localStorage.removeItem(PLACE);
+  else localStorage.setItem(PLACE, name);
+  apply();
+}
+
+export function apply() {
+  const name = theme();
+  if (name === SAME) delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+}

@@ -1,0 +1,118 @@
+/** Two photos: do they show the same person? */
+
+import { ask, path, send } from "../api.js";
+import { crop } from "../align.js";
+import { field, h, put, select } from "../dom.js";
+import { decidingPoints, runningEmbedder } from "../models.js";
+import { PhotoPlace } from "../photo.js";
+import { problem, problemPlace, showing } from "../problem.js";
+import { passes, scale, shownPoints } from "../scale.js";
+import { count, list, oneIn, percent, reason, score } from "../words.js";
+
+export function compare() {
+  const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
+  const strictness = h("div.strictness", {});
+  const state = { fmr: null, asking: null, outcome, faces: new Map() };
+  const places = ["First photo", "Second photo"].map((label) => {
+    const place = new PhotoPlace(label, () => found(place, places, state));
+    place.note = h("div.note", { "aria-live": "polite" });
+    place.element.append(place.note);
+    return place;
+  });
+  state.again = () => decide(places, state);
+  const element = h(
+    "div.compare",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Compare"), h("p.lead", {}, "Two photos: do they show the same person? Nothing is kept of either.")), strictness),
+    h("div.pair", {}, places.map((place) => place.element)),
+    outcome,
+  );
+  return { element, ready: offer(strictness, state), leave: () => places.forEach((place) => place.forget()) };
+}
+
+/** The operating points to decide at, where the model has any. */
+async function offer(strictness, state) {
+  const place = problemPlace();
+  const model = await showing(place, runningEmbedder);
+  const points = model ? shownPoints(await decidingPoints(model.id)) : [];
+  const pairs = [["", "as the server is set"], ...points.map((point) => [String(point.fmr), oneIn(point.fmr)])];
+  const choose = (value) => {
+    state.fmr = value || null;
+    void state.again();
+  };
+  put(strictness, place.element, points.length ? field("Strangers who may pass", select(pairs, "", choose)) : null);
+}
+
+/** A new photo: its faces at once, and the comparison when both are there. */
+async function found(place, places, state) {
+  state.faces.delete(place);
+  put(place.note);
+  try {
+    const answer = await ask(path("detect"), place.photo);
+    state.faces.set(place, answer);
+    draw(place, answer, null);
+    put(place.note, h("p", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face was found in this photo. Choose another."));
+  } catch (error) {
+    put(place.note, problem(error));
+    put(state.outcome);
+    return;
+  }
+  await decide(places, state);
+}
+
+async function decide(places, state) {
+  state.asking?.abort();
+  put(state.outcome);
+  if (!places.every((place) => state.faces.get(place)?.faces.length)) return;
+  const asking = (state.asking = new AbortController());
+  put(state.outcome, h("p.waiting", {}, "Comparing …"));
+  try {
+    const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
+    const answer = await send(path("verify"), photos, { fmr: state.fmr }, asking.signal);
+    const points = await decidingPoints(answer.model);
+    if (asking.signal.aborted) return;
+    places.forEach((place, index) => draw(place, state.faces.get(place), answer[`face${index + 1}`]));
+    put(state.outcome, said(answer, points, places));
+  } catch (error) {
+    if (error.name !== "AbortError") put(state.outcome, problem(error));
+  }
+}
+
+function draw(place, answer, chosen) {
+  const faces = answer.faces.map((face) => ({ box: face.box, kind: !chosen || near(face.box, chosen.box) ? "chosen" : "other" }));
+  place.show(faces, answer.image, `${count(faces.length, "face")} marked`);
+}
+
+const near = (a, b) => Math.abs(a.x - b.x) + Math.abs(a.y - b.y) < 2;
+
+function said(answer, points, places) {
+  const crops = places.map((place, index) => {
+    const face = answer[`face${index + 1}`];
+    return h(
+      "figure",
+      {},
+      place.picture && crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
+      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face)),
+    );
+  });
+  return h(
+    `div.answer.${answer.match ? "known" : "unknown"}`,
+    {},
+    h("div.crops", {}, crops),
+    h("div.said", {}, h("h2", {}, answer.match ? "The same person" : "Not the same person"), h("p", {}, sentence(answer, points)), scale(answer, points)),
+    h("details", {}, h("summary", {}, "How strict is that?"), passes(answer, points), h("p.small", {}, `Decided by ${answer.model}.`)),
+  );
+}
+
+const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
+const others = (face) => (face.faces > 1 ? h("span", {}, `the most prominent of ${face.faces} faces`) : null);
+
+/** The answer and how far it can be trusted, from what was measured. */
+function sentence(answer, points) {
+  const rate = oneIn(answer.fmr);
+  if (answer.match)
+    return `The score ${score(answer.score)} reaches the threshold ${score(answer.threshold)}, which about ${rate} pairs of different people reach too.`;
+  const missed = points.find((point) => Math.abs(point.threshold - answer.threshold) < 1e-4)?.fnmr;
+  const fallible = missed ? ` Where it was measured, ${percent(missed)} of the pairs that do show one person stayed below it.` : "";
+  return `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, which about ${rate} pairs of different people reach.${fallible}`;
+}

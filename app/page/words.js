@@ -1,0 +1,130 @@
+/** Sentences: what each error code means for the person in front of the page, and what to do about it. */
+
+const PROBLEMS = {
+  unreachable: "The server can't be reached. Check that it runs and that this machine is still connected, then try again.",
+  missing_key: "You are signed out. Paste a key to go on.",
+  wrong_key: "This server does not know that key. Check that all of it was pasted, and that it is for this server.",
+  expired_key: "That key has expired. Ask whoever looks after this server for a new one.",
+  revoked_key: "That key was revoked. Ask whoever looks after this server for a new one.",
+  missing_scope: "Your key may not do this. Sign in with one that may, or ask for the scope.",
+  gallery_restricted: "Your key is restricted to some galleries, and this concerns all of them.",
+  not_found: "There is nothing here any more. Go back and look again.",
+  gallery_not_found: "There is no such gallery, or your key does not see it.",
+  subject_not_found: "There is no such person in this gallery; somebody may have deleted them meanwhile.",
+  face_not_found: "That face is not there any more; somebody may have deleted it meanwhile.",
+  crop_not_stored: "This gallery keeps no pictures of its faces.",
+  key_not_found: "There is no such key.",
+  gallery_exists: "A gallery with this id is there already. Choose another id.",
+  subject_exists: "A person with this id is there already. Choose another id, or add the photos to that person.",
+  subject_without_faces: "This person has no enrolled face to compare with. Add a photo first.",
+  key_exists: "A key with this id is there already, or was once. Choose another id.",
+  key_revoked: "This key was revoked for good. Make a new one.",
+  package_mismatch: "This gallery was made with another model than the server runs now. Re-embed it, or start the server with its model.",
+  payload_too_large: "That is more than the server takes at once. Send fewer or smaller photos.",
+  image_too_large: "The photo is larger than the server takes. Make it smaller and try again.",
+  unsupported_media_type: "The server does not take this kind of file.",
+  unsupported_image: "This is no photo that can be read. JPEG, PNG, WebP, BMP, TIFF and GIF are.",
+  empty_image: "The file is empty. Choose another.",
+  image_too_small: "The photo is too small to hold a face.",
+  invalid_image: "The photo's file is damaged or was cut short. Export or copy it again.",
+  no_face: "No face was found. Use a photo in which the face is at least 20 pixels wide and can be seen.",
+  ambiguous_face: "Several faces are equally prominent, so it is not clear whose photo this is. Crop it to one person.",
+  low_quality: "The face is too poor to be recognised by later.",
+  nothing_enrolled: "None of the photos could be taken.",
+  operating_point_unavailable: "This error rate was never measured for this model. Choose another.",
+  package_not_loaded: "The server does not run that model.",
+  invalid_id: "An id is 1 to 255 characters, without control characters, and neither . nor ..",
+  invalid_name: "A name is 1 to 255 characters without control characters.",
+  invalid_search: "That can't be searched for: it is too long, or holds control characters.",
+  invalid_cursor: "The list has changed. Load it again.",
+  invalid_metadata: "The metadata is no JSON object, or too large.",
+  invalid_key_id: "A key's id is 1 to 63 of a–z, 0–9 and hyphens inside.",
+  invalid_rate: "A rate is like 10/s, 600/m, or 600/m:20 with a burst.",
+  invalid_expiry: "That moment has passed: the key would have expired already.",
+  overloaded: "The server has too much to do. Wait a moment and try again.",
+  rate_limited: "Your key asks more often than it may. Wait a moment and try again.",
+  too_many_failures: "Too many wrong keys came from your address. Wait a minute and try again.",
+  not_ready: "The server is starting. Try again in a few seconds.",
+  shutting_down: "The server is stopping. Try again when it runs again.",
+  request_timeout: "That took longer than a request may. Try again, with fewer or smaller photos.",
+  body_timeout: "The photo did not arrive in time. Check the connection and try again.",
+  database_busy: "The database is busy. Try again in a moment.",
+  database_unavailable: "The database can't be reached. Whoever looks after the server should see why.",
+  sealed_unreadable: "What was stored is encrypted with a key that the server does not have. Whoever looks after the server has to put the key back.",
+  unusable: "The installation is at fault. Whoever looks after the server should run likeness doctor.",
+  internal_error: "Something went wrong in the server. Its log has it under the request id below.",
+};
+
+const REASONS = {
+  small_face: "the face is small",
+  low_sharpness: "it is blurred",
+  low_brightness: "it is too dark",
+  overexposed: "it is overexposed",
+  extreme_pose: "the head is turned far away",
+  cut_off: "part of the face is outside the picture",
+  low_score: "it hardly looks like a face",
+};
+
+const ADVICE = {
+  small_face: "come closer or use a larger photo",
+  low_sharpness: "hold still, or focus",
+  low_brightness: "add light",
+  overexposed: "use less light",
+  extreme_pose: "look towards the camera",
+  cut_off: "show the whole face",
+};
+
+export const knownCodes = () => Object.keys(PROBLEMS);
+
+/** An error as a sentence. */
+export function explain(error) {
+  const own = PROBLEMS[error.code];
+  if (error.code === "invalid_request") return `The server did not take this: ${invalid(error)}.`;
+  if (own && error.code === "low_quality" && error.details?.rejected?.[0]) return refused(error.details.rejected[0]);
+  if (own) return own;
+  return error.message || "Something went wrong.";
+}
+
+const invalid = (error) => (error.details?.errors ?? []).map((one) => one.message ?? one.msg ?? String(one)).join("; ") || error.message;
+
+/** One refused photo of an enrollment. */
+export function refused(rejected) {
+  const own = PROBLEMS[rejected.code] ?? `${rejected.message}.`;
+  return rejected.reasons?.length ? `${own} ${sentence(list(rejected.reasons.map(reason)))}${advice(rejected.reasons)}` : own;
+}
+
+const advice = (reasons) => {
+  const found = reasons.map((one) => ADVICE[one]).filter(Boolean);
+  return found.length ? `: ${list(found)}.` : ".";
+};
+
+export const reason = (code) => REASONS[code] ?? code.replaceAll("_", " ");
+export const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+export const list = (words) => (words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`);
+export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;
+export const score = (value) => value.toFixed(3).replace("-", "−");
+
+/** 1e-4 as "1 in 10,000". */
+export const oneIn = (rate) => `1 in ${Math.round(1 / rate).toLocaleString("en")}`;
+
+const POWERS = "⁰¹²³⁴⁵⁶⁷⁸⁹";
+
+/** 1e-4 as "10⁻⁴", 3e-4 as "3·10⁻⁴". */
+export function power(rate) {
+  const exponent = Math.floor(Math.log10(rate) + 1e-9);
+  const factor = Math.round(rate / 10 ** exponent);
+  const ten = `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => POWERS[digit]).join("")}`;
+  return factor === 1 ? ten : `${factor}·${ten}`;
+}
+
+export const percent = (share) => (share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
+
+export function when(text) {
+  return text ? new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : "never";
+}
+
+export function bytes(n) {
+  const step = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(n, 1)) / 10)));
+  const value = n / 1024 ** step;
+  return `${value.toFixed(value < 10 && step ? 1 : 0)} ${["B", "KiB", "MiB", "GiB", "TiB"][step]}`;
+}
