@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -72,6 +72,14 @@ class Settings(BaseSettings):
         default=None,
         description="SQLAlchemy URL, e.g. `postgresql+psycopg://user:password@host/name`; "
         "by default SQLite in the data folder.",
+    )
+    index: str = Field(
+        default="faiss",
+        description="Where vectors are searched: `faiss`, in this process's memory, or a Milvus, "
+        "`milvus://host:port/database` (`docs/milvus.md`).",
+    )
+    index_token: SecretStr | None = Field(
+        default=None, description="What Milvus asks for: an API key, or `user:password`."
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
         default="cpu", description="Where models run; `cuda` fails at start when no GPU can be used, `auto` tries it."

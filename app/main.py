@@ -64,6 +64,8 @@ from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.gallery.gallery import SNAPSHOT_S, Galleries
+from app.gallery.milvus import Milvus, parse_address
+from app.gallery.remote import RemoteIndexes
 from app.gallery.secrets import SIGNING_KEY, SecretStore
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
@@ -267,10 +269,24 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
 
 def _open_galleries(settings: Settings, store: Store) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
-    if not settings.snapshot_seconds:
+    try:
+        remote = None if settings.index == "faiss" else RemoteIndexes(store, _open_milvus(settings))
+    except Unusable:
+        store.close()
+        raise
+    if not settings.snapshot_seconds or remote:
         shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
-    snapshots = Snapshots(folder) if settings.snapshot_seconds else None
-    return Galleries(store, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+    snapshots = Snapshots(folder) if settings.snapshot_seconds and not remote else None
+    return Galleries(store, indexes=remote, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+
+
+def _open_milvus(settings: Settings) -> Milvus:
+    """Raises Unusable (``invalid_setting``, ``index_driver_missing``, ``index_unavailable``)."""
+    try:
+        address = parse_address(settings.index)
+    except ValueError as error:
+        raise Unusable(f"{PREFIX}INDEX: {error}", code="invalid_setting") from None
+    return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
 
 
 def _signer(settings: Settings, store: Store) -> Signer:

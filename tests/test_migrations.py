@@ -16,6 +16,7 @@ import app.gallery.migrations
 from app.access.records import AuditFilter
 from app.access.store import AuditStore, KeyStore
 from app.errors import Unusable
+from app.gallery.catalogue import Catalogue
 from app.gallery.secrets import SecretStore
 from app.gallery.store import Store
 from app.gallery.tables import METADATA
@@ -110,6 +111,24 @@ def test_a_database_of_the_version_before_secrets_gets_their_table(database_url:
     again = Store(database_url)
     assert again.gallery("staff") == made
     assert SecretStore(again.database, Sealer([new_key()])).get("any") is None
+    again.close()
+
+
+def test_a_database_of_the_version_before_milvus_gets_the_table_of_collections(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(database_url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0005")
+    with engine_of(database_url).connect() as connection:
+        assert "collections" not in sa.inspect(connection).get_table_names()
+    again = Store(database_url)
+    assert again.gallery("staff") == made
+    assert Catalogue(again.database, "milvus://host").current(made.key) is None
     again.close()
 
 

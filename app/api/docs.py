@@ -64,6 +64,7 @@ CALL_CODES = (
     "shutting_down",
     "database_busy",
     "database_unavailable",
+    "index_unavailable",
     "sealed_unreadable",
     "unusable",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from app.api import docs, schemas
+from app.api.service import Service
 
 router = APIRouter(tags=["server"])
 
@@ -26,12 +27,17 @@ async def livez() -> schemas.Health:
     summary="Does the server take requests?",
     responses=docs.answer(schemas.Health)
     | docs.errors(*docs.OPEN_CODES)
-    | {503: {"model": schemas.Health, "description": "Starting or draining."}},
+    | {503: {"model": schemas.Health, "description": "Starting, draining, or without Milvus."}},
 )
 async def readyz(request: Request, response: Response) -> schemas.Health:
-    """200 once models are warm and galleries can be searched; 503 before, and while the server stops."""
-    service = getattr(request.app.state, "service", None)
+    """200 once models are warm and galleries can be searched; 503 before, and while the server stops.
+
+    Where vectors are searched in Milvus, 503 too while that was not to be reached when last looked, 2 seconds ago.
+    """
+    service: Service | None = getattr(request.app.state, "service", None)
     health = schemas.Health(status=service.status if service else "starting")
+    if service and health.status == "ok" and not service.galleries.available:
+        health = schemas.Health(status="index_unavailable")
     if health.status != "ok":
         response.status_code = 503
     return health

@@ -94,6 +94,7 @@ KINDS: tuple[Kind, ...] = (
         "package_unavailable",
         "The model package is not installed, or its file is missing or damaged; `details.reason` says which.",
     ),
+    Kind(503, "index_unavailable", "Milvus, where vectors are searched, can't be reached at the moment."),
     Kind(503, "unusable", "The installation is at fault (a model, a device)."),
 )
 BY_CODE: Mapping[str, Kind] = {kind.code: kind for kind in KINDS}

@@ -654,7 +654,7 @@ class Version(Wire):
 
 
 class Health(Wire):
-    status: Literal["ok", "starting", "draining"]
+    status: Literal["ok", "starting", "draining", "index_unavailable"]
 
 
 # ---------------------------------------------------------------- errors

@@ -73,6 +73,13 @@ def heads(connection: Connection) -> dict[int, Position]:
     return {key: Position(number, stamp) for key, number, stamp in connection.execute(query)}
 
 
+def start(connection: Connection, gallery_key: int) -> Position | None:
+    """Where the gallery's log begins, after what was pruned; None where there is no such gallery."""
+    query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery_key)
+    row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
+    return Position(*row) if row else None
+
+
 def read(
     connection: Connection, gallery: Gallery, since: Position, limit: int, until: int | None = None
 ) -> Changes | None:

@@ -140,6 +140,11 @@ class Galleries:
         """How many passes served how many searches at once."""
         return self._searches.batch_sizes
 
+    @property
+    def available(self) -> bool:
+        """Whether galleries could be searched when that was last looked at, a moment ago."""
+        return self._indexes.available
+
     def totals(self) -> Totals:
         return self._store.totals()
 
@@ -174,6 +179,7 @@ class Galleries:
 
     def follow(self) -> None:
         """Applies what other processes have changed; called all the time anyway."""
+        self._indexes.look()
         with self._live_lock:
             known = dict(self._live)
         heads = self._store.heads()

@@ -107,6 +107,12 @@ class Index:
             entries = self._subject_count + self._forgotten
             return self.faces * self.dimension * FLOAT_BYTES + sum(a.nbytes for a in arrays) + entries * MAP_ENTRY_BYTES
 
+    @property
+    def rounding(self) -> float:
+        """How far apart a float32 score may be from the exact one: a bound for any order of summation, D * eps / 2 for
+        unit vectors (Higham 2002, section 3.1), twice, since two scores are compared, and twice again to be safe."""
+        return 2 * self.dimension * float(np.finfo(np.float32).eps)
+
     def add(self, block: FaceBlock) -> None:
         """Adds faces, of known and new subjects. A face's key must not be in yet."""
         if not len(block.faces):
@@ -327,13 +333,7 @@ class Index:
         """Whether no face beyond those fetched, all of them at most `floor`, can belong among the best."""
         if fetched == self.faces:
             return True
-        return len(best) == limit and best[-1][1] > floor + self._rounding
-
-    @property
-    def _rounding(self) -> float:
-        """How far apart a float32 score may be from the exact one: a bound for any order of summation, D * eps / 2 for
-        unit vectors (Higham 2002, section 3.1), twice, since two scores are compared, and twice again to be safe."""
-        return 2 * self.dimension * float(np.finfo(np.float32).eps)
+        return len(best) == limit and best[-1][1] > floor + self.rounding
 
     def _search_all(self, probe: Vector, limit: int) -> list[tuple[int, float]]:
         """As `_best`, over all rows: where few subjects have most of the near faces, or many scores are equal."""
@@ -343,7 +343,7 @@ class Index:
             near = np.argpartition(rough, -width)[-width:] if width < self.faces else np.arange(self.faces)
             best = self._best_rough(rough, near, limit)
             if len(best) == limit:
-                near = np.flatnonzero(rough >= best[-1] - self._rounding)
+                near = np.flatnonzero(rough >= best[-1] - self.rounding)
             if len(best) == limit or width == self.faces:
                 return self._best(probe[None], near[None], limit)[0]
             width = min(self.faces, WIDEN * width)

@@ -74,6 +74,15 @@ class GalleryIndex(Protocol):
 class Indexes(Protocol):
     """All galleries' indexes."""
 
+    @property
+    def available(self) -> bool:
+        """Whether answers could be had when that was last looked at."""
+        ...
+
+    def look(self) -> None:
+        """Called all the time; what it finds is `available`."""
+        ...
+
     def open(self, gallery: Gallery) -> GalleryIndex:
         """Costs nothing until it is used."""
         ...

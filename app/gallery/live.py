@@ -34,6 +34,13 @@ class LocalIndexes:
         self._snapshots = snapshots
         self._threads = threads
 
+    @property
+    def available(self) -> bool:
+        return True
+
+    def look(self) -> None:
+        """Nothing to see: it is this process's memory."""
+
     def open(self, gallery: Gallery) -> LiveIndex:
         return LiveIndex(gallery, self._store, self._snapshots, self._threads)
 

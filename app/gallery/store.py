@@ -309,6 +309,38 @@ class Store:
         with self._database.read() as connection:
             return changes.read(connection, gallery, since, limit, until)
 
+    def log_start(self, gallery: Gallery) -> Position | None:
+        """The first position that the gallery's change log still leads on from; None where the gallery is gone."""
+        with self._database.read() as connection:
+            return changes.start(connection, gallery.key)
+
+    def faces_of(self, gallery: Gallery, subject_keys: Sequence[int]) -> FaceBlock | None:
+        """All faces of these subjects, in order of their keys; None where there are none.
+
+        Raises Unusable ``template_damaged``."""
+        query = _block_query(gallery)
+        rows: list[Row[Any]] = []
+        with self._database.read() as connection:
+            for start in range(0, len(subject_keys), LABELS_AT_ONCE):
+                some = subject_keys[start : start + LABELS_AT_ONCE]
+                rows += connection.execute(query.where(FACES.c.subject_key.in_(some))).all()
+        return to_block(sorted(rows, key=lambda row: row[0]), gallery.dimension) if rows else None
+
+    def existing(self, face_keys: Sequence[int]) -> set[int]:
+        """Those of the faces that there (still) are."""
+        found: set[int] = set()
+        with self._database.read() as connection:
+            for start in range(0, len(face_keys), LABELS_AT_ONCE):
+                some = face_keys[start : start + LABELS_AT_ONCE]
+                found.update(connection.execute(sa.select(FACES.c.key).where(FACES.c.key.in_(some))).scalars())
+        return found
+
+    def indexable(self, gallery: Gallery) -> Counts:
+        """How many faces there are to search, of how many subjects: counts rows."""
+        faces = sa.select(sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
+        with self._database.read() as connection:
+            return Counts(*connection.execute(faces.where(FACES.c.gallery_key == gallery.key)).one())
+
     def heads(self) -> dict[int, Position]:
         """How far each gallery's change log is, by the gallery's key."""
         with self._database.read() as connection:
@@ -424,9 +456,14 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
     return Counts(*counts)
 
 
-def _blocks(connection: Connection, gallery: Gallery) -> Iterator[FaceBlock]:
+def _block_query(gallery: Gallery) -> sa.Select[Any]:
+    """What `to_block` takes."""
     columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.template)
-    query = sa.select(*columns).where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+    return sa.select(*columns).where(FACES.c.gallery_key == gallery.key)
+
+
+def _blocks(connection: Connection, gallery: Gallery) -> Iterator[FaceBlock]:
+    query = _block_query(gallery).order_by(FACES.c.key)
     result = connection.execution_options(yield_per=STREAM_ROWS).execute(query)
     for rows in result.partitions():
         yield to_block(rows, gallery.dimension)

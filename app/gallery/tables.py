@@ -105,6 +105,19 @@ CHANGES = Table(
 )
 """What happened to each gallery's faces, numbered without gaps; `app.gallery.changes` writes and reads it."""
 
+COLLECTIONS = Table(
+    # No foreign key: a row outlives its gallery until the collection has been dropped.
+    "collections",
+    METADATA,
+    Column("name", String(63), primary_key=True),
+    Column("server", Text, nullable=False),
+    Column("gallery_key", BigInteger, nullable=False),
+    Column("state", String(8), nullable=False),
+    Column("touched_at", String(32), nullable=False),
+    Index(None, "gallery_key"),
+)
+"""Collections of vectors in Milvus; `app.gallery.catalogue` writes and reads it."""
+
 API_KEYS = Table(
     "api_keys",
     METADATA,

@@ -1,0 +1,69 @@
+"""A Milvus for the tests: milvus-lite, in this process or as a server of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.errors import Unusable
+from app.gallery.gallery import Galleries
+from app.gallery.milvus import Milvus, parse_address
+from app.gallery.remote import RemoteIndexes
+from app.gallery.store import Store
+from tests.following import NEVER_S
+
+START_S = 60.0
+SERVE = "import sys; from milvus_lite.cmdline import main; sys.exit(main())"
+
+
+def need_milvus() -> None:
+    for name in ("pymilvus", "milvus_lite"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}, which the dev extra brings")
+
+
+def lite(folder: Path) -> Milvus:
+    """A milvus-lite in this process; the same for the same folder."""
+    need_milvus()
+    return Milvus(parse_address(f"milvus://{folder / 'vectors.db'}"))
+
+
+def remote(url: str, milvus: Milvus) -> Galleries:
+    """Galleries in Milvus whose background work a test does by hand (`follow`, `keep`)."""
+    store = Store(url)
+    return Galleries(store, indexes=RemoteIndexes(store, milvus), follow_s=NEVER_S, snapshot_s=NEVER_S)
+
+
+@contextmanager
+def milvus_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A milvus-lite as a process of its own, on 127.0.0.1, that several others can use, and that can be killed."""
+    need_milvus()
+    command = [sys.executable, "-c", SERVE, "server", "--data-dir", str(folder), "--port", str(port)]
+    with (folder.parent / "milvus.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _wait(port)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait(port: int) -> None:
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            Milvus(parse_address(f"milvus://127.0.0.1:{port}"), timeout_s=1).close()
+        except Unusable:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.1)
+        else:
+            return
