@@ -23,6 +23,7 @@ from app.gallery.crops import encode_crop
 from app.gallery.index import Match
 from app.gallery.indexes import GalleryIndex, Indexes, Searchable
 from app.gallery.live import LocalIndexes
+from app.gallery.placement import Placement
 from app.gallery.records import (
     UNSET,
     Candidate,
@@ -35,8 +36,11 @@ from app.gallery.records import (
     Gallery,
     Indexed,
     Metadata,
+    Move,
     NewFace,
     Page,
+    Person,
+    PlacedFace,
     Position,
     Snapshotted,
     Subject,
@@ -100,6 +104,7 @@ class Galleries:
         are searched there instead of in this process, which keeps no snapshots then.
         """
         self._store = store
+        self._placement = Placement(store.database)
         self._indexes = indexes or LocalIndexes(store, snapshots, search_threads)
         self._log_kept = log_kept
         self._searches = Batcher(
@@ -331,6 +336,67 @@ class Galleries:
         gallery = self._store.gallery(gallery_id)
         with self._changing(gallery):
             self._store.delete_face(gallery, subject_id, face_id)
+
+    # Faces, whoever's they are
+
+    def placed_faces(
+        self,
+        gallery_id: str,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        subject: str | None = None,
+        only: Collection[str] | None = None,
+    ) -> Page[PlacedFace]:
+        """All of them in the order they were enrolled, or those of one `subject`, or `only` those of these ids.
+
+        Raises InvalidInput ``invalid_cursor``.
+        """
+        return self._placement.faces(self._store.gallery(gallery_id), cursor, limit, subject=subject, only=only)
+
+    def find_faces(self, gallery_id: str, face_ids: Sequence[str]) -> dict[str, PlacedFace]:
+        """Those of them that there are, by id."""
+        return self._placement.find(self._store.gallery(gallery_id), face_ids)
+
+    def faces_of_image(self, gallery_id: str, image_id: str) -> list[PlacedFace]:
+        return self._placement.of_image(self._store.gallery(gallery_id), image_id)
+
+    def people(self, gallery_id: str, cursor: str | None = None, limit: int = 100) -> Page[Person]:
+        """The subjects that somebody named. Raises InvalidInput ``invalid_cursor``."""
+        return self._placement.people(self._store.gallery(gallery_id), cursor, limit)
+
+    def count_people(self, gallery_id: str) -> int:
+        return self._placement.count_people(self._store.gallery(gallery_id))
+
+    def move_faces(self, gallery_id: str, moves: Sequence[Move]) -> None:
+        """Faces go from one subject to another, all or none; an unnamed target is made where it is missing, and an
+        unnamed source goes with its last face.
+
+        Raises NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a target).
+        """
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery):
+            self._placement.move(gallery, moves)
+
+    def dissolve_subject(self, gallery_id: str, subject_id: str) -> None:
+        """Deletes the subject but not its faces: each becomes an unnamed one's. Raises NotFound
+        ``subject_not_found``."""
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery):
+            self._placement.dissolve(gallery, subject_id)
+
+    def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
+        """Whoever's they are, and unnamed subjects with them; the ids of those that were there."""
+        gallery = self._store.gallery(gallery_id)
+        with self._changing(gallery):
+            return self._placement.delete(gallery, face_ids)
+
+    def recall_answer(self, gallery_id: str, operation: str, token: str) -> tuple[bytes, str] | None:
+        """Of a request of less than a day ago: the digest of what was asked, and the answer."""
+        return self._placement.recall_answer(self._store.gallery(gallery_id), operation, token)
+
+    def keep_answer(self, gallery_id: str, operation: str, token: str, digest: bytes, answer: str) -> None:
+        self._placement.keep_answer(self._store.gallery(gallery_id), operation, token, digest, answer)
 
     # Asking
 

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import json
 import unicodedata
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -26,6 +27,8 @@ MAX_METADATA_DEPTH = 16
 """Objects and lists inside each other, the outermost object counted."""
 _NFC_SHRINKS = 4
 """NFC may turn up to four code points into one (U+1F82 is such), so longer raw text can't fit."""
+UNNAMED_SIGN = "~"
+UNNAMED_LENGTH = 33
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 _CURSOR_CHECK_BYTES = 6
@@ -94,6 +97,46 @@ class FaceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The photo a face was found in: its id (32 hexadecimal digits), the caller's own name for it, its size in pixels,
+    and the detector's score (0-1) of the face."""
+
+    image_id: str
+    width: int
+    height: int
+    score: float
+    external_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFace:
+    """A face of any subject of a gallery, without its template; ``origin`` None: nobody wrote it down."""
+
+    face_id: str
+    subject: str
+    box: Box
+    created_at: str
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A named subject, and whether it has a face."""
+
+    id: str
+    has_faces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A face that is to go from one subject, by its id, to another."""
+
+    face_id: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewFace:
     """A face to enroll; ``crop`` (112, 112, 3) uint8 RGB is kept where the gallery's policy says so."""
 
@@ -101,6 +144,7 @@ class NewFace:
     quality: Quality
     box: Box
     crop: Pixels | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +315,16 @@ def clean_id(text: str, what: str) -> str:
     if cleaned in {".", ".."}:
         raise InvalidInput(f"A {what} id can't be {cleaned!r}: no URL can hold it.", code="invalid_id")
     return cleaned
+
+
+def unnamed_id() -> str:
+    """The id of a new subject that stands for one face whose person nobody has named: `~` and 32 hexadecimal digits.
+    Such a subject goes with its face, and when its face is given to somebody."""
+    return f"{UNNAMED_SIGN}{uuid.uuid4().hex}"
+
+
+def is_unnamed(subject_id: str) -> bool:
+    return subject_id.startswith(UNNAMED_SIGN) and len(subject_id) == UNNAMED_LENGTH
 
 
 def clean_name(text: str) -> str:

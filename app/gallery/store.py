@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from app.errors import Conflict, NotFound, Overloaded
 from app.gallery import changes
 from app.gallery.database import BUSY_TIMEOUT_S, Database
+from app.gallery.placement import insert_origins
 from app.gallery.records import (
     MAX_METADATA_BYTES,
     UNSET,
@@ -257,6 +258,7 @@ class Store:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
             keys = _insert_faces(connection, gallery, subject_key, faces, crops)
+            insert_origins(connection, gallery, keys, faces)
             _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
             changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
             subject = _read_subject(connection, gallery, cleaned)

@@ -90,6 +90,33 @@ CROPS = Table(
     Column("jpeg", LargeBinary, nullable=False),
 )
 
+FACE_ORIGINS = Table(
+    # What only some callers ask about a face; a face without a row here is as good as any.
+    "face_origins",
+    METADATA,
+    Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("gallery_key", KEY, nullable=False),
+    Column("image_id", String(32), nullable=False),
+    Column("external_id", Text),
+    Column("width", Integer, nullable=False),
+    Column("height", Integer, nullable=False),
+    Column("score", Float, nullable=False),
+    Index(None, "gallery_key", "image_id"),
+)
+
+ANSWERED_REQUESTS = Table(
+    # So that a request that is sent again, with the same token, is answered again and not done again.
+    "answered_requests",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("operation", String(32), primary_key=True),
+    Column("token", String(64), primary_key=True),
+    Column("digest", LargeBinary, nullable=False),  # SHA-256 of what was asked
+    Column("answer", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "created_at"),
+)
+
 CHANGES = Table(
     # Keys only, never a template or a name: what is erased must leave nothing here.
     "changes",
