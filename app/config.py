@@ -166,6 +166,19 @@ class Settings(BaseSettings):
         description="Seconds between snapshots of changed search indexes in the data folder; "
         "0 for none, each start then reads every template from the database.",
     )
+    encryption_key_file: Path | None = Field(
+        default=None,
+        description="File of the keys that templates, crops and index snapshots are sealed with: each 32 bytes as "
+        "base64, one a line; the first seals, all open. None by default: they are stored as they are.",
+    )
+    encryption_key: SecretStr | None = Field(
+        default=None, description="The same keys themselves, separated by commas, in place of the file."
+    )
+    encryption: Literal["seal", "open"] = Field(
+        default="seal",
+        description="With `open`, the encryption keys only open what is sealed, and what is new is stored plain: "
+        "for the way there and back.",
+    )
     keys_file: Path | None = Field(
         default=None, description="YAML file that declares API keys, applied at each start; none by default."
     )
@@ -194,10 +207,17 @@ class Settings(BaseSettings):
         """The database's URL, whether it was given or follows from the data folder."""
         return self.database_url or f"sqlite:///{self.data_dir / 'likeness.db'}"
 
+    @property
+    def encryption_keys(self) -> str | None:
+        """The text of `encryption_key`; for nobody's eyes."""
+        return self.encryption_key.get_secret_value() if self.encryption_key else None
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("LIKENESS_TLS_CERT and LIKENESS_TLS_KEY go together")
+        if self.encryption_key is not None and self.encryption_key_file is not None:
+            raise ValueError("give LIKENESS_ENCRYPTION_KEY_FILE or LIKENESS_ENCRYPTION_KEY, not both")
         if self.max_bodies_bytes < self.max_request_bytes:
             raise ValueError("LIKENESS_MAX_BODIES_BYTES must have room for one request of LIKENESS_MAX_REQUEST_BYTES")
         return self

@@ -63,6 +63,7 @@ from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
+from app.gallery.blobs import Blobs
 from app.gallery.gallery import SNAPSHOT_S, Galleries
 from app.gallery.milvus import Milvus, parse_address
 from app.gallery.remote import RemoteIndexes
@@ -77,7 +78,7 @@ from app.pipeline import Pipeline
 from app.runtime.package import CROP_SIDE, Package, find_packages, locate, select
 from app.runtime.session import open_embedder
 from app.types import Pixels
-from app.vault.keyfile import VAULT_FILE, load_or_make
+from app.vault.keyfile import VAULT_FILE, Rings, load_rings
 from app.vault.signing import Signer
 
 DISTRIBUTION = "likeness"
@@ -213,10 +214,17 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
     auth.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
-    sql = Store(settings.database, max_metadata_bytes=settings.max_metadata_bytes)
-    store = _open_galleries(settings, sql)
+    rings = load_rings(
+        settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
+    )
+    sql = Store(
+        settings.database,
+        max_metadata_bytes=settings.max_metadata_bytes,
+        blobs=Blobs(rings.faces, seals=rings.seals),
+    )
+    store = _open_galleries(settings, sql, rings)
     stack.callback(store.close)
-    signer = _signer(settings, sql)
+    signer = _signer(settings, sql, rings)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
     api_keys = _keys(settings, KeyStore(sql.database))
@@ -267,7 +275,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     )
 
 
-def _open_galleries(settings: Settings, store: Store) -> Galleries:
+def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
     try:
         remote = None if settings.index == "faiss" else RemoteIndexes(store, _open_milvus(settings))
@@ -276,7 +284,8 @@ def _open_galleries(settings: Settings, store: Store) -> Galleries:
         raise
     if not settings.snapshot_seconds or remote:
         shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
-    snapshots = Snapshots(folder) if settings.snapshot_seconds and not remote else None
+    sealer = rings.faces if rings.seals else None
+    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds and not remote else None
     return Galleries(store, indexes=remote, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
 
 
@@ -289,10 +298,10 @@ def _open_milvus(settings: Settings) -> Milvus:
     return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
 
 
-def _signer(settings: Settings, store: Store) -> Signer:
-    """Raises Unusable (``vault_key_unusable``, ``sealed_unreadable``)."""
+def _signer(settings: Settings, store: Store, rings: Rings) -> Signer:
+    """Raises Unusable (``sealed_unreadable``)."""
     path = settings.data_dir / VAULT_FILE
-    secrets = SecretStore(store.database, load_or_make(path))
+    secrets = SecretStore(store.database, rings.secrets)
     try:
         return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
     except Unusable as error:

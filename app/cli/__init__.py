@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, doctor, jobs, output, recognition
+from app.cli import access, administration, doctor, jobs, output, recognition, vault
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.add_typer(administration.models, name="models")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(access.keys, name="keys")
 app.add_typer(access.audit, name="audit")
+app.add_typer(vault.vault, name="vault")
 
 
 @app.command()

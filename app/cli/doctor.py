@@ -44,7 +44,7 @@ REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that are there.",
     "device": "Name an embedding package in LIKENESS_EMBEDDER, or mend this one.",
     "key": "Restore the file, or make a new key: likeness key --rotate",
-    "vault": "Put back the key file that the database's secrets were sealed with, from a copy or another server.",
+    "vault": "Put back the key file that the database was sealed with (vault.key, LIKENESS_ENCRYPTION_KEY_FILE).",
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its own key, PEM, readable, no password.",
 }
@@ -276,28 +276,42 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 
 def _vault(settings: Settings) -> Iterator[Finding]:
-    """The server's own secrets open with the key that is there."""
-    from app.gallery.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
+    """What is sealed in the database opens with the keys that are there."""
+    from app.gallery.blobs import MARK_PREFIX  # noqa: PLC0415 - so that a broken package is a finding
+    from app.gallery.inspection import inspect  # noqa: PLC0415 - as above
     from app.gallery.secrets import purpose_of  # noqa: PLC0415 - as above
-    from app.vault.keyfile import VAULT_FILE, read_keys  # noqa: PLC0415 - as above
-    from app.vault.sealing import Sealer  # noqa: PLC0415 - as above
+    from app.vault.keyfile import VAULT_FILE, find_rings  # noqa: PLC0415 - as above
 
     path = settings.data_dir / VAULT_FILE
     sealed = inspect(settings.database).sealed
-    if not path.exists():
-        if sealed:
-            message = f"{path} is missing, and the database has secrets sealed with it"
-            yield Finding("vault", "failed", message, REMEDIES["vault"])
-        else:
-            yield Finding("vault", "ok", f"{path} is not there yet: the first start makes it")
+    seals = settings.encryption == "seal"
+    rings = find_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
+    marks = {name: blob for name, blob in sealed.items() if name.startswith(MARK_PREFIX)}
+    secrets = {name: blob for name, blob in sealed.items() if name not in marks}
+    if secrets and rings.secrets is None:
+        message = f"{path} is missing, and the database has secrets sealed with it"
+        yield Finding("vault", "failed", message, REMEDIES["vault"])
         return
-    keys = Sealer(read_keys(path))
-    for name, blob in sealed.items():
-        keys.open(blob, purpose_of(name))
-    if path.stat().st_mode & 0o077:
-        yield Finding("vault", "warning", f"{path} can be read by others", f"chmod 600 {path}")
+    if marks and rings.faces is None:
+        keys = ", ".join(name.removeprefix(MARK_PREFIX) for name in marks)
+        yield Finding("vault", "failed", f"faces are sealed with {keys}, and no key is set", REMEDIES["vault"])
+        return
+    for name, blob in secrets.items():
+        if rings.secrets:
+            rings.secrets.open(blob, purpose_of(name))
+    for name, blob in marks.items():
+        if rings.faces:
+            rings.faces.open(blob, name.encode())
+    files = [one for one in (path, settings.encryption_key_file) if one is not None and one.exists()]
+    if strangers := [str(one) for one in files if one.stat().st_mode & 0o077]:
+        yield Finding(
+            "vault", "warning", f"readable by others: {', '.join(strangers)}", f"chmod 600 {' '.join(strangers)}"
+        )
+    elif rings.secrets is None:
+        yield Finding("vault", "ok", f"{path} is not there yet: the first start makes it")
     else:
-        yield Finding("vault", "ok", f"{path}: its owner's alone, opens the database's {len(sealed)} secrets")
+        how = "sealed" if rings.faces and rings.seals else "stored as they are"
+        yield Finding("vault", "ok", f"the database's {len(sealed)} secrets open; new templates and crops are {how}")
 
 
 def _disk(settings: Settings) -> Iterator[Finding]:

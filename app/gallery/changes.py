@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.gallery.blobs import Blobs
 from app.gallery.records import Changes, FaceBlock, Gallery, Position, Removed, to_block
 from app.gallery.tables import CHANGES, FACES, GALLERIES
 
@@ -81,7 +82,13 @@ def start(connection: Connection, gallery_key: int) -> Position | None:
 
 
 def read(
-    connection: Connection, gallery: Gallery, since: Position, limit: int, until: int | None = None
+    connection: Connection,
+    gallery: Gallery,
+    since: Position,
+    limit: int,
+    until: int | None = None,
+    *,
+    blobs: Blobs,
 ) -> Changes | None:
     """Up to `limit` entries after `since`, none beyond number `until`.
 
@@ -90,7 +97,7 @@ def read(
     """
     faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
     query = (
-        sa.select(CHANGES, FACES.c.key.label("here"), FACES.c.quality, FACES.c.template)
+        sa.select(CHANGES, FACES.c.key.label("here"), FACES.c.quality, FACES.c.face_id, FACES.c.template)
         .select_from(CHANGES.outerjoin(FACES, faces))
         .where((CHANGES.c.gallery_key == gallery.key) & (CHANGES.c.number >= since.number))
         .order_by(CHANGES.c.number)
@@ -105,7 +112,7 @@ def read(
         return None
     some = rows[: limit + 1]
     return Changes(
-        _steps(some[1:], gallery.dimension), Position(some[-1].number, some[-1].stamp), len(rows) > len(some)
+        _steps(some[1:], gallery.dimension, blobs), Position(some[-1].number, some[-1].stamp), len(rows) > len(some)
     )
 
 
@@ -116,12 +123,16 @@ def prune(connection: Connection, before: str) -> int:
     return connection.execute(old).rowcount
 
 
-def _steps(rows: Sequence[Row[Any]], dimension: int) -> tuple[FaceBlock | Removed, ...]:
+def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[FaceBlock | Removed, ...]:
     """Additions that follow each other become one block."""
     steps: list[FaceBlock | Removed] = []
     for kind, group in groupby(rows, key=lambda row: row.kind):
         if kind == ADD:
-            there = [(row.face_key, row.subject_key, row.quality, row.template) for row in group if row.here]
+            there = [
+                (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
+                for row in group
+                if row.here
+            ]
             steps += [to_block(there, dimension)] if there else []
         else:
             steps += [Removed(row.subject_key, row.face_key) for row in group]

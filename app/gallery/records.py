@@ -294,7 +294,8 @@ class Changes:
 
 
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
-    """Rows of a face's key, subject key, quality and template as one block. Raises Unusable ``template_damaged``."""
+    """Rows of a face's key, subject key, quality and (plain) template as one block. Raises Unusable
+    ``template_damaged``."""
     faces, subjects, qualities, templates = zip(*rows, strict=True)
     if any(len(template) != dimension * 4 for template in templates):
         message = f"A stored template is not {dimension} numbers long: the database is damaged."

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
+from app.gallery.blobs import MARK_PREFIX
 from app.gallery.database import Database
 from app.gallery.tables import SECRETS
 from app.vault.sealing import Sealer
@@ -56,7 +57,8 @@ class SecretStore:
     def reseal(self) -> int:
         """Seals anew, with the ring's first key, what another key sealed; says how many."""
         with self._database.write() as connection:
-            rows = connection.execute(sa.select(SECRETS).order_by(SECRETS.c.name).with_for_update()).all()
+            mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)  # marks are their own keys'
+            rows = connection.execute(sa.select(SECRETS).where(mine).order_by(SECRETS.c.name).with_for_update()).all()
             stale = [row for row in rows if not bytes(row.sealed).startswith(self._sealer.mark)]
             for row in stale:
                 sealed = self._seal(row.name, self._open(row.name, row.sealed))

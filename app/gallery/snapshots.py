@@ -5,8 +5,11 @@ its CRC-32), the faces' keys and subjects (int64), vectors (float32), qualities 
 of that, all little endian. It appears whole or not at all (written beside, flushed, renamed), and is never trusted:
 whatever is odd about it means that the index is made from SQL.
 
-The file is mapped, checked and then copied. Searching the mapping itself would save the copy, but FAISS aborts when
-such an index is changed, and whatever happened to the file later would happen to the answers of a running server.
+With a key, that is sealed as a stream, which proves itself whole and needs no check sums.
+
+The file is mapped, checked and then copied; a sealed one is opened into memory instead. Searching the mapping itself
+would save the copy, but FAISS aborts when such an index is changed, and whatever happened to the file later would
+happen to the answers of a running server.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +32,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
+from app.errors import Unusable
 from app.gallery.records import FaceBlock, Gallery, Position, Snapshotted
+from app.vault.sealing import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 
 HEADER_BYTES = 4096
 PIECE = 16 * 1024 * 1024
@@ -54,10 +59,12 @@ class Snapshot:
 class Snapshots:
     """The snapshots of one folder. One process writes there at a time, any number may read."""
 
-    def __init__(self, folder: Path, *, min_faces: int = MIN_FACES) -> None:
+    def __init__(self, folder: Path, *, min_faces: int = MIN_FACES, sealer: Sealer | None = None) -> None:
+        """`sealer`, where given, seals them; others' are left aside then, and plain ones too."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._min_faces = min_faces
+        self._sealer = sealer
         self._lock: int | None = None
 
     def close(self) -> None:
@@ -78,6 +85,7 @@ class Snapshots:
         self._lock = handle
         for draft in self._folder.glob("*" + DRAFT):  # of a process that was killed
             draft.unlink(missing_ok=True)
+        self.discard_others()
         return True
 
     def wants(self, count: int) -> bool:
@@ -88,12 +96,16 @@ class Snapshots:
         """The gallery's snapshot, mapped and checked; None where there is none, or, with a warning, none to trust."""
         path = self._path(gallery.key)
         try:
+            if not self._fits(path):
+                return None  # plain where it is to be sealed, or under a key that went: made anew
             with path.open("rb") as file:
+                if self._sealer:
+                    return _read(_unsealed(self._sealer, file, gallery), gallery, sums=False)
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # freed with the last view of it
             return _read(memoryview(mapped), gallery)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, Unusable) as error:
             _log.warning("The snapshot %s is not used, the index is made from the database: %s", path, error)
             return None
 
@@ -102,13 +114,13 @@ class Snapshots:
         path = self._path(gallery.key)
         draft = path.with_suffix(DRAFT)
         with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b", buffering=0) as file:
-            file.seek(HEADER_BYTES)
-            for column in _columns(faces):
-                _write_all(file, column.data)
-            sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
-            _write_all(file, sums.data)
-            file.seek(0)
-            _write_all(file, _header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
+            if self._sealer:
+                header = _header(gallery, len(faces.faces), position, 0)
+                content: list[bytes | memoryview] = [header, *(column.data for column in _columns(faces))]
+                for piece in self._sealer.seal_stream(content, _purpose(gallery)):
+                    _write_all(file, piece)
+            else:
+                _write_plain(file, gallery, faces, position)
             os.fsync(file.fileno())
         draft.replace(path)
         self._sync()
@@ -125,6 +137,24 @@ class Snapshots:
     def discard(self, gallery_key: int) -> None:
         """Removes the gallery's snapshot, where there is one."""
         self._path(gallery_key).unlink(missing_ok=True)
+
+    def discard_others(self) -> int:
+        """Removes the snapshots that are not sealed as they would be now; says how many."""
+        others = [path for path in self._folder.glob("*" + SUFFIX) if not self._fits(path)]
+        for path in others:
+            path.unlink(missing_ok=True)
+        return len(others)
+
+    def _fits(self, path: Path) -> bool:
+        """Whether the file is sealed with the sealing key, or plain where there is none."""
+        try:
+            with path.open("rb") as file:
+                head = file.read(1 + KEY_ID_BYTES)
+        except FileNotFoundError:
+            return True
+        if self._sealer is None:
+            return head[:1] != bytes([STREAM_FORMAT])
+        return head == bytes([STREAM_FORMAT]) + bytes.fromhex(self._sealer.key_ids[0])
 
     def keep_only(self, gallery_keys: Collection[int]) -> None:
         """Removes the snapshots of all other galleries."""
@@ -150,6 +180,30 @@ def _columns(faces: FaceBlock) -> tuple[NDArray[Any], ...]:
         np.ascontiguousarray(faces.vectors, "<f4"),
         np.ascontiguousarray(faces.qualities, "<f4"),
     )
+
+
+def _purpose(gallery: Gallery) -> bytes:
+    return f"snapshot\0{gallery.key}".encode()
+
+
+def _unsealed(sealer: Sealer, file: BufferedReader, gallery: Gallery) -> memoryview:
+    """What is in a sealed file, whole and unaltered. Raises Unusable ``sealed_unreadable``."""
+    plain = bytearray(os.fstat(file.fileno()).st_size)
+    end = 0
+    for piece in sealer.open_stream(file, _purpose(gallery)):
+        plain[end : end + len(piece)] = piece
+        end += len(piece)
+    return memoryview(plain)[:end].toreadonly()
+
+
+def _write_plain(file: FileIO, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
+    file.seek(HEADER_BYTES)
+    for column in _columns(faces):
+        _write_all(file, column.data)
+    sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
+    _write_all(file, sums.data)
+    file.seek(0)
+    _write_all(file, _header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
 
 
 def _write_all(file: FileIO, data: memoryview | bytes) -> None:
@@ -197,8 +251,8 @@ def _header(gallery: Gallery, count: int, position: Position, sums: int) -> byte
     return text + zlib.crc32(text).to_bytes(4, "little")
 
 
-def _read(data: memoryview, gallery: Gallery) -> Snapshot:
-    """Raises ValueError, saying what is wrong."""
+def _read(data: memoryview, gallery: Gallery, *, sums: bool = True) -> Snapshot:
+    """`sums`: with check sums at its end. Raises ValueError, saying what is wrong."""
     text = bytes(data[: HEADER_BYTES - 4])
     if len(data) < HEADER_BYTES or zlib.crc32(text) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         raise ValueError("its header is damaged")
@@ -209,10 +263,10 @@ def _read(data: memoryview, gallery: Gallery) -> Snapshot:
     count, dimension = header.count, gallery.dimension
     sizes = [count * 8, count * 8, count * dimension * 4, count * 4]
     end = HEADER_BYTES + sum(sizes)
-    if len(data) != end + 4 * -(-sum(sizes) // PIECE):
+    if len(data) != end + (4 * -(-sum(sizes) // PIECE) if sums else 0):
         raise ValueError("its length is wrong")
-    sums = np.frombuffer(data[end:], "<u4")
-    if zlib.crc32(data[end:]) != header.sums or (sums != _sums(data[HEADER_BYTES:end])).any():
+    found = np.frombuffer(data[end:], "<u4")
+    if sums and (zlib.crc32(data[end:]) != header.sums or (found != _sums(data[HEADER_BYTES:end])).any()):
         raise ValueError("its check sums are wrong")
     starts = np.cumsum([HEADER_BYTES, *sizes])
     faces, subjects, vectors, qualities = (

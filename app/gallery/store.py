@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from sqlalchemy.engine import Connection, Row
 
 from app.errors import Conflict, NotFound, Overloaded
 from app.gallery import changes
+from app.gallery.blobs import Blobs
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.placement import insert_origins
 from app.gallery.records import (
@@ -62,14 +64,28 @@ _FACE_ID = re.compile("[0-9a-f]{32}")
 class Store:
     """SQL behind typed calls; safe to share between threads. Every call may also raise what `Database` does.
 
-    `url` and `busy_timeout_s` are `Database`'s; `max_metadata_bytes` limits each metadata object.
+    `url` and `busy_timeout_s` are `Database`'s; `max_metadata_bytes` limits each metadata object; `blobs` is how
+    templates and crops are stored, plain by default. Raises Unusable ``sealed_unreadable`` where its keys don't open
+    what the database holds.
     """
 
     def __init__(
-        self, url: str, *, max_metadata_bytes: int = MAX_METADATA_BYTES, busy_timeout_s: float = BUSY_TIMEOUT_S
+        self,
+        url: str,
+        *,
+        max_metadata_bytes: int = MAX_METADATA_BYTES,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        blobs: Blobs | None = None,
     ) -> None:
         self._max_metadata_bytes = max_metadata_bytes
+        self._blobs = blobs or Blobs()
         self._database = Database(url, busy_timeout_s=busy_timeout_s)
+        try:
+            with self._database.read() as connection:
+                self._blobs.check(connection)
+        except BaseException:
+            self._database.close()
+            raise
 
     @property
     def database(self) -> Database:
@@ -257,20 +273,21 @@ class Store:
         with self._database.write() as connection:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
-            keys = _insert_faces(connection, gallery, subject_key, faces, crops)
+            keys = _insert_faces(connection, gallery, subject_key, faces, crops, blobs=self._blobs)
             insert_origins(connection, gallery, keys, faces)
             _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
             changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
             subject = _read_subject(connection, gallery, cleaned)
             query = _FACES_NAMED.where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
-            rows = tuple(_face(row, crop) for row, crop in zip(connection.execute(query), crops, strict=True))
+            found = connection.execute(query)
+            rows = tuple(replace(self._face(row), crop=crop) for row, crop in zip(found, crops, strict=True))
         return Enrolled(subject, rows, created)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""
         subject = self.subject(gallery, subject_id)
         query = _FACES_NAMED.where(FACES.c.subject_key == subject.key)
-        return self._page(query, FACES, _face, listing=f"faces/{subject.key}", cursor=cursor, limit=limit)
+        return self._page(query, FACES, self._face, listing=f"faces/{subject.key}", cursor=cursor, limit=limit)
 
     def face(self, gallery: Gallery, subject_id: str, face_id: str) -> FaceRow:
         """With its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
@@ -278,7 +295,7 @@ class Store:
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
             row = _find_face(connection, subject, face_id)
             crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
-        return _face(row, crop)
+        return self._face(row, crop)
 
     def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> tuple[int, int]:
         """The keys of the face and its subject. Raises NotFound ``subject_not_found``, ``face_not_found``."""
@@ -304,12 +321,12 @@ class Store:
             position = changes.head(connection, gallery.key)
             if position is None:
                 raise _gallery_not_found(gallery.id)
-            yield position, _blocks(connection, gallery)
+            yield position, _blocks(connection, self._blobs, gallery)
 
     def changes(self, gallery: Gallery, since: Position, limit: int, until: int | None = None) -> Changes | None:
         """See `app.gallery.changes.read`."""
         with self._database.read() as connection:
-            return changes.read(connection, gallery, since, limit, until)
+            return changes.read(connection, gallery, since, limit, until, blobs=self._blobs)
 
     def log_start(self, gallery: Gallery) -> Position | None:
         """The first position that the gallery's change log still leads on from; None where the gallery is gone."""
@@ -326,7 +343,8 @@ class Store:
             for start in range(0, len(subject_keys), LABELS_AT_ONCE):
                 some = subject_keys[start : start + LABELS_AT_ONCE]
                 rows += connection.execute(query.where(FACES.c.subject_key.in_(some))).all()
-        return to_block(sorted(rows, key=lambda row: row[0]), gallery.dimension) if rows else None
+        rows.sort(key=lambda row: row[0])
+        return to_block(_opened(rows, self._blobs), gallery.dimension) if rows else None
 
     def existing(self, face_keys: Sequence[int]) -> set[int]:
         """Those of the faces that there (still) are."""
@@ -420,6 +438,20 @@ class Store:
     def _encode(self, metadata: Metadata) -> str:
         return encode_metadata(metadata, self._max_metadata_bytes)
 
+    def _face(self, row: Row[Any], crop: bytes | None = None) -> FaceRow:
+        """`crop` as it is stored."""
+        return FaceRow(
+            key=row.key,
+            face_id=row.face_id,
+            subject=row.subject,
+            quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
+            box=Box(row.x, row.y, row.width, row.height),
+            package=row.package,
+            template=self._blobs.unpack("template", row.face_id, bytes(row.template)),
+            crop=None if crop is None else self._blobs.unpack("crop", row.face_id, bytes(crop)),
+            created_at=row.created_at,
+        )
+
     def _page(
         self,
         query: sa.Select[Any],
@@ -459,16 +491,24 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
 
 
 def _block_query(gallery: Gallery) -> sa.Select[Any]:
-    """What `to_block` takes."""
-    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.template)
+    """What `_opened` takes."""
+    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, FACES.c.template)
     return sa.select(*columns).where(FACES.c.gallery_key == gallery.key)
 
 
-def _blocks(connection: Connection, gallery: Gallery) -> Iterator[FaceBlock]:
+def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
+    """What `to_block` takes."""
+    return [
+        (key, subject, quality, blobs.unpack("template", face_id, template))
+        for key, subject, quality, face_id, template in rows
+    ]
+
+
+def _blocks(connection: Connection, blobs: Blobs, gallery: Gallery) -> Iterator[FaceBlock]:
     query = _block_query(gallery).order_by(FACES.c.key)
-    result = connection.execution_options(yield_per=STREAM_ROWS).execute(query)
-    for rows in result.partitions():
-        yield to_block(rows, gallery.dimension)
+    with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
+        for rows in result.partitions():
+            yield to_block(_opened(rows, blobs), gallery.dimension)
 
 
 _SUBJECTS_COUNTED = sa.select(
@@ -515,16 +555,20 @@ def _insert_faces(
     subject_key: int,
     faces: Sequence[NewFace],
     crops: Sequence[bytes | None],
+    *,
+    blobs: Blobs,
 ) -> list[int]:
     """The new faces' keys, in their order."""
     now = _now()
+    blobs.mark(connection)
+    ids = [uuid.uuid4().hex for _ in faces]
     values = [
         {
             "gallery_key": gallery.key,
             "subject_key": subject_key,
-            "face_id": uuid.uuid4().hex,
+            "face_id": face_id,
             "package": face.template.package,
-            "template": face.template.vector.astype("<f4").tobytes(),
+            "template": blobs.pack("template", face_id, face.template.vector.astype("<f4").tobytes()),
             "quality": face.quality.score,
             "reasons": json.dumps([str(reason) for reason in face.quality.reasons]),
             "x": face.box.x,
@@ -533,11 +577,15 @@ def _insert_faces(
             "height": face.box.height,
             "created_at": now,
         }
-        for face in faces
+        for face_id, face in zip(ids, faces, strict=True)
     ]
     insert = sa.insert(FACES).returning(FACES.c.key, sort_by_parameter_order=True)
     keys: list[int] = list(connection.execute(insert, values).scalars())
-    kept = [{"face_key": key, "jpeg": crop} for key, crop in zip(keys, crops, strict=True) if crop is not None]
+    kept = [
+        {"face_key": key, "jpeg": blobs.pack("crop", face_id, crop)}
+        for key, face_id, crop in zip(keys, ids, crops, strict=True)
+        if crop is not None
+    ]
     if kept:
         connection.execute(sa.insert(CROPS), kept)
     return keys
@@ -550,17 +598,3 @@ def _gallery(row: Row[Any]) -> Gallery:
 def _subject(row: Row[Any]) -> Subject:
     metadata = json.loads(row.metadata)
     return Subject(row.key, row.id, row.name, metadata, row.face_count, row.created_at, row.updated_at)
-
-
-def _face(row: Row[Any], crop: bytes | None = None) -> FaceRow:
-    return FaceRow(
-        key=row.key,
-        face_id=row.face_id,
-        subject=row.subject,
-        quality=Quality(row.quality, tuple(Reason(reason) for reason in json.loads(row.reasons))),
-        box=Box(row.x, row.y, row.width, row.height),
-        package=row.package,
-        template=bytes(row.template),
-        crop=None if crop is None else bytes(crop),
-        created_at=row.created_at,
-    )

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.errors import Unusable
@@ -31,6 +32,44 @@ def load_or_make(path: Path) -> Sealer:
     except OSError as error:
         raise Unusable(f"{path}: cannot be closed to others ({error})", code="vault_key_unusable") from None
     return Sealer(read_keys(path))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRings:
+    """``faces``: of the encryption keys, None where there are none; ``seals``: whether it seals or only opens.
+    ``secrets``: what the server's own secrets are sealed with, None where nothing is there yet."""
+
+    faces: Sealer | None
+    seals: bool
+    secrets: Sealer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rings(FoundRings):
+    secrets: Sealer
+
+
+def load_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> Rings:
+    """The rings that a server with these settings has: encryption keys from a `file` or from `text`, and those of
+    VAULT_FILE in `data_dir`, which is made where no encryption key is there to seal secrets with.
+
+    Raises Unusable ``vault_key_unusable``.
+    """
+    if not (seals and (file or text)):
+        load_or_make(data_dir / VAULT_FILE)
+    found = find_rings(data_dir, file, text, seals=seals)
+    if found.secrets is None:
+        raise Unusable(f"{data_dir / VAULT_FILE}: is gone", code="vault_key_unusable")
+    return Rings(found.faces, found.seals, found.secrets)
+
+
+def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> FoundRings:
+    """The same without making anything."""
+    given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
+    path = data_dir / VAULT_FILE
+    own = read_keys(path) if path.exists() else ()
+    both = list(dict.fromkeys([*given, *own] if seals else [*own, *given]))
+    return FoundRings(Sealer(given) if given else None, seals, Sealer(both) if both else None)
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
