@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-from collections.abc import Iterator
+import tarfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +14,8 @@ from typing import Any, Literal
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, sync_playwright
+from PIL import Image, ImageOps
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, sync_playwright
 
 from tests.conftest import PROJECT
 from tests.live import LiveServer
@@ -20,7 +23,13 @@ from tests.live import LiveServer
 PICTURES = PROJECT / "build" / "page"
 """Where the tests leave screenshots; no part of the repository."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SAMPLES = PROJECT / "docs" / "samples"
+DESK: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+STRANGERS = ("Aaron_Eckhart", "AJ_Cook")
 WAIT_MS = 20_000
+FILM_SIZE = (640, 480)
+SCENE_FRAMES = 45
 SERIOUS = {"serious", "critical"}
 REFUSED = "Failed to load resource: the server responded with a status of"
 
@@ -115,5 +124,39 @@ def visiting(browser: Browser, server: LiveServer, theme: Theme = "light", **opt
         context.close()
 
 
-def samples() -> Path:
-    return PROJECT / "docs" / "samples"
+def film(path: Path, scenes: Sequence[Path]) -> Path:
+    """A Motion JPEG film for Chromium's fake camera, in a loop: each photo for SCENE_FRAMES, 30 a second."""
+    frames = []
+    for scene in scenes:
+        with Image.open(scene) as photo:
+            file = io.BytesIO()
+            ImageOps.pad(photo.convert("RGB"), FILM_SIZE).save(file, "JPEG", quality=92)
+            frames.append(file.getvalue())
+    path.write_bytes(b"".join(frame * SCENE_FRAMES for frame in frames))
+    return path
+
+
+def scenes(folder: Path) -> list[Path]:
+    """Photos for a film, those of strangers laid side by side in ``folder``."""
+    archive = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
+    found = [SAMPLES / "both.jpg"]
+    if not archive.is_file():
+        return found
+    sheet = Image.new("RGB", (500, 250))
+    with tarfile.open(archive) as photos:
+        for place, name in enumerate(STRANGERS):
+            member = photos.extractfile(f"lfw-deepfunneled/{name}/{name}_0001.jpg")
+            assert member is not None
+            with member, Image.open(member) as photo:
+                sheet.paste(photo, (250 * place, 0))
+    sheet.save(folder / "strangers.png")
+    return [*found, folder / "strangers.png"]
+
+
+def camera(path: Path) -> tuple[str, ...]:
+    """Chromium's options for a camera that shows this film, and that nobody has to allow."""
+    return (
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-video-capture={path}",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import httpx
 import numpy as np
@@ -12,6 +13,11 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.live import LiveServer, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+    from tests.browsing import Visitor
 from tests.postgres import cluster, new_database
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -61,6 +67,25 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
     """A server process of its own, with an empty data folder."""
     with serving(tmp_path_factory.mktemp("live") / "data") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A real browser whose camera shows docs/samples/both.jpg and, where this machine has them, two strangers."""
+    from tests.browsing import browser, camera, film, scenes  # noqa: PLC0415 - most tests do without
+
+    folder = tmp_path_factory.mktemp("film")
+    with browser(*camera(film(folder / "film.mjpeg", scenes(folder)))) as started:
+        yield started
+
+
+@pytest.fixture
+def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Visitor]:
+    """Somebody at a desk with that browser, in front of the module's own server."""
+    from tests.browsing import DESK, visiting  # noqa: PLC0415 - most tests do without
+
+    with visiting(chromium, live_server, viewport=DESK) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

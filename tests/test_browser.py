@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browsing import Theme, Visitor, browser, samples, visiting
+from tests.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, visiting
 from tests.live import LiveServer
 
 COLLINS, AGAIN, HOPPER, BOTH = (
-    str(samples() / name) for name in ("collins.jpg", "collins_again.jpg", "hopper.jpg", "both.jpg")
+    str(SAMPLES / name) for name in ("collins.jpg", "collins_again.jpg", "hopper.jpg", "both.jpg")
 )
-PHONE = {"width": 390, "height": 844}
-DESK = {"width": 1280, "height": 860}
-CAMERA = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser(*CAMERA) as started:
-        yield started
-
-
-@pytest.fixture
-def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Visitor]:
-    with visiting(chromium, live_server, viewport=DESK) as found:
-        yield found
 
 
 def make_key(server: LiveServer, *scopes: str, galleries: list[str] | None = None) -> str:

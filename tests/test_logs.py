@@ -191,7 +191,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
         assert secret.lower() not in log.lower(), secret
     lines = logged(server)
     outside = [line for line in log.splitlines() if not line.startswith("{")]
-    assert len(outside) == 4, "the greeting, and all else is structured"
+    assert len(outside) == 5, "the greeting, and all else is structured"
     assert {line["level"] for line in lines} >= ({"info", "error"} if level in {"debug", "info"} else {"error"})
     assert {line.get("status") for line in lines} >= {500}
     if level in {"debug", "info"}:

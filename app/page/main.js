@@ -1,6 +1,7 @@
 /** Starts the page: the key, the frame around every view, and which view is shown. */
 
 import { call, path } from "./api.js";
+import { forget } from "./crops.js";
 import { h, put, select, tell } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import { here, link } from "./router.js";
@@ -54,6 +55,7 @@ function ask(error = null) {
 
 function end(code = null) {
   session.end();
+  forget();
   ask(code && { code });
 }
 

@@ -1,0 +1,21 @@
+/** Which gallery: from the list where the key may read it, among its own where it is restricted, typed elsewhere. */
+
+import { h, select } from "./dom.js";
+import * as session from "./session.js";
+import { everyGallery } from "./views/galleries.js";
+
+const PLACE = "likeness.gallery";
+
+/** A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too. */
+export async function galleryControl(onchange) {
+  const chosen = (id) => {
+    if (id) sessionStorage.setItem(PLACE, id);
+    onchange(id);
+  };
+  const ids = session.may("read") ? (await everyGallery()).map((gallery) => gallery.id) : session.who().galleries;
+  if (!ids) return h("input", { type: "text", autocomplete: "off", placeholder: "Its id", onchange: (event) => chosen(event.target.value.trim()) });
+  const last = ids.includes(sessionStorage.getItem(PLACE)) ? sessionStorage.getItem(PLACE) : (ids[0] ?? "");
+  const control = select(ids.length ? ids.map((id) => [id, id]) : [["", "There is none yet"]], last, chosen);
+  onchange(last);
+  return control;
+}

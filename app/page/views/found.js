@@ -1,0 +1,147 @@
+/** The faces that were found, each with who it may be, and what to do where that is wrong. */
+
+import { crop, cutOut } from "../align.js";
+import { get, path, remove, send } from "../api.js";
+import { crop as storedCrop } from "../crops.js";
+import { ask, confirm, h, newId, tell } from "../dom.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { link } from "../router.js";
+import * as session from "../session.js";
+import { list, reason, score } from "../words.js";
+import { hold } from "./identify.js";
+
+const MARGIN = 0.6;
+const DECIDED = { known: "known", uncertain: "uncertain", unknown: "unknown" };
+
+/** A card a face; `shot`: {picture, photo, answer}. */
+export const faceCards = (state, shot) => h("ul.stack", {}, shot.answer.faces.map((face, index) => card(state, shot, face, index)));
+
+function card(state, shot, face, index) {
+  const best = face.candidates[0];
+  const named = best && face.decision !== "unknown";
+  const title = named ? nameOf(best) : "Unknown";
+  const poor = face.quality.reasons.length ? `, ${list(face.quality.reasons.map(reason))}` : "";
+  return h(
+    "li.card.face",
+    {},
+    h(
+      "div.summary",
+      {},
+      shot.picture && crop(shot.picture, face.landmarks, `Face ${index + 1}, aligned`, 160),
+      h(
+        "div",
+        {},
+        h("h3", {}, named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
+        h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision])),
+        h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
+      ),
+    ),
+    face.candidates.length ? candidates(face) : h("p.small", {}, "Nobody in this gallery has a face yet."),
+    session.may("enroll") && actions(state, shot, face, best),
+  );
+}
+
+const nameOf = (candidate) => candidate.name ?? candidate.subject;
+
+function candidates(face) {
+  const bar = (value) => {
+    const element = h("span.meter", { "aria-hidden": "true" }, h("span", {}));
+    element.firstChild.style.width = `${Math.max(0, Math.min(1, value)) * 100}%`;
+    element.style.setProperty("--threshold", `${face.threshold * 100}%`);
+    return element;
+  };
+  return h(
+    "ol.candidates",
+    { "aria-label": `Candidates; known from ${score(face.threshold)} on` },
+    face.candidates.map((one) => h("li", {}, h("span.name", {}, nameOf(one)), bar(one.score), h("span.number", {}, score(one.score)))),
+  );
+}
+
+function actions(state, shot, face, best) {
+  if (!shot.picture && shot.answer.faces.length > 1) return null; // nothing to cut this one face out of
+  const place = problemPlace();
+  if (face.decision === "known")
+    return h("div.row", {}, h("button.small", { type: "button", onclick: () => deny(state, shot, face, best) }, "Not this person"), place.element);
+  return h("div.stack", {}, naming(state, shot, face, place), face.decision === "uncertain" && h("p.small", {}, `If it is ${nameOf(best)}, enroll it as ${best.subject}.`), place.element);
+}
+
+/** A name, and the face is enrolled under it. */
+function naming(state, shot, face, place, done = () => {}) {
+  const name = h("input", { type: "text", required: true, maxlength: 255, autocomplete: "off", placeholder: "Who is it?", "aria-label": "Who is it?", id: newId("who") });
+  const button = h("button", { type: "submit" }, "Enroll");
+  const submit = async (event) => {
+    event.preventDefault();
+    hold(state, shot);
+    const enrolled = await showing(place, () => busy(button, () => enroll(state, shot, face, name.value.trim())));
+    if (!enrolled) return;
+    done();
+    tell(`Enrolled as ${enrolled}.`);
+    await state.again();
+  };
+  return h("form.row.naming", { onsubmit: submit }, name, button);
+}
+
+async function enroll(state, shot, face, name) {
+  const known = await namesake(state.gallery, name);
+  if (known) {
+    const same = await confirm({
+      title: `Is it the same ${nameOf({ name: known.name, subject: known.id })}?`,
+      text: `${known.id} is in this gallery already. The face is added to that person; for somebody else of this name, choose another.`,
+      action: "Add the face",
+    });
+    if (!same) return null;
+  }
+  const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
+  await send(path("galleries", state.gallery, "subjects", known?.id ?? name, "faces"), [["images", photo]], { quality: "low" });
+  return known?.id ?? name;
+}
+
+/** Who of the gallery has this very id or name; null where the key may not look. */
+async function namesake(gallery, name) {
+  if (!session.may("read")) return null;
+  const page = await get(path("galleries", gallery, "subjects"), { search: name, limit: 1000 });
+  return page.subjects.find((subject) => subject.id === name.normalize("NFC")) ?? page.subjects.find((subject) => subject.name === name) ?? null;
+}
+
+/** The two pictures that were taken for one person, and what can be wrong: the enrolled one, or this one. */
+async function deny(state, shot, face, best) {
+  hold(state, shot);
+  const name = nameOf(best);
+  const changed = await ask(`Not ${name}?`, (close) => {
+    const place = problemPlace();
+    const drop = async () => {
+      const gone = await showing(place, async () => {
+        await remove(path("galleries", state.gallery, "subjects", best.subject, "faces", best.face_id));
+        return true;
+      });
+      if (gone) close(true);
+    };
+    return h(
+      "div",
+      {},
+      h("p", {}, `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}. The server learns nothing from a click; what can be put right is who is enrolled.`),
+      h("div.row.two", {}, figure("In this photo", shot.picture && crop(shot.picture, face.landmarks, "The face in this photo")), figure(`Enrolled as ${name}`, enrolledPicture(state, best))),
+      h("h3", {}, `The enrolled picture is not ${name} either`),
+      h("div.row", {}, h("button.danger", { type: "button", onclick: drop }, "Delete that enrolled face")),
+      h("h3", {}, "This face is somebody else, who is not enrolled yet"),
+      naming(state, shot, face, place, () => close(false)),
+      place.element,
+      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel")),
+    );
+  });
+  if (!changed) return;
+  tell(`That face of ${name} is deleted.`);
+  await state.again();
+}
+
+const figure = (words, picture) => h("figure", {}, picture || h("p.small", {}, "No picture is kept."), h("figcaption.small", {}, words));
+
+function enrolledPicture(state, best) {
+  if (!session.may("read")) return null;
+  const home = h("div.crop", {});
+  storedCrop(state.gallery, best.subject, best.face_id).then(
+    (url) => home.replaceWith(h("img.crop", { src: url, alt: `The face enrolled as ${nameOf(best)}` })),
+    () => home.replaceWith(h("p.small", {}, "No picture is kept.")),
+  );
+  return home;
+}

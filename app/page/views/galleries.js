@@ -1,0 +1,197 @@
+/** All galleries that the key sees; one of them; the people in it. */
+
+import { get, path, post, remove } from "../api.js";
+import { portrait } from "../crops.js";
+import { ask, calmly, confirm, field, h, put, select, tell } from "../dom.js";
+import { Grid } from "../grid.js";
+import { icon } from "../icons.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { go, link } from "../router.js";
+import * as session from "../session.js";
+import { count, when } from "../words.js";
+import { enrolling } from "./enroll.js";
+import { person } from "./person.js";
+
+const PAGE = 500;
+const FIRST_FOUND = 100;
+const CELL = { width: 148, more: 60 };
+const CALM_MS = 220;
+
+/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/people/SUBJECT`. */
+export function galleries([gallery, what, subject]) {
+  if (!gallery) return all();
+  if (what === "people" && subject) return person(gallery, subject);
+  if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
+  return people(gallery);
+}
+
+/** Every gallery that the key sees. */
+export async function everyGallery() {
+  const found = [];
+  for (let cursor = null; ; ) {
+    const page = await get(path("galleries"), { limit: 1000, cursor });
+    found.push(...page.galleries);
+    cursor = page.next_cursor;
+    if (!cursor) return found;
+  }
+}
+
+function all() {
+  const place = problemPlace();
+  const body = h("div", {}, h("p.waiting", {}, "Loading …"));
+  const create = session.mayEverything() && h("button.primary", { type: "button", onclick: () => make() }, icon("plus"), "New gallery");
+  const element = h(
+    "div",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Galleries"), h("p.lead", {}, "A gallery is a set of enrolled people, to be found among.")), create),
+    place.element,
+    body,
+  );
+  return { element, ready: showing(place, async () => put(body, listed(await everyGallery()))) };
+}
+
+function listed(found) {
+  if (!found.length)
+    return h("div.nothing", {}, h("h2", {}, "No gallery yet"), h("p", {}, session.mayEverything() ? "Make one, then enroll people in it." : "Somebody with an unrestricted admin key can make one."));
+  return h(
+    "ul.cards",
+    {},
+    found.map((gallery) =>
+      h(
+        "li",
+        {},
+        h(
+          "a.card.gallery",
+          { href: link("galleries", gallery.id) },
+          h("h2", {}, gallery.id),
+          h("p", {}, h("strong", {}, gallery.subjects.toLocaleString("en")), gallery.subjects === 1 ? " person, " : " people, ", count(gallery.faces, "face")),
+          h("p.small", {}, `${gallery.embedder}, ${gallery.store === "crop" ? "keeps crops" : "keeps no pictures"}, since ${when(gallery.created_at)}`),
+        ),
+      ),
+    ),
+  );
+}
+
+async function make() {
+  const id = h("input", { type: "text", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" });
+  const crops = h("input", { type: "checkbox", checked: true });
+  const place = problemPlace();
+  const made = await ask("New gallery", (close) => {
+    const button = h("button.primary", { type: "submit" }, "Make it");
+    const send = () => showing(place, () => post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }));
+    const submit = async (event) => {
+      event.preventDefault();
+      const answer = await busy(button, send);
+      if (answer) close(answer);
+    };
+    return h(
+      "form",
+      { onsubmit: submit },
+      field("Id", id, "What programs call it, such as staff. It can't be changed later."),
+      h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to be seen here and for moving to another model")),
+      place.element,
+      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
+    );
+  });
+  if (made) go("galleries", made.id);
+}
+
+function people(id) {
+  const place = problemPlace();
+  const body = h("div.people", {});
+  const heading = h("h1", {}, id);
+  const about = h("p.lead", {});
+  const actions = h("div.row", {});
+  const element = h(
+    "div",
+    {},
+    h("a.back", { href: link("galleries") }, icon("back"), "Galleries"),
+    h("header.head", {}, h("div", {}, heading, about), actions),
+    place.element,
+    body,
+  );
+  const state = { grid: null };
+  const ready = showing(place, async () => {
+    const gallery = await get(path("galleries", id));
+    put(about, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`);
+    put(actions, offered(gallery));
+    fillWith(body, gallery, state, place);
+  });
+  return { element, ready, leave: () => state.grid?.leave() };
+}
+
+function offered(gallery) {
+  return [
+    session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
+  ];
+}
+
+async function drop(gallery) {
+  const sure = await confirm({
+    title: `Delete ${gallery.id}?`,
+    text: `This deletes ${count(gallery.subjects, "person", "people")} with all their faces, crops and vectors. There is no way back.`,
+    action: "Delete the gallery",
+    typed: gallery.id,
+  });
+  if (!sure) return;
+  const place = problemPlace();
+  await showing(place, async () => {
+    await remove(path("galleries", gallery.id));
+    tell(`${gallery.id} is deleted.`);
+    go("galleries");
+  });
+  document.querySelector("main .head")?.after(place.element);
+}
+
+function fillWith(body, gallery, state, place) {
+  const shown = h("p.small", { role: "status" });
+  const home = h("div", {});
+  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Name or id", "aria-label": "Search people" });
+  const start = () => {
+    state.grid?.leave();
+    state.grid = gridOf(gallery, search.value.trim(), shown, place, home);
+    put(home, state.grid.element);
+    state.grid.soon();
+  };
+  search.addEventListener("input", calmly(CALM_MS, start));
+  if (!gallery.subjects) {
+    put(body, h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, session.may("enroll") ? "Drop photos of people, or a folder with one folder a person." : "Your key may not enroll.")));
+    return;
+  }
+  put(body, h("div.row.apart", {}, h("div.search", {}, search), shown), home);
+  start();
+}
+
+function gridOf(gallery, search, shown, place, home) {
+  const total = search ? null : gallery.subjects;
+  const grid = new Grid({
+    ...CELL,
+    total,
+    label: search ? `People found for ${search}` : "People",
+    cell: (subject) => cell(gallery, subject),
+    load: async (cursor) => {
+      const page = await showing(place, () =>
+        get(path("galleries", gallery.id, "subjects"), { limit: search ? FIRST_FOUND : PAGE, cursor, search: search || null }),
+      );
+      return page ? { items: page.subjects, next: page.next_cursor } : { items: [], next: null };
+    },
+    onload: (loaded, done) => {
+      put(shown, search ? found(loaded, done) : done ? "" : `${loaded.toLocaleString("en")} of ${total.toLocaleString("en")} loaded; scroll for more`);
+      if (done && !loaded) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
+    },
+  });
+  return grid;
+}
+
+const found = (loaded, done) => `${loaded.toLocaleString("en")}${done ? "" : " or more"} found`;
+
+function cell(gallery, subject) {
+  return h(
+    "a.person",
+    { href: link("galleries", gallery.id, "people", subject.id) },
+    portrait(gallery.id, subject, gallery.store === "crop"),
+    h("span.name", {}, subject.name ?? subject.id),
+    h("span.small", {}, count(subject.face_count, "face")),
+  );
+}

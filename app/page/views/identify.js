@@ -1,0 +1,176 @@
+/** Who is in this photo, or in front of the camera? */
+
+import { ask as askServer, path } from "../api.js";
+import { toJpeg } from "../align.js";
+import { boxes } from "../boxes.js";
+import * as camera from "../camera.js";
+import { galleryControl } from "../choosing.js";
+import { field, h, put, select } from "../dom.js";
+import { icon } from "../icons.js";
+import { PhotoPlace } from "../photo.js";
+import { problem, problemPlace, showing } from "../problem.js";
+import { count, list, oneIn, score } from "../words.js";
+import { faceCards } from "./found.js";
+
+const LONGEST = 960;
+const SMOOTH = 0.85;
+const RATES = [["", "as the server is set"], ["0.1", "1 in 10"], ["0.01", "1 in 100"], ["0.001", "1 in 1,000"]];
+const RETRY_MS = 1000;
+
+export function identify() {
+  const state = { gallery: "", fpir: "", shot: null, video: null, asking: null };
+  state.place = problemPlace();
+  state.status = h("p.small", { role: "status" });
+  state.rate = h("span.small", {});
+  state.cards = h("div.found", { "aria-label": "Faces found", role: "region" });
+  state.photo = new PhotoPlace("Photo", (place) => fromPhoto(state, place));
+  state.live = h("button", { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) }, icon("camera"), "Live");
+  state.photo.element.querySelector(".row").append(state.live, state.rate);
+  state.again = () => identifyShot(state);
+  const chooser = h("div.choosers", {});
+  const element = h(
+    "div",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Identify"), h("p.lead", {}, "Who of a gallery is in this photo, or in front of the camera? Nothing is kept of it.")), chooser),
+    state.place.element,
+    h("div.columns.looking", {}, h("div.stack", {}, state.photo.element, state.status), state.cards),
+  );
+  const leave = () => {
+    endLive(state);
+    state.asking?.abort();
+    state.photo.forget();
+  };
+  return { element, leave, ready: showing(state.place, () => choosers(state, chooser)) };
+}
+
+async function choosers(state, place) {
+  const gallery = await galleryControl((id) => {
+    state.gallery = id;
+    void state.again();
+  });
+  const fpir = select(RATES, "", (value) => {
+    state.fpir = value;
+    void state.again();
+  });
+  put(place, field("Gallery", gallery), field("Strangers who may be named", fpir));
+}
+
+async function fromPhoto(state, place) {
+  endLive(state);
+  state.shot = { photo: place.photo, picture: place.picture };
+  await identifyShot(state);
+}
+
+/** Asks about the photo that is there, again where something has changed. */
+async function identifyShot(state) {
+  if (!state.shot || !state.gallery || state.video) return;
+  state.asking?.abort();
+  const asking = (state.asking = new AbortController());
+  const shot = state.shot;
+  put(state.cards, h("p.waiting", {}, "Looking …"));
+  try {
+    const answer = await inquire(state, shot.photo, asking.signal);
+    state.photo.show(marked(answer), answer.image, words(answer));
+    show(state, { ...shot, answer });
+  } catch (error) {
+    if (error.name !== "AbortError") put(state.cards, problem(error));
+  }
+}
+
+const inquire = (state, photo, signal) => askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal);
+
+const marked = (answer) =>
+  answer.faces.map((face) => {
+    const best = face.candidates[0];
+    const named = face.decision !== "unknown" && best;
+    const label = named ? `${best.name ?? best.subject}${face.decision === "uncertain" ? "?" : ""} ${score(best.score)}` : "unknown";
+    return { box: face.box, kind: face.decision, label };
+  });
+
+/** Who is there, as a sentence. */
+function words(answer) {
+  const named = (decision) => answer.faces.filter((face) => face.decision === decision).map((face) => face.candidates[0].name ?? face.candidates[0].subject);
+  const unknown = answer.faces.filter((face) => face.decision === "unknown").length;
+  const parts = [...named("known"), ...named("uncertain").map((name) => `perhaps ${name}`)];
+  if (unknown) parts.push(`${count(unknown, "unknown face")}`);
+  return parts.length ? `${list(parts)}.` : "No face.";
+}
+
+function show(state, shot) {
+  const { answer } = shot;
+  const told = words(answer);
+  if (state.status.textContent !== told) put(state.status, told);
+  if (state.video && state.cards.matches(":hover, :focus-within")) return; // somebody is about to use what is there
+  const among = `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ${oneIn(answer.fpir)} cases.`;
+  put(state.cards, h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"), faceCards(state, shot), h("p.small", {}, among));
+}
+
+// ---------------------------------------------------------------- live
+
+async function startLive(state) {
+  state.place.clear();
+  try {
+    state.video = await camera.start();
+  } catch (error) {
+    state.place.show(error);
+    return;
+  }
+  state.shot = null;
+  state.live.setAttribute("aria-pressed", "true");
+  put(state.live, icon("camera"), "Stop");
+  const overlay = h("div", {});
+  const sheet = h("div.sheet", {}, state.video, overlay);
+  sheet.style.setProperty("--ratio", `${state.video.videoWidth / state.video.videoHeight}`);
+  put(state.photo.stage, sheet);
+  void watch(state, state.video, overlay);
+}
+
+function endLive(state) {
+  if (!state.video) return;
+  camera.stop(state.video);
+  state.video = null;
+  state.asking?.abort();
+  state.live.setAttribute("aria-pressed", "false");
+  put(state.live, icon("camera"), "Live");
+  put(state.rate);
+  if (state.photo.stage.querySelector("video")) state.photo.empty();
+}
+
+/** One question at a time, each about the newest picture: as fast as the server answers, and no faster. */
+async function watch(state, video, overlay) {
+  let pace = null;
+  while (state.video === video) {
+    const began = performance.now();
+    const picture = camera.frame(video, LONGEST);
+    const asking = (state.asking = new AbortController());
+    try {
+      if (!state.gallery) throw Object.assign(new Error("Choose a gallery."), { code: "no_gallery" });
+      const photo = await toJpeg(picture);
+      const answer = await inquire(state, photo, asking.signal);
+      if (state.video !== video) return;
+      state.place.clear();
+      put(overlay, boxes(answer.image, marked(answer), words(answer)));
+      show(state, { picture, photo, answer });
+      const took = performance.now() - began;
+      pace = pace === null ? took : SMOOTH * pace + (1 - SMOOTH) * took;
+      put(state.rate, `${(1000 / pace).toFixed(1)} pictures a second`);
+    } catch (error) {
+      if (state.video !== video || error.name === "AbortError") return;
+      state.place.show(error);
+      await new Promise((resolve) => setTimeout(resolve, (error.retryAfter ?? 1) * RETRY_MS));
+    }
+    await new Promise((resolve) => requestAnimationFrame(resolve)); // a hidden tab asks nothing
+  }
+}
+
+/** Keeps the picture that somebody acts on: the live one goes on being a photo. */
+export function hold(state, shot) {
+  if (!state.video) return;
+  endLive(state);
+  state.shot = shot;
+  const sheet = h("div.sheet", {}, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer)));
+  sheet.style.setProperty("--ratio", `${shot.picture.width / shot.picture.height}`);
+  put(state.photo.stage, sheet);
+  state.photo.picture = shot.picture;
+  state.photo.photo = shot.photo;
+}

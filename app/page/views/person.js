@@ -1,0 +1,151 @@
+/** One person of a gallery: faces, name, metadata, and how to be rid of them. */
+
+import { get, patch, path, remove } from "../api.js";
+import { facePicture, portrait } from "../crops.js";
+import { confirm, field, h, put, tell } from "../dom.js";
+import { icon } from "../icons.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { go, link } from "../router.js";
+import * as session from "../session.js";
+import { count, list, reason, sentence, when } from "../words.js";
+import { enrollPanel } from "./enroll.js";
+
+const FACES = 60;
+
+export function person(galleryId, subjectId) {
+  const place = problemPlace();
+  const state = { galleryId, subjectId, place, where: path("galleries", galleryId, "subjects", subjectId) };
+  state.head = h("header.head", {}, h("h1", {}, subjectId));
+  state.faces = h("div", {});
+  state.about = h("section.card", { "aria-label": "About" });
+  const more = session.may("enroll") ? enrollPanel({ gallery: galleryId, subject: subjectId, onenrolled: () => load(state) }) : null;
+  const element = h(
+    "div",
+    {},
+    h("a.back", { href: link("galleries", galleryId) }, icon("back"), galleryId),
+    state.head,
+    place.element,
+    h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces, more?.element), state.about),
+  );
+  return { element, ready: load(state), leave: () => more?.leave() };
+}
+
+async function load(state) {
+  await showing(state.place, async () => {
+    const [gallery, subject, page] = await Promise.all([get(path("galleries", state.galleryId)), get(state.where), get(`${state.where}/faces`, { limit: FACES })]);
+    state.subject = subject;
+    showHead(state, gallery);
+    showAbout(state);
+    put(state.faces);
+    addFaces(state, page);
+  });
+}
+
+function showHead(state, gallery) {
+  const { subject } = state;
+  const heading = h("h1", {}, subject.name ?? subject.id);
+  put(
+    state.head,
+    h("div.who", {}, portrait(state.galleryId, subject, gallery.store === "crop"), h("div", {}, heading, h("p.lead", {}, `${subject.name ? `${subject.id}, ` : ""}${count(subject.face_count, "face")}`))),
+  );
+}
+
+function addFaces(state, page) {
+  if (!page.faces.length && !state.faces.childElementCount) {
+    put(state.faces, h("p.waiting", {}, "No face is enrolled, so nothing can be recognised as this person."));
+    return;
+  }
+  state.faces.append(h("ul.faces", {}, page.faces.map((face) => faceCard(state, face))));
+  if (!page.next_cursor) return;
+  const next = h("button", { type: "button", onclick: () => busy(next, () => showing(state.place, more)) }, "More faces");
+  const more = async () => {
+    const following = await get(`${state.where}/faces`, { limit: FACES, cursor: page.next_cursor });
+    next.remove();
+    addFaces(state, following);
+  };
+  state.faces.append(next);
+}
+
+function faceCard(state, face) {
+  const quality = Math.round(face.quality.score);
+  const poor = face.quality.reasons.length ? sentence(list(face.quality.reasons.map(reason))) : "Nothing poor about it";
+  return h(
+    "li",
+    {},
+    facePicture(state.galleryId, state.subjectId, face, `Enrolled face, quality ${quality}`),
+    h(
+      "div",
+      {},
+      h("p", {}, h("strong", {}, `Quality ${quality}`)),
+      h("p.small", {}, poor),
+      h("p.small", {}, when(face.created_at)),
+      session.may("enroll") && h("button.small", { type: "button", "aria-label": `Delete the face of quality ${quality}`, onclick: () => dropFace(state, face) }, "Delete"),
+    ),
+  );
+}
+
+async function dropFace(state, face) {
+  const sure = await confirm({ title: "Delete this face?", text: "The face, its crop and its vector go. The person stays.", action: "Delete the face" });
+  if (!sure) return;
+  await showing(state.place, async () => {
+    await remove(`${state.where}/faces/${encodeURIComponent(face.face_id)}`);
+    tell("The face is deleted.");
+    await load(state);
+  });
+}
+
+function showAbout(state) {
+  const { subject } = state;
+  const facts = h("dl.facts", {}, [["Id", subject.id], ["Since", when(subject.created_at)], ["Changed", when(subject.updated_at)]].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
+  if (!session.may("enroll")) {
+    put(state.about, h("h2", {}, "About"), facts, h("h3", {}, "Metadata"), h("pre", {}, JSON.stringify(subject.metadata, null, 2)));
+    return;
+  }
+  put(state.about, h("h2", {}, "About"), facts, editor(state), h("div.row", {}, h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete this person")));
+}
+
+function editor(state) {
+  const { subject } = state;
+  const name = h("input", { type: "text", maxlength: 255, autocomplete: "off", value: subject.name ?? "" });
+  const metadata = h("textarea.mono", { spellcheck: "false", rows: 5, value: JSON.stringify(subject.metadata, null, 2) });
+  const place = problemPlace();
+  const button = h("button.primary", { type: "submit" }, "Save");
+  const save = async (event) => {
+    event.preventDefault();
+    await showing(place, () =>
+      busy(button, async () => {
+        state.subject = await patch(state.where, { name: name.value.trim() || null, metadata: parsed(metadata.value) });
+        await load(state);
+        tell("Saved.");
+      }),
+    );
+  };
+  return h("form.stack", { onsubmit: save }, field("Name", name), field("Metadata", metadata, "A JSON object, such as {\"team\": \"night\"}."), place.element, h("div.row", {}, button));
+}
+
+/** Throws an error in words where it is no JSON object. */
+function parsed(text) {
+  let value = null;
+  try {
+    value = JSON.parse(text.trim() || "{}");
+  } catch {
+    // Said below.
+  }
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw Object.assign(new Error("The metadata is no JSON object. Check its brackets, quotes and commas."), { code: "metadata" });
+  return value;
+}
+
+async function drop(state) {
+  const { subject } = state;
+  const sure = await confirm({
+    title: `Delete ${subject.name ?? subject.id}?`,
+    text: `This deletes the person with ${count(subject.face_count, "face")}, crops and vectors. There is no way back.`,
+    action: "Delete the person",
+  });
+  if (!sure) return;
+  await showing(state.place, async () => {
+    await remove(state.where);
+    tell(`${subject.name ?? subject.id} is deleted.`);
+    go("galleries", state.galleryId);
+  });
+}
