@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo test test-full check format lint types imports clean
+.PHONY: serve train-demo bench test test-full check format lint types imports clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
@@ -13,6 +13,10 @@ train-demo: $(VENV)/.train
 	rm -rf runs/demo
 	$(BIN)/python -m training train training/recipes/demo.toml --out runs/demo
 	$(BIN)/python -m training export runs/demo --name demo --licence Apache-2.0 --commercial
+
+# How fast it is here, beside the raw limit and the plain ways of doing the same. Leave the machine alone meanwhile.
+bench: $(VENV)/.dev
+	$(BIN)/likeness bench
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, doctor, jobs, output, recognition, vault
+from app.cli import access, administration, bench, doctor, jobs, output, recognition, vault
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command()(recognition.enroll)
 app.command()(recognition.identify)
 app.command()(administration.key)
 app.command()(doctor.doctor)
+app.command()(bench.bench)
 app.add_typer(administration.galleries, name="galleries")
 app.add_typer(administration.models, name="models")
 app.add_typer(jobs.jobs, name="jobs")

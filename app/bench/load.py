@@ -1,0 +1,144 @@
+"""Load on a server, sent as prepared bytes over kept connections, so that the generator takes little of the machine.
+
+`closed_loop` has a number of clients who each wait for their answer; `open_loop` sends at a fixed rate whatever the
+answers do, and counts each request's time from when it was due: a server that stalls can't hide it by being asked less
+(no coordinated omission; Tene, "How NOT to Measure Latency").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from app.errors import Unusable
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    host: str
+    port: int
+    key: str
+
+    def request(self, method: str, path: str, body: bytes = b"", content_type: str = "image/jpeg") -> bytes:
+        """One request as bytes."""
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nX-Api-Key: {self.key}\r\n"
+            f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode("ascii") + body
+
+
+@dataclass
+class Load:
+    """Seconds each answered request took, and how many had which status."""
+
+    seconds: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+
+    def count(self, status: int, seconds: float) -> None:
+        self.seconds.append(seconds)
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+
+    @property
+    def failed(self) -> int:
+        return sum(count for status, count in self.statuses.items() if status >= 400)
+
+    def percentile(self, q: float) -> float:
+        """Seconds."""
+        return float(np.percentile(self.seconds, q)) if self.seconds else float("nan")
+
+
+class Connection:
+    """One kept connection; `ask` sends a request and reads its answer."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: bytes) -> int:
+        """The answer's status. Raises Unusable ``no_answer`` where there is none."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._target.host, self._target.port, limit=1 << 24)
+        reader, writer = self._streams
+        writer.write(request)
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(_length(head))
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError) as error:
+            self.close()
+            raise Unusable("the server gave no answer", code="no_answer") from error
+        if b"connection: close" in head.lower():
+            self.close()
+        return int(head[9:12])
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+def _length(head: bytes) -> int:
+    for line in head.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == b"content-length":
+            return int(value)
+    return 0
+
+
+def closed_loop(target: Target, requests: Callable[[int], Iterator[bytes]], clients: int, seconds: float) -> Load:
+    """`requests(client)` goes on without end; each client sends its next as soon as it has its answer."""
+    load = Load()
+
+    async def client(number: int, until: float) -> None:
+        connection = Connection(target)
+        for request in requests(number):
+            begin = time.perf_counter()
+            if begin >= until:
+                break
+            status = await connection.ask(request)
+            load.count(status, time.perf_counter() - begin)
+        connection.close()
+
+    async def all_clients() -> None:
+        until = time.perf_counter() + seconds
+        await asyncio.gather(*(client(number, until) for number in range(clients)))
+
+    asyncio.run(all_clients())
+    return load
+
+
+def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: float, seed: int = 0) -> Load:
+    """Arrivals of a Poisson process of `rate` a second, each sent when it is due on a connection of its own if none is
+    free."""
+    load = Load()
+    gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
+    free: list[Connection] = []
+
+    async def one(request: bytes, due: float) -> None:
+        connection = free.pop() if free else Connection(target)
+        status = await connection.ask(request)
+        load.count(status, time.perf_counter() - due)
+        free.append(connection)
+
+    async def all_arrivals() -> None:
+        due = time.perf_counter()
+        running = set()
+        for number, gap in enumerate(gaps.tolist()):
+            due += gap
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            task = asyncio.create_task(one(requests[number % len(requests)], due))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        await asyncio.gather(*running)
+        for connection in free:
+            connection.close()
+
+    asyncio.run(all_arrivals())
+    return load
