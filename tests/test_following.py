@@ -74,7 +74,7 @@ def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
     assert one.followed().behind == 0
     enroll(other, "bob", 2, 3)
     assert one.followed().behind == 0, "nobody has looked yet"
-    with one._of(gallery).changing():  # whoever changes the gallery will catch up; following leaves it to them
+    with one._current.of(gallery).changing():  # whoever changes the gallery will catch up; following leaves it to them
         one.follow()
         assert one.followed().behind == 2
     assert one.followed().behind == 0

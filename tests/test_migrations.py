@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,25 @@ def test_a_database_of_the_version_before_milvus_gets_the_table_of_collections(d
         assert "collections" not in sa.inspect(connection).get_table_names()
     again = Store(database_url)
     assert again.gallery("staff") == made
-    assert Catalogue(again.database, "milvus://host").current(made.key) is None
+    assert Catalogue(again.database, "milvus://host").current(made) is None
+    again.close()
+
+
+def test_a_database_of_the_version_before_reembedding_gets_its_tables(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    name = Catalogue(store.database, "milvus://host").begin(made)
+    store.close()
+    downgrade(database_url, "0007")
+    with engine_of(database_url).connect() as connection:
+        assert not {"reembeddings", "second_templates"} & set(sa.inspect(connection).get_table_names())
+    again = Store(database_url)
+    assert again.gallery("staff") == made
+    assert again.moving() == []
+    catalogue = Catalogue(again.database, "milvus://host")
+    catalogue.switch(made, name)
+    assert catalogue.current(made) == name, "what was there is of the gallery's package"
+    assert catalogue.current(replace(made, embedder="other@1")) is None
     again.close()
 
 

@@ -40,12 +40,13 @@ def status(as_json: options.AsJson = False) -> None:
     ring = found.rings.faces
     due = ring.key_ids[0] if ring and found.rings.seals else PLAIN
     for name in dict.fromkeys([due, *counts]):
-        kinds = counts.get(name, {"template": 0, "crop": 0})
+        kinds = counts.get(name, {"template": 0, "second": 0, "crop": 0})
+        templates, crops = kinds["template"] + kinds["second"], kinds["crop"]
         state = "new ones too" if name == due else "to be changed: likeness vault " + ("seal" if ring else "unseal")
         if as_json:
-            output.say_json({"key": name, "templates": kinds["template"], "crops": kinds["crop"], "due": name == due})
+            output.say_json({"key": name, "templates": templates, "crops": crops, "due": name == due})
         else:
-            output.say(f"{name:8}  {kinds['template']} templates, {kinds['crop']} crops ({state})")
+            output.say(f"{name:8}  {templates} templates, {crops} crops ({state})")
     if set(counts) - {due}:
         raise typer.Exit(output.Exit.NO)
 

@@ -17,10 +17,11 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from app.errors import Unusable
-from app.gallery.tables import CROPS, FACES, SECRETS
+from app.gallery.tables import CROPS, FACES, SECOND_TEMPLATES, SECRETS
 from app.vault.sealing import FORMAT, HEADER_BYTES, Sealer
 
-BlobKind: TypeAlias = Literal["template", "crop"]
+BlobKind: TypeAlias = Literal["template", "second", "crop"]
+"""``second``: a face's other template, sealed as the one in its row is, so that they can change places."""
 MARK_PREFIX = "faces-key/"
 _FLOAT_BYTES = 4
 
@@ -84,20 +85,20 @@ def marks(connection: Connection) -> dict[str, bytes]:
 
 
 def is_sealed(kind: BlobKind, stored: bytes) -> bool:
-    return len(stored) % _FLOAT_BYTES == 1 if kind == "template" else stored[:1] == bytes([FORMAT])
+    return stored[:1] == bytes([FORMAT]) if kind == "crop" else len(stored) % _FLOAT_BYTES == 1
 
 
 def sealed_rows(kind: BlobKind) -> sa.ColumnElement[bool]:
     """`is_sealed` in SQL."""
     column = column_of(kind)
-    if kind == "template":
-        return sa.func.length(column) % _FLOAT_BYTES == 1
-    return sa.func.substr(column, 1, 1, type_=column.type) == bytes([FORMAT])
+    if kind == "crop":
+        return sa.func.substr(column, 1, 1, type_=column.type) == bytes([FORMAT])
+    return sa.func.length(column) % _FLOAT_BYTES == 1
 
 
 def column_of(kind: BlobKind) -> sa.Column[bytes]:
-    return FACES.c.template if kind == "template" else CROPS.c.jpeg
+    return {"template": FACES.c.template, "second": SECOND_TEMPLATES.c.template, "crop": CROPS.c.jpeg}[kind]
 
 
 def _purpose(kind: BlobKind, face_id: str) -> bytes:
-    return f"{kind}\0{face_id}".encode()
+    return f"{'crop' if kind == 'crop' else 'template'}\0{face_id}".encode()

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from app.errors import NotFound
 from app.gallery.database import Database
 from app.gallery.records import Gallery
-from app.gallery.tables import COLLECTIONS, GALLERIES
+from app.gallery.tables import COLLECTIONS, GALLERIES, REEMBEDDINGS
 
 MAKING, CURRENT, OLD = "making", "current", "old"
 PREFIX = "likeness_"
@@ -28,12 +28,9 @@ class Catalogue:
         self._database = database
         self._server = server
 
-    def current(self, gallery_key: int) -> str | None:
-        """The name of the collection that is searched for the gallery now."""
-        c = COLLECTIONS.c
-        query = sa.select(c.name).where(
-            (c.server == self._server) & (c.gallery_key == gallery_key) & (c.state == CURRENT)
-        )
+    def current(self, gallery: Gallery) -> str | None:
+        """The name of the collection that is searched for the gallery, as seen by one package, now."""
+        query = sa.select(COLLECTIONS.c.name).where(self._current(gallery))
         with self._database.read() as connection:
             name: str | None = connection.execute(query).scalar()
         return name
@@ -45,6 +42,7 @@ class Catalogue:
             "name": name,
             "server": self._server,
             "gallery_key": gallery.key,
+            "package": gallery.embedder,
             "state": MAKING,
             "touched_at": _now(),
         }
@@ -61,7 +59,7 @@ class Catalogue:
         """From now on `name` is searched for the gallery. Raises NotFound ``gallery_not_found``."""
         c = COLLECTIONS.c
         held = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key).with_for_update()
-        others = (c.server == self._server) & (c.gallery_key == gallery.key) & (c.state == CURRENT)
+        others = self._current(gallery)
         with self._database.write() as connection:
             if connection.execute(held).one_or_none() is None:
                 message = f"There is no gallery {gallery.id!r}."
@@ -70,10 +68,13 @@ class Catalogue:
             connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=_now()))
 
     def unwanted(self, *, replaced: timedelta, abandoned: timedelta) -> Sequence[str]:
-        """Collections to drop: of galleries that are gone, `replaced` so long ago, or of whose making nothing was heard
-        for as long as `abandoned`."""
+        """Collections to drop: of galleries that are gone, of packages that a gallery has left, `replaced` so long ago,
+        or of whose making nothing was heard for as long as `abandoned`."""
         c = COLLECTIONS.c
-        orphaned = c.gallery_key.not_in(sa.select(GALLERIES.c.key))
+        own = (GALLERIES.c.key == c.gallery_key) & (GALLERIES.c.embedder == c.package)
+        both = c.package.in_([REEMBEDDINGS.c.source, REEMBEDDINGS.c.target])
+        moving = (REEMBEDDINGS.c.gallery_key == c.gallery_key) & both
+        orphaned = sa.not_(sa.exists().where(own)) & sa.not_(sa.exists().where(moving))
         late = ((c.state == OLD) & (c.touched_at < _now(-replaced))) | (
             (c.state == MAKING) & (c.touched_at < _now(-abandoned))
         )
@@ -88,6 +89,11 @@ class Catalogue:
         query = sa.select(c.name).where(mine & c.gallery_key.not_in(sa.select(GALLERIES.c.key)))
         with self._database.read() as connection:
             return list(connection.execute(query).scalars())
+
+    def _current(self, gallery: Gallery) -> sa.ColumnElement[bool]:
+        c = COLLECTIONS.c
+        mine = (c.server == self._server) & (c.gallery_key == gallery.key) & (c.package == gallery.embedder)
+        return mine & (c.state == CURRENT)
 
     def forget(self, name: str) -> None:
         """It has been dropped."""

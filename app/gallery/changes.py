@@ -18,6 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from app.gallery.blobs import Blobs
 from app.gallery.records import Changes, FaceBlock, Gallery, Position, Removed, to_block
 from app.gallery.tables import CHANGES, FACES, GALLERIES
+from app.gallery.templates import template_of, with_second
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT = "begin", "add", "remove", "subject"
 STAMP_BITS = 63
@@ -93,12 +94,13 @@ def read(
     """Up to `limit` entries after `since`, none beyond number `until`.
 
     None where the log does not lead on from there: it was pruned, it is another history, or the gallery is gone.
-    A face that was added and has gone since is left out; its removal comes later. One statement, so one moment.
+    A face that was added and has gone since is left out; its removal comes later. So is one without a template of the
+    gallery's package. One statement, so one moment.
     """
     faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
     query = (
-        sa.select(CHANGES, FACES.c.key.label("here"), FACES.c.quality, FACES.c.face_id, FACES.c.template)
-        .select_from(CHANGES.outerjoin(FACES, faces))
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_of(gallery.embedder).label("template"))
+        .select_from(with_second(CHANGES.outerjoin(FACES, faces), gallery.embedder))
         .where((CHANGES.c.gallery_key == gallery.key) & (CHANGES.c.number >= since.number))
         .order_by(CHANGES.c.number)
         .limit(limit + 2)
@@ -131,7 +133,7 @@ def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Face
             there = [
                 (row.face_key, row.subject_key, row.quality, blobs.unpack("template", row.face_id, row.template))
                 for row in group
-                if row.here
+                if row.template is not None
             ]
             steps += [to_block(there, dimension)] if there else []
         else:

@@ -8,20 +8,18 @@ this process's index has followed the log so far. Other processes over the same 
 from __future__ import annotations
 
 import logging
-import threading
-import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
 
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.errors import Conflict, InvalidInput, LikenessError
 from app.gallery.background import Repeating
 from app.gallery.crops import encode_crop
+from app.gallery.current import CurrentIndexes
 from app.gallery.index import Match
-from app.gallery.indexes import GalleryIndex, Indexes, Searchable
+from app.gallery.indexes import Indexes, Searchable
 from app.gallery.live import LocalIndexes
 from app.gallery.placement import Placement
 from app.gallery.records import (
@@ -41,7 +39,6 @@ from app.gallery.records import (
     Page,
     Person,
     PlacedFace,
-    Position,
     Snapshotted,
     Subject,
     Totals,
@@ -105,7 +102,7 @@ class Galleries:
         """
         self._store = store
         self._placement = Placement(store.database)
-        self._indexes = indexes or LocalIndexes(store, snapshots, search_threads)
+        self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads))
         self._log_kept = log_kept
         self._searches = Batcher(
             _search_together,
@@ -115,24 +112,21 @@ class Galleries:
             workers=search_workers,
             name="search",
         )
-        self._live: dict[int, GalleryIndex] = {}
-        self._live_lock = threading.Lock()
-        self._eager = False
-        self._heads: dict[int, Position] = {}  # where the logs ended when they were last looked at
-        self._looked_at = time.monotonic()
         self._following = Repeating("following", follow_s, self.follow)
+        self._preparing = Repeating("preparing", follow_s, self._current.prepare)
         self._keeping = Repeating("snapshots", snapshot_s, self.keep)
 
     def close(self) -> None:
         """With a last snapshot of what changed."""
         self._following.close()
+        self._preparing.close()
         self._keeping.close()
         self._searches.close()
         try:
             self.keep()
         except (LikenessError, OSError) as error:
             _log.warning("No last snapshot could be written: %s", error)
-        self._indexes.close()
+        self._current.close()
         self._store.close()
 
     @property
@@ -148,62 +142,36 @@ class Galleries:
     @property
     def available(self) -> bool:
         """Whether galleries could be searched when that was last looked at, a moment ago."""
-        return self._indexes.available
+        return self._current.available
 
     def totals(self) -> Totals:
         return self._store.totals()
 
     def indexed(self) -> Indexed:
         """Asks no database."""
-        with self._live_lock:
-            held = [live.held() for live in self._live.values()]
+        held = self._current.held()
         return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
 
     def followed(self) -> Followed:
         """Asks no database."""
-        with self._live_lock:
-            live = dict(self._live)
-        heads, age_s = self._heads, time.monotonic() - self._looked_at
-        return Followed(sum(live[key].behind(head) for key, head in heads.items() if key in live), age_s)
+        return self._current.followed()
 
     def snapshotted(self) -> Snapshotted | None:
         """None where none are written. Raises OSError."""
-        return self._indexes.snapshotted()
+        return self._current.snapshotted()
 
     def load(self) -> None:
         """Makes every gallery's index ready, so that no first caller waits for it; from now on, new galleries' too."""
-        self._eager = True
-        cursor = None
-        while True:
-            page = self._store.galleries(cursor)
-            for gallery in page.items:
-                with suppress(NotFound):  # deleted meanwhile
-                    self._index(gallery)
-            if (cursor := page.next_cursor) is None:
-                return
+        self._current.load()
 
     def follow(self) -> None:
         """Applies what other processes have changed; called all the time anyway."""
-        self._indexes.look()
-        with self._live_lock:
-            known = dict(self._live)
-        heads = self._store.heads()
-        self._heads, self._looked_at = heads, time.monotonic()
-        for key, live in known.items():
-            if key not in heads:
-                self._forget(key)
-            else:
-                with suppress(NotFound):  # deleted meanwhile
-                    live.follow(heads[key])
-        if self._eager and heads.keys() - known.keys():
-            self.load()
+        self._current.follow()
 
     def keep(self) -> None:
         """Shortens the change log, and has the indexes do what is due (see `Indexes.keep`)."""
         self._store.prune_changes(self._log_kept)
-        with self._live_lock:
-            known = list(self._live.values())
-        self._indexes.keep(known)
+        self._current.keep()
 
     # Galleries
 
@@ -236,19 +204,25 @@ class Galleries:
 
     def subjects_with_faces(self, gallery_id: str) -> int:
         """How many subjects a search chooses among; costs nothing, where `counts` counts rows."""
-        return self._index(self._store.gallery(gallery_id)).subjects
+        return self._current.ready(self._current.view(self._store.gallery(gallery_id))).subjects
 
     def packages(self) -> frozenset[str]:
         """Ids of the packages whose templates any gallery holds."""
         return self._store.packages()
 
+    def probed_by(self, gallery_id: str) -> str:
+        """Id of the package whose templates probes of this gallery should be of."""
+        return self._current.view(self._store.gallery(gallery_id)).embedder
+
+    def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
+        """Ids of the packages of which each new face of this gallery needs a template."""
+        return self._store.gallery(gallery_id).taken
+
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
         gallery = self._store.gallery(gallery_id)
-        with self._of(gallery).ending():
-            counts = self._store.delete_gallery(gallery)
-        self._forget(gallery.key)
-        return counts
+        with self._current.ending(gallery):
+            return self._store.delete_gallery(gallery)
 
     # Subjects
 
@@ -295,7 +269,7 @@ class Galleries:
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """With its faces, crops and vectors; the subject as it was. Raises NotFound ``subject_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery):
+        with self._current.changing(gallery):
             return self._store.delete_subject(gallery, subject_id)
 
     # Faces
@@ -318,9 +292,10 @@ class Galleries:
         if not faces:
             raise ValueError("an enrollment needs a face")
         gallery = self._store.gallery(gallery_id)
-        check_templates(gallery, [face.template for face in faces])
+        for package in gallery.taken:
+            check_templates(gallery.seen_by(package), [face.by(package) or face.template for face in faces])
         crops = [_crop_to_keep(gallery, face) for face in faces]
-        with self._changing(gallery):
+        with self._current.changing(gallery):
             return self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
 
     def faces(self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
@@ -334,7 +309,7 @@ class Galleries:
     def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
         """With its crop and vector. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery):
+        with self._current.changing(gallery):
             self._store.delete_face(gallery, subject_id, face_id)
 
     # Faces, whoever's they are
@@ -375,20 +350,20 @@ class Galleries:
         Raises NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a target).
         """
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery):
+        with self._current.changing(gallery):
             self._placement.move(gallery, moves)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str) -> None:
         """Deletes the subject but not its faces: each becomes an unnamed one's. Raises NotFound
         ``subject_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery):
+        with self._current.changing(gallery):
             self._placement.dissolve(gallery, subject_id)
 
     def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
         """Whoever's they are, and unnamed subjects with them; the ids of those that were there."""
         gallery = self._store.gallery(gallery_id)
-        with self._changing(gallery):
+        with self._current.changing(gallery):
             return self._placement.delete(gallery, face_ids)
 
     def recall_answer(self, gallery_id: str, operation: str, token: str) -> tuple[bytes, str] | None:
@@ -406,9 +381,8 @@ class Galleries:
         A subject deleted while the search ran is left out. Raises InvalidInput ``invalid_template``;
         Conflict ``package_mismatch``; Overloaded where too many searches wait.
         """
-        gallery = self._store.gallery(gallery_id)
-        vectors = check_templates(gallery, probes)
-        return self._name(self._searches.run([_Search(self._index(gallery), vectors, limit)])[0])
+        view, vectors = self._compared(gallery_id, probes)
+        return self._name(self._searches.run([_Search(self._current.ready(view), vectors, limit)])[0])
 
     def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
         """The probe against one subject.
@@ -416,10 +390,9 @@ class Galleries:
         Raises InvalidInput ``invalid_template``; NotFound ``subject_not_found``; Conflict ``package_mismatch``,
         ``subject_without_faces``.
         """
-        gallery = self._store.gallery(gallery_id)
-        vectors = check_templates(gallery, [probe])
+        gallery, vectors = self._compared(gallery_id, [probe])
         subject = self._store.subject(gallery, subject_id)
-        found = [match for match in self._index(gallery).verify(vectors, subject.key) if match]
+        found = [match for match in self._current.ready(gallery).verify(vectors, subject.key) if match]
         named = self._name([found])[0]
         if not named:
             message = f"Subject {subject.id!r} has no faces to compare with."
@@ -430,8 +403,8 @@ class Galleries:
         """Compares every face in SQL with the index; this process's changes to the gallery wait meanwhile, searches
         don't."""
         gallery = self._store.gallery(gallery_id)
-        with self._gone(gallery):
-            difference, indexed = self._of(gallery).compare()
+        with self._current.index(gallery) as index:
+            difference, indexed = index.compare()
         counts = self._store.counts(gallery)
         examples = self._store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
         return CheckReport(
@@ -448,8 +421,8 @@ class Galleries:
     def rebuild(self, gallery_id: str) -> None:
         """Makes the gallery's index anew from SQL."""
         gallery = self._store.gallery(gallery_id)
-        with self._gone(gallery):
-            self._of(gallery).rebuild()
+        with self._current.index(gallery) as index:
+            index.rebuild()
 
     # Inside
 
@@ -468,35 +441,13 @@ class Galleries:
             for row in found
         ]
 
-    def _of(self, gallery: Gallery) -> GalleryIndex:
-        with self._live_lock:
-            if gallery.key not in self._live:
-                self._live[gallery.key] = self._indexes.open(gallery)
-            return self._live[gallery.key]
-
-    def _forget(self, gallery_key: int) -> None:
-        with self._live_lock:
-            self._live.pop(gallery_key, None)
-        self._indexes.discard(gallery_key)
-
-    def _index(self, gallery: Gallery) -> Searchable:
-        with self._gone(gallery):
-            return self._of(gallery).ready()
-
-    @contextmanager
-    def _changing(self, gallery: Gallery) -> Iterator[None]:
-        with self._gone(gallery), self._of(gallery).changing():
-            yield
-
-    @contextmanager
-    def _gone(self, gallery: Gallery) -> Iterator[None]:
-        """Forgets the gallery's index where the gallery turns out to be deleted."""
-        try:
-            yield
-        except NotFound as error:
-            if error.code == "gallery_not_found":
-                self._forget(gallery.key)
-            raise
+    def _compared(self, gallery_id: str, probes: Sequence[Template]) -> tuple[Gallery, Vectors]:
+        """The gallery as seen by the probes' package, and their vectors. Raises as `check_templates` does."""
+        gallery = self._store.gallery(gallery_id)
+        view = self._current.view(gallery)
+        if probes and probes[0].package in gallery.searchable:  # either is as good, for as long as there are both
+            view = gallery.seen_by(probes[0].package)
+        return view, check_templates(view, probes)
 
 
 def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
@@ -505,7 +456,9 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     Raises Conflict ``package_mismatch``; InvalidInput ``invalid_template``.
     """
     for template in templates:
-        _check_package(gallery, template.package)
+        if template.package != gallery.embedder:
+            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
+            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")
@@ -514,12 +467,6 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     if not templates:
         return np.empty((0, gallery.dimension), np.float32)
     return np.stack([template.vector for template in templates]).astype(np.float32)
-
-
-def _check_package(gallery: Gallery, package: str) -> None:
-    if package != gallery.embedder:
-        message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-        raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=package)
 
 
 def _search_together(searches: list[_Search]) -> list[list[list[Match]]]:

@@ -76,7 +76,8 @@ class LiveIndex:
         self._index: Index | None = None
         self._position = Position(-1, 0)
         self._saved: Position | None = None  # what the snapshot on disk holds, where this process knows it
-        self._doubt = False  # something may have been committed that the index doesn't hold yet
+        self._asked: object = None  # a new one each time that the index may not hold everything any more
+        self._caught_up: object = None  # the one that was there before it last caught up
 
     def held(self) -> Indexed:
         """As far as it has come."""
@@ -93,7 +94,7 @@ class LiveIndex:
         Raises NotFound ``gallery_not_found``.
         """
         index = self._index
-        if index is not None and not self._doubt:
+        if index is not None and self._caught_up is self._asked:
             return index
         with self._lock:
             return self._catch_up()
@@ -107,12 +108,12 @@ class LiveIndex:
             except (InvalidInput, NotFound, Conflict, Overloaded):
                 raise  # said before anything was written
             except BaseException:
-                self._doubt = True  # a commit whose answer was lost may have happened
+                self.touch()  # a commit whose answer was lost may have happened
                 raise
             try:
                 self._catch_up()
             except BaseException:
-                self._doubt = True
+                self.touch()
                 raise
 
     @contextmanager
@@ -122,9 +123,12 @@ class LiveIndex:
             try:
                 yield
             except BaseException:
-                self._doubt = True
+                self.touch()
                 raise
             self._index = None
+
+    def touch(self) -> None:
+        self._asked = object()
 
     def follow(self, head: Position) -> None:
         """Catches up with the log, which ends at `head`; leaves it to whoever is just changing the gallery."""
@@ -154,7 +158,7 @@ class LiveIndex:
             return
         with self._lock:
             index, position = self._index, self._position
-            if index is None or self._doubt or self._saved == position:
+            if index is None or self._caught_up is not self._asked or self._saved == position:
                 return
             if not self._snapshots.wants(index.faces):
                 self._snapshots.discard(self._gallery.key)
@@ -168,6 +172,7 @@ class LiveIndex:
 
     def _catch_up(self, until: Position | None = None) -> Index:
         """Not beyond `until`, where given."""
+        asked = self._asked  # what comes later may be more than is read here
         index = self._index or self._open()
         try:
             while (changes := self._read(until)) is not None:
@@ -186,7 +191,7 @@ class LiveIndex:
             _log.exception("The index of gallery key %d could not follow; it is made anew.", self._gallery.key)
             self._index = None
             index = self._build()
-        self._doubt = False
+        self._caught_up = asked
         return index
 
     def _read(self, until: Position | None) -> Changes | None:

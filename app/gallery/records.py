@@ -9,14 +9,14 @@ import json
 import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidInput, Unusable
+from app.errors import Conflict, InvalidInput, Unusable
 from app.types import Box, Pixels, Quality, Template, Vectors
 
 MAX_TEXT = 255
@@ -52,8 +52,24 @@ UNSET = Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)
+class SecondPackage:
+    """The other package of a gallery that is on its way from one to another, in either direction.
+
+    ``filling``: it has templates of some faces only; new faces get one of each package. ``complete``: every face has
+    one of each (but those without crop), and either may be searched. ``leaving``: what is left of it is being removed.
+    """
+
+    package: str
+    dimension: int
+    state: Literal["filling", "complete", "leaving"]
+
+
+@dataclass(frozen=True, slots=True)
 class Gallery:
-    """``embedder`` is the id of the only package whose templates it takes, ``dimension`` their length."""
+    """``embedder`` is the id of the package whose templates it takes, ``dimension`` their length.
+
+    Indexes know one package each: they are given the gallery as it is `seen_by` that package.
+    """
 
     key: int
     """Internal; never used again for another gallery."""
@@ -64,6 +80,32 @@ class Gallery:
     metadata: Metadata
     created_at: str
     """UTC, ISO 8601, as all times here."""
+    second: SecondPackage | None = None
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """Ids of the packages of which each new face needs a template, the gallery's own first."""
+        second = self.second
+        return (self.embedder,) if second is None or second.state == "leaving" else (self.embedder, second.package)
+
+    @property
+    def searchable(self) -> tuple[str, ...]:
+        """Ids of the packages whose templates can be compared with all faces, the gallery's own first."""
+        return searchable(self.embedder, self.second)
+
+    def seen_by(self, package: str) -> Gallery:
+        """Raises Conflict ``package_mismatch`` where it is neither of the gallery's packages."""
+        if package == self.embedder:
+            return self
+        if self.second is not None and package == self.second.package:
+            return replace(self, embedder=package, dimension=self.second.dimension, second=None)
+        message = f"Gallery {self.id!r} takes templates of {self.embedder}, not of {package}."
+        raise Conflict(message, code="package_mismatch", expected=self.embedder, given=package)
+
+
+def searchable(embedder: str, second: SecondPackage | None) -> tuple[str, ...]:
+    """See `Gallery.searchable`."""
+    return (embedder, second.package) if second is not None and second.state == "complete" else (embedder,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +187,13 @@ class NewFace:
     box: Box
     crop: Pixels | None = None
     origin: Origin | None = None
+    second: Template | None = None
+    """Of the gallery's other package, while it has one (`Gallery.taken`)."""
+
+    def by(self, package: str) -> Template | None:
+        """Its template of this package."""
+        both = (self.template, self.second)
+        return next((template for template in both if template is not None and template.package == package), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +325,14 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a gallery's change log ends, and by which packages it can be searched, its own first."""
+
+    position: Position
+    searchable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Removed:
     """A face that went, or, where ``face`` is None, all of a subject's."""
 
@@ -291,6 +348,11 @@ class Changes:
     position: Position
     more: bool
     """Whether the log went on when it was read."""
+
+
+def to_bytes(template: Template) -> bytes:
+    """As it lies in SQL, where that is not sealed: float32, little endian."""
+    return template.vector.astype("<f4").tobytes()
 
 
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:

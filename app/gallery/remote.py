@@ -106,7 +106,8 @@ class RemoteIndex:
         self._lock = threading.Lock()
         self._searcher: Searcher | None = None
         self._position = Position(-1, 0)  # how far this process has seen to it that the collection holds the log
-        self._doubt = False  # something may have been committed that the collection doesn't hold yet
+        self._asked: object = None  # a new one each time that the collection may not hold everything any more
+        self._caught_up: object = None  # the one that was there before this process last caught up
         self._due: tuple[float, Position] | None = None  # from when on the log is to be settled, and how far
         self._settled: Position | None = None
         self._swept: Position | None = None  # how far removals have been made sure of
@@ -119,7 +120,11 @@ class RemoteIndex:
 
     def ready(self) -> Searcher:
         searcher = self._searcher
-        if searcher is not None and not self._doubt and self._catalogue.current(self._gallery.key) == searcher.name:
+        if (
+            searcher is not None
+            and self._caught_up is self._asked
+            and self._catalogue.current(self._gallery) == searcher.name
+        ):
             return searcher
         with self._lock:
             return self._catch_up()
@@ -140,13 +145,16 @@ class RemoteIndex:
             except (InvalidInput, NotFound, Conflict, Overloaded):
                 raise  # said before anything was written
             except BaseException:
-                self._doubt = True  # a commit whose answer was lost may have happened
+                self.touch()  # a commit whose answer was lost may have happened
                 raise
             try:
                 self._catch_up()
             except BaseException:
-                self._doubt = True
+                self.touch()
                 raise
+
+    def touch(self) -> None:
+        self._asked = object()
 
     @contextmanager
     def ending(self) -> Iterator[None]:
@@ -218,6 +226,7 @@ class RemoteIndex:
 
     def _catch_up(self) -> Searcher:
         """With all of the log."""
+        asked = self._asked  # what comes later may be more than is read here
         for _ in range(SWITCHES):
             try:
                 searcher = self._follow_log()
@@ -225,8 +234,8 @@ class RemoteIndex:
                 _log.warning("Milvus has lost the collection of gallery key %d.", self._gallery.key)
                 self._searcher = None
                 continue
-            if self._catalogue.current(self._gallery.key) == searcher.name:
-                self._doubt = False
+            if self._catalogue.current(self._gallery) == searcher.name:
+                self._caught_up = asked
                 self._count.changed(self._position)
                 return searcher
             self._searcher = None  # another server has replaced it meanwhile
@@ -247,7 +256,7 @@ class RemoteIndex:
     def _open(self) -> Searcher:
         """The collection there is, where the log leads on from it; else a new one. None for a gallery that never had a
         face: there may be thousands of those."""
-        name = self._catalogue.current(self._gallery.key)
+        name = self._catalogue.current(self._gallery)
         if name is None:
             return self._search_in(None) if self._head().number == 0 else self._build()
         if self._milvus.open(name, self._gallery.dimension):
@@ -294,7 +303,7 @@ class RemoteIndex:
     def _settle(self, until: Position) -> None:
         """See `follow`."""
         searcher = self._searcher
-        name = self._catalogue.current(self._gallery.key)
+        name = self._catalogue.current(self._gallery)
         if searcher is None or name is None or searcher.name != name:
             self._searcher = None  # whoever searches next opens the one there is
             return

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from app.gallery.blobs import MARK_PREFIX, BlobKind, Blobs, column_of, marks, sealed_rows
 from app.gallery.database import Database
-from app.gallery.tables import CROPS, FACES, SECRETS
+from app.gallery.tables import CROPS, FACES, SECOND_TEMPLATES, SECRETS
 from app.vault.sealing import FORMAT, HEADER_BYTES
 
 BATCH = 500
@@ -77,8 +77,8 @@ def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Itera
 def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[tuple[int, str, bytes]]:
     key, column = _key_of(kind), column_of(kind)
     query = sa.select(key.label("key"), FACES.c.face_id, column.label("blob")).where((key > after) & blobs.is_due(kind))
-    if kind == "crop":
-        query = query.join_from(CROPS, FACES)
+    if kind != "template":
+        query = query.join_from(column.table, FACES)
     return query.order_by(key).limit(batch)
 
 
@@ -109,4 +109,4 @@ def _unmark(connection: Connection, name: str) -> None:
 
 
 def _key_of(kind: BlobKind) -> sa.Column[int]:
-    return FACES.c.key if kind == "template" else CROPS.c.face_key
+    return {"template": FACES.c.key, "second": SECOND_TEMPLATES.c.face_key, "crop": CROPS.c.face_key}[kind]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -37,6 +37,8 @@ from app.gallery.records import (
     NewFace,
     Page,
     Position,
+    SecondPackage,
+    Standing,
     Subject,
     Totals,
     Unset,
@@ -47,9 +49,12 @@ from app.gallery.records import (
     encode_cursor,
     encode_metadata,
     fold,
+    searchable,
     to_block,
+    to_bytes,
 )
-from app.gallery.tables import CROPS, FACES, GALLERIES, SUBJECTS
+from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
+from app.gallery.templates import faces_by, template_of, with_second
 from app.types import Box, Quality, Reason
 
 STREAM_ROWS = 10_000
@@ -58,6 +63,13 @@ LABELS_AT_ONCE = 5_000
 CREATE_ATTEMPTS = 10
 """How often an enrollment makes its subject anew when others keep deleting it."""
 K = TypeVar("K", Gallery, Subject, FaceRow)
+SECOND_STATES: Mapping[str, Literal["filling", "complete", "leaving"]] = {
+    "embedding": "filling",
+    "ready": "complete",
+    "switched": "complete",
+    "ending": "leaving",
+}
+"""What the state of a re-embedding means for the other package."""
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -134,19 +146,19 @@ class Store:
         """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
         cleaned = clean_id(gallery_id, "gallery")
         with self._database.read() as connection:
-            row = connection.execute(sa.select(GALLERIES).where(GALLERIES.c.id == cleaned)).one_or_none()
+            row = connection.execute(MOVING_GALLERIES.where(GALLERIES.c.id == cleaned)).one_or_none()
         if row is None:
             raise _gallery_not_found(cleaned)
-        return _gallery(row)
+        return moving_gallery(row)
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
     ) -> Page[Gallery]:
         """`only` those of these ids. Raises InvalidInput ``invalid_cursor``, as all lists."""
-        query = sa.select(GALLERIES)
+        query = MOVING_GALLERIES
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
-        return self._page(query, GALLERIES, _gallery, listing="galleries", cursor=cursor, limit=limit)
+        return self._page(query, GALLERIES, moving_gallery, listing="galleries", cursor=cursor, limit=limit)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """What went with it. Raises NotFound ``gallery_not_found``."""
@@ -266,19 +278,22 @@ class Store:
         """Adds `faces`, with their `crops` as JPEG, to the subject, which is made where it is missing.
 
         `name` and `metadata` replace the subject's where given.
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``.
+        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``;
+        Conflict ``package_mismatch`` where a face lacks a template of a package that the gallery takes by now.
         """
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
         with self._database.write() as connection:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
-            keys = _insert_faces(connection, gallery, subject_key, faces, crops, blobs=self._blobs)
+            taken = _taken_now(connection, gallery)
+            fit = [_fit(face, taken) for face in faces]
+            keys = _insert_faces(connection, gallery, subject_key, fit, crops, blobs=self._blobs)
             insert_origins(connection, gallery, keys, faces)
             _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
             changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
             subject = _read_subject(connection, gallery, cleaned)
-            query = _FACES_NAMED.where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
+            query = _faces_named(taken[0]).where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
             found = connection.execute(query)
             rows = tuple(replace(self._face(row), crop=crop) for row, crop in zip(found, crops, strict=True))
         return Enrolled(subject, rows, created)
@@ -286,14 +301,14 @@ class Store:
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""
         subject = self.subject(gallery, subject_id)
-        query = _FACES_NAMED.where(FACES.c.subject_key == subject.key)
+        query = _faces_named(gallery.embedder).where(FACES.c.subject_key == subject.key)
         return self._page(query, FACES, self._face, listing=f"faces/{subject.key}", cursor=cursor, limit=limit)
 
     def face(self, gallery: Gallery, subject_id: str, face_id: str) -> FaceRow:
         """With its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         with self._database.read() as connection:
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
-            row = _find_face(connection, subject, face_id)
+            row = _find_face(connection, gallery, subject, face_id)
             crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
         return self._face(row, crop)
 
@@ -302,7 +317,7 @@ class Store:
         with self._database.write() as connection:
             self._hold(connection, gallery)
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
-            face_key: int = _find_face(connection, subject, face_id, lock=True).key
+            face_key: int = _find_face(connection, gallery, subject, face_id, lock=True).key
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
             _update_subject(connection, SUBJECTS.c.key == subject.key, {})
             changes.record(
@@ -357,14 +372,29 @@ class Store:
 
     def indexable(self, gallery: Gallery) -> Counts:
         """How many faces there are to search, of how many subjects: counts rows."""
-        faces = sa.select(sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
+        counts = (sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
         with self._database.read() as connection:
-            return Counts(*connection.execute(faces.where(FACES.c.gallery_key == gallery.key)).one())
+            return Counts(*connection.execute(_block_query(gallery).with_only_columns(*counts)).one())
 
     def heads(self) -> dict[int, Position]:
         """How far each gallery's change log is, by the gallery's key."""
         with self._database.read() as connection:
             return changes.heads(connection)
+
+    def moving(self) -> list[Gallery]:
+        """Those on their way from one package to another."""
+        with self._database.read() as connection:
+            rows = connection.execute(MOVING_GALLERIES.where(REEMBEDDINGS.c.state.is_not(None))).all()
+        return [moving_gallery(row) for row in rows]
+
+    def standings(self) -> dict[int, Standing]:
+        """What each process has to follow, by the gallery's key."""
+        with self._database.read() as connection:
+            rows = connection.execute(MOVING_GALLERIES).all()
+        return {
+            row.key: Standing(Position(row.last_change, row.last_stamp), searchable(row.embedder, _second(row)))
+            for row in rows
+        }
 
     def prune_changes(self, older_than: timedelta) -> int:
         """Removes the change log's old entries, but each gallery's last; says how many."""
@@ -492,8 +522,10 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
 
 def _block_query(gallery: Gallery) -> sa.Select[Any]:
     """What `_opened` takes."""
-    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, FACES.c.template)
-    return sa.select(*columns).where(FACES.c.gallery_key == gallery.key)
+    template = template_of(gallery.embedder)
+    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
+    query = sa.select(*columns).select_from(with_second(FACES, gallery.embedder))
+    return query.where((FACES.c.gallery_key == gallery.key) & template.is_not(None))
 
 
 def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
@@ -519,7 +551,31 @@ _SUBJECTS_COUNTED = sa.select(
     .scalar_subquery()
     .label("face_count"),
 )
-_FACES_NAMED = sa.select(FACES, SUBJECTS.c.id.label("subject")).join(SUBJECTS)
+MOVING_GALLERIES = sa.select(
+    GALLERIES,
+    *(REEMBEDDINGS.c[name].label(f"re_{name}") for name in ("source", "target", "state")),
+    REEMBEDDINGS.c.source_dimension,
+    REEMBEDDINGS.c.target_dimension,
+).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
+
+
+def moving_gallery(row: Row[Any]) -> Gallery:
+    """Of a row of MOVING_GALLERIES."""
+    return replace(_gallery(row), second=_second(row))
+
+
+def _second(row: Row[Any]) -> SecondPackage | None:
+    if row.re_state is None:
+        return None
+    away = row.embedder == row.re_source
+    other = (row.re_target, row.target_dimension) if away else (row.re_source, row.source_dimension)
+    return SecondPackage(*other, SECOND_STATES[row.re_state])
+
+
+def _faces_named(package: str) -> sa.Select[Any]:
+    """Faces with their template of the package, and their subjects' ids."""
+    faces = with_second(FACES.join(SUBJECTS), package)
+    return sa.select(*faces_by(package), SUBJECTS.c.id.label("subject")).select_from(faces)
 
 
 def _is_subject(gallery: Gallery, subject_id: str) -> sa.ColumnElement[bool]:
@@ -538,15 +594,35 @@ def _read_subject(connection: Connection, gallery: Gallery, subject_id: str) -> 
     return _subject(row)
 
 
-def _find_face(connection: Connection, subject: Subject, face_id: str, *, lock: bool = False) -> Row[Any]:
+def _find_face(
+    connection: Connection, gallery: Gallery, subject: Subject, face_id: str, *, lock: bool = False
+) -> Row[Any]:
     row = None
     if _FACE_ID.fullmatch(face_id):
-        query = _FACES_NAMED.where((FACES.c.subject_key == subject.key) & (FACES.c.face_id == face_id))
+        query = _faces_named(gallery.embedder).where(
+            (FACES.c.subject_key == subject.key) & (FACES.c.face_id == face_id)
+        )
         row = connection.execute(query.with_for_update(of=FACES) if lock else query).one_or_none()
     if row is None:
         message = f"Subject {subject.id!r} has no face {face_id!r}."
         raise NotFound(message, code="face_not_found", subject=subject.id, face_id=face_id)
     return row
+
+
+def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
+    """`Gallery.taken` as it is in this transaction, which holds the gallery's row."""
+    return moving_gallery(connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one()).taken
+
+
+def _fit(face: NewFace, taken: Sequence[str]) -> NewFace:
+    """With the templates of these packages and no others. Raises Conflict ``package_mismatch`` where one is missing."""
+    templates = [face.by(package) for package in taken]
+    first, *others = templates
+    second = others[0] if others else None
+    if first is None or None in others:
+        message = f"The gallery takes templates of {' and of '.join(taken)} now."
+        raise Conflict(message, code="package_mismatch", expected=list(taken), given=face.template.package)
+    return replace(face, template=first, second=second)
 
 
 def _insert_faces(
@@ -568,7 +644,7 @@ def _insert_faces(
             "subject_key": subject_key,
             "face_id": face_id,
             "package": face.template.package,
-            "template": blobs.pack("template", face_id, face.template.vector.astype("<f4").tobytes()),
+            "template": blobs.pack("template", face_id, to_bytes(face.template)),
             "quality": face.quality.score,
             "reasons": json.dumps([str(reason) for reason in face.quality.reasons]),
             "x": face.box.x,
@@ -588,6 +664,13 @@ def _insert_faces(
     ]
     if kept:
         connection.execute(sa.insert(CROPS), kept)
+    seconds = [
+        {"face_key": key, "package": second.package, "template": blobs.pack("template", face_id, to_bytes(second))}
+        for key, face_id, second in zip(keys, ids, (face.second for face in faces), strict=True)
+        if second is not None
+    ]
+    if seconds:
+        connection.execute(sa.insert(SECOND_TEMPLATES), seconds)
     return keys
 
 

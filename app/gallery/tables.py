@@ -116,6 +116,33 @@ ANSWERED_REQUESTS = Table(
     Column("created_at", String(32), nullable=False),
     Index(None, "created_at"),
 )
+SECOND_TEMPLATES = Table(
+    # Of a gallery that is being re-embedded, a face's template of the other one of the two packages than its row's.
+    "second_templates",
+    METADATA,
+    Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("package", Text, nullable=False),
+    Column("template", LargeBinary, nullable=False),
+)
+
+REEMBEDDINGS = Table(
+    "reembeddings",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("source", Text, nullable=False),
+    Column("source_dimension", Integer, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("target_dimension", Integer, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("without_crop", String(8), nullable=False),
+    Column("missing", BigInteger, nullable=False, server_default="0"),
+    Column("keep_days", Float, nullable=False),
+    Column("job", String(32)),
+    Column("started_at", String(32), nullable=False),
+    Column("switched_at", String(32)),
+    Column("keep_until", String(32)),
+)
+"""Galleries that are moving from one package to another; `app.gallery.reembedding` writes and reads it."""
 
 CHANGES = Table(
     # Keys only, never a template or a name: what is erased must leave nothing here.
@@ -139,6 +166,7 @@ COLLECTIONS = Table(
     Column("name", String(63), primary_key=True),
     Column("server", Text, nullable=False),
     Column("gallery_key", BigInteger, nullable=False),
+    Column("package", Text, nullable=False),
     Column("state", String(8), nullable=False),
     Column("touched_at", String(32), nullable=False),
     Index(None, "gallery_key"),

@@ -1,0 +1,201 @@
+"""Which index answers for a gallery in this process, and that it is current.
+
+A gallery has one index a package. Usually that is one; while the gallery moves from one package to another, and until
+the move is finished, there are two, both of all its faces, and either answers. After the switch this process goes on
+with the index of the package before until the new one's is made here: nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeAlias
+
+from app.errors import Conflict, LikenessError, NotFound
+from app.gallery.indexes import GalleryIndex, Indexes, Searchable
+from app.gallery.records import Followed, Gallery, Indexed, Snapshotted, Standing
+from app.gallery.store import Store
+
+Which: TypeAlias = tuple[int, str]
+"""A gallery's key and the id of one of its packages."""
+
+
+class CurrentIndexes:
+    """Safe to share between threads. What names a gallery may raise NotFound ``gallery_not_found``."""
+
+    def __init__(self, store: Store, indexes: Indexes) -> None:
+        self._store = store
+        self._indexes = indexes
+        self._live: dict[Which, GalleryIndex] = {}
+        self._made: set[Which] = set()
+        self._lock = threading.Lock()
+        self._eager = False
+        self._unmade = False
+        self._standings: Mapping[int, Standing] = {}  # as they were when they were last looked at
+        self._looked_at = time.monotonic()
+
+    def close(self) -> None:
+        self._indexes.close()
+
+    def held(self) -> Sequence[Indexed]:
+        """Asks no database."""
+        with self._lock:
+            return [live.held() for live in self._live.values()]
+
+    @property
+    def available(self) -> bool:
+        """Whether galleries could be searched when that was last looked at, a moment ago."""
+        return self._indexes.available
+
+    def followed(self) -> Followed:
+        """Asks no database."""
+        with self._lock:
+            live = dict(self._live)
+        standings, age_s = self._standings, time.monotonic() - self._looked_at
+        behind = sum(one.behind(standings[key].position) for (key, _), one in live.items() if key in standings)
+        return Followed(behind, age_s)
+
+    def snapshotted(self) -> Snapshotted | None:
+        """None where none are written. Raises OSError."""
+        return self._indexes.snapshotted()
+
+    def view(self, gallery: Gallery) -> Gallery:
+        """The gallery as seen by the package that it is searched by here."""
+        for package in gallery.searchable:
+            if (gallery.key, package) in self._made:
+                return gallery.seen_by(package)
+        return gallery
+
+    def ready(self, view: Gallery) -> Searchable:
+        """The index of a gallery as seen by one package, with everything that was acknowledged in this process."""
+        with self._gone(view):
+            found = self.of(view).ready()
+        self._made.add((view.key, view.embedder))
+        return found
+
+    def of(self, view: Gallery) -> GalleryIndex:
+        which = (view.key, view.embedder)
+        with self._lock:
+            if which not in self._live:
+                self._live[which] = self._indexes.open(view)
+            return self._live[which]
+
+    @contextmanager
+    def changing(self, gallery: Gallery) -> Iterator[None]:
+        """Around a change to SQL; at the end every index of the gallery that is made here holds it."""
+        with self._gone(gallery):
+            answering = self.of(self.view(gallery))
+            try:
+                with answering.changing():
+                    yield
+            finally:
+                others = [which for which in self._all(gallery.key) if which[1] is not answering]
+                for _, other in others:
+                    other.touch()
+            for which, other in others:
+                if which in self._made:
+                    with suppress(LikenessError):  # it was touched: who searches it hears of its trouble
+                        other.ready()
+
+    @contextmanager
+    def ending(self, gallery: Gallery) -> Iterator[None]:
+        """Around the gallery's deletion."""
+        with self.of(self.view(gallery)).ending():
+            yield
+        self.forget(gallery.key)
+
+    @contextmanager
+    def index(self, gallery: Gallery) -> Iterator[GalleryIndex]:
+        """The index that answers here, to look at."""
+        with self._gone(gallery):
+            yield self.of(self.view(gallery))
+
+    def load(self) -> None:
+        """Makes every gallery's index ready; from now on, new galleries' too."""
+        self._eager = True
+        cursor = None
+        while True:
+            page = self._store.galleries(cursor)
+            for gallery in page.items:
+                with suppress(NotFound):  # deleted meanwhile
+                    self.ready(self.view(gallery))
+            if (cursor := page.next_cursor) is None:
+                return
+
+    def follow(self) -> None:
+        """Applies what other processes have changed."""
+        self._indexes.look()
+        with self._lock:
+            known = dict(self._live)
+        standings = self._store.standings()
+        self._standings, self._looked_at = standings, time.monotonic()
+        for (key, package), live in known.items():
+            if key not in standings:
+                self.forget(key)
+            elif package not in standings[key].searchable:
+                self._drop((key, package))
+            else:
+                with suppress(NotFound):  # deleted meanwhile
+                    live.follow(standings[key].position)
+        self._unmade = any(
+            (key, package) not in self._made
+            for key, standing in standings.items()
+            if len(standing.searchable) > 1
+            for package in standing.searchable
+        )
+        if self._eager and standings.keys() - {key for key, _ in known}:
+            self.load()
+
+    def prepare(self) -> None:
+        """Makes the second indexes that galleries have come to need; takes its time."""
+        if not self._unmade:
+            return
+        for gallery in self._store.moving():
+            for package in gallery.searchable:
+                if (gallery.key, package) not in self._made and self._all(gallery.key):
+                    with suppress(NotFound, Conflict):  # deleted or finished meanwhile
+                        self.ready(gallery.seen_by(package))
+
+    def keep(self) -> None:
+        """What is due from time to time, for the indexes of the galleries' own packages."""
+        standings = self._store.standings()
+        with self._lock:
+            known = dict(self._live)
+        own = [
+            live
+            for (key, package), live in known.items()
+            if key not in standings or standings[key].searchable[0] == package
+        ]
+        self._indexes.keep(own)
+
+    def forget(self, gallery_key: int) -> None:
+        """Of a gallery that is gone."""
+        with self._lock:
+            for which in [which for which in self._live if which[0] == gallery_key]:
+                del self._live[which]
+                self._made.discard(which)
+        self._indexes.discard(gallery_key)
+
+    # Inside
+
+    def _all(self, gallery_key: int) -> Sequence[tuple[Which, GalleryIndex]]:
+        with self._lock:
+            return [(which, live) for which, live in self._live.items() if which[0] == gallery_key]
+
+    def _drop(self, which: Which) -> None:
+        """Of a package that its gallery has left; whoever still searches it may end that."""
+        with self._lock:
+            self._live.pop(which, None)
+            self._made.discard(which)
+
+    @contextmanager
+    def _gone(self, gallery: Gallery) -> Iterator[None]:
+        """Forgets the gallery's indexes where the gallery turns out to be deleted."""
+        try:
+            yield
+        except NotFound as error:
+            if error.code == "gallery_not_found":
+                self.forget(gallery.key)
+            raise
