@@ -224,10 +224,11 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     )
     store = _open_galleries(settings, sql, rings)
     stack.callback(store.close)
-    signer = _signer(settings, sql, rings)
+    secrets = SecretStore(sql.database, rings.secrets)
+    signer = _signer(settings, secrets)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
-    api_keys = _keys(settings, KeyStore(sql.database))
+    api_keys = _keys(settings, KeyStore(sql.database), secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     cache = settings.data_dir / "models"
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
@@ -298,10 +299,9 @@ def _open_milvus(settings: Settings) -> Milvus:
     return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
 
 
-def _signer(settings: Settings, store: Store, rings: Rings) -> Signer:
+def _signer(settings: Settings, secrets: SecretStore) -> Signer:
     """Raises Unusable (``sealed_unreadable``)."""
     path = settings.data_dir / VAULT_FILE
-    secrets = SecretStore(store.database, rings.secrets)
     try:
         return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
     except Unusable as error:
@@ -311,9 +311,9 @@ def _signer(settings: Settings, store: Store, rings: Rings) -> Signer:
         raise Unusable(message, code=error.code) from None
 
 
-def _keys(settings: Settings, store: KeyStore) -> Keys:
+def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
     """Raises Unusable (``keys_file_invalid``, ``invalid_setting``)."""
-    found = Keys(store, default_rate=_rate("rate_limit", settings.rate_limit))
+    found = Keys(store, secrets=secrets, default_rate=_rate("rate_limit", settings.rate_limit))
     if settings.keys_file is not None:
         found.declare(read_keys(settings.keys_file, os.environ))
     return found

@@ -48,6 +48,29 @@ def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> No
     assert " admin.key rotate_key - - door 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
 
 
+def test_keys_for_awss_clients(live_server: LiveServer) -> None:
+    folder = live_server.data_dir
+    (made,) = rows(likeness(folder, "key", "create", "--aws", "--json", "--id", "door-2"))
+    assert set(made) == {"aws_access_key_id", "aws_secret_access_key"}
+    assert made["aws_access_key_id"] == "LKIA_DOOR_2"
+    lines = likeness(folder, "keys", "rotate", "door-2").stdout.splitlines()
+    assert lines[0] == "aws_access_key_id = LKIA_DOOR_2"
+    secret = lines[1].removeprefix("aws_secret_access_key = ")
+    assert secret != made["aws_secret_access_key"]
+    with Client(live_server.url, f"lk_door-2_{secret}") as client:
+        assert client.own_key().scopes == ["admin"]
+        assert client.key("door-2").galleries is None
+        narrow = client.create_key(["read"], aws=True, galleries=["staff"])
+        assert narrow.aws_secret_access_key == narrow.secret.rpartition(f"{narrow.id}_")[2]
+        assert client.create_key(["read"]).aws_access_key_id is None
+    stored = b"".join(path.read_bytes() for path in folder.glob("likeness.db*"))
+    assert b"door-2" in stored
+    assert secret.encode() not in stored
+    assert likeness(folder, "key").stdout.strip() == live_server.key
+    refused = likeness(folder, "keys", "create")
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
 def test_keys_and_audit_with_the_async_client(live_server: LiveServer) -> None:
     async def use() -> None:
         async with AsyncClient(live_server.url, live_server.key) as client:

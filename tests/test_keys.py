@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from app.access import keys as keys_module
 from app.access.bootstrap import read_keys
-from app.access.keys import CACHE_S, Keys
+from app.access.keys import CACHE_S, Keys, access_key_of, key_id_of
 from app.access.limits import Buckets, address_group
-from app.access.records import Key, KeyTerms, Rate, Scope, parse_rate
+from app.access.records import KEY_ID, Key, KeyTerms, Rate, Scope, parse_rate
 from app.access.store import KeyStore, time_text
 from app.api.auth import ADMIN, Guard
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.gallery.database import Database
+from app.gallery.secrets import SecretStore
 from app.gallery.store import Store
+from app.gallery.tables import METADATA
+from app.vault.sealing import Sealer, new_key
 
 NOW = 1_800_000_000.0
 READ = frozenset({Scope.READ})
@@ -471,3 +476,62 @@ def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: 
     assert code_of(caught) == "keys_file_invalid"
     assert str(path) in caught.value.message
     assert SECRET not in caught.value.message
+
+
+# ---------------------------------------------------------------- signed with
+
+
+@pytest.fixture
+def signing(database: Database, clock: Clock) -> Keys:
+    """Keys that requests may be signed with."""
+    secrets = SecretStore(database, Sealer([new_key()]))
+    return Keys(KeyStore(database), secrets=secrets, clock=clock, monotonic=clock)
+
+
+def good(keys: Keys, access_key: str) -> list[str]:
+    """The secrets that a request may be signed with now."""
+    found = []
+    for token in keys.signing_tokens(access_key):
+        with suppress(InvalidInput):
+            keys.check(token)
+            found.append(token.rpartition("lk_signer_")[2])
+    return found
+
+
+def test_a_key_to_sign_with_is_kept_sealed(signing: Keys, database: Database) -> None:
+    made = signing.create(KeyTerms("signer", READ), signs=True)
+    assert access_key_of("signer") == "LKIA_SIGNER"
+    assert good(signing, "LKIA_SIGNER") == [made.secret]
+    assert made.token == f"lk_signer_{made.secret}"
+    assert signing.check(made.token).key_id == "signer"
+    with database.read() as connection:
+        rows = [str(row) for table in METADATA.sorted_tables for row in connection.execute(sa.select(table))]
+    assert rows
+    assert not any(made.secret in row for row in rows)
+
+
+def test_what_signs_ends_with_its_key(signing: Keys, clock: Clock) -> None:
+    first = signing.create(KeyTerms("signer", READ), signs=True).secret
+    second = signing.rotate("signer", grace_s=60)
+    assert second.signs
+    assert good(signing, "LKIA_SIGNER") == [second.secret, first]
+    clock.now += 61
+    assert good(signing, "LKIA_SIGNER") == [second.secret]
+    third = signing.rotate("signer")
+    assert good(signing, "LKIA_SIGNER") == [third.secret]
+    signing.revoke("signer")
+    assert signing.signing_tokens("LKIA_SIGNER") == []
+
+
+def test_other_keys_do_not_sign(signing: Keys) -> None:
+    made = signing.create(KeyTerms("plain", READ))
+    assert not made.signs
+    assert not signing.rotate("plain").signs
+    for name in ("LKIA_PLAIN", "LKIA_NOBODY", "AKIAIOSFODNN7EXAMPLE", "LKIA_", "LKIA_plain", "plain", "", "LKIA_Ä"):
+        assert signing.signing_tokens(name) == []
+
+
+@given(st.from_regex(KEY_ID, fullmatch=True))
+def test_access_keys_name_their_key(key_id: str) -> None:
+    assert key_id_of(access_key_of(key_id)) == key_id
+    assert re.fullmatch(r"[A-Z0-9_]+", access_key_of(key_id))

@@ -1,13 +1,16 @@
 """API keys: made, listed, rotated, revoked, and checked at every request without asking the database each time.
 
 A key is `lk_` + id + `_` + secret. The id finds its row; of the secret only the SHA-256 is kept: it is 256 bits of
-randomness, which no slow hash could protect better.
+randomness, which no slow hash could protect better. A key whose holder signs requests with it, as AWS's clients do, is
+the exception: to check a signature takes the secret itself, so that is kept too, sealed. Whether it is still good is up
+to the key's row all the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import threading
 import time
@@ -19,6 +22,7 @@ from app.access.records import KEY_ID, Grant, Key, KeyTerms, Rate, check_terms, 
 from app.access.store import KeyStore, seconds_of, time_text
 from app.errors import InvalidInput, NotFound
 from app.gallery.records import Page
+from app.gallery.secrets import SecretStore
 
 PREFIX = "lk_"
 SECRET_BYTES = 32
@@ -27,15 +31,24 @@ MIN_SECRET = 32
 CACHE_S = 1.0
 """How long a checked key is not looked up again: a revoked one works no longer than that in other processes."""
 CACHE_SIZE = 10_000
+ACCESS_KEY_PREFIX = "LKIA_"
+_ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
+_KEPT_AS = "signing/{}"
 _NO_DIGEST = bytes(hashlib.sha256().digest_size)
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key and, this one time, what its holder has to send."""
+    """A key and, this one time, what its holder has to send; ``signs``: or to sign with."""
 
     key: Key
     token: str
+    signs: bool = False
+
+    @property
+    def secret(self) -> str:
+        """The token's, which is what requests are signed with."""
+        return _taken_apart(self.token)[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +61,41 @@ class _Checked:
 
 
 class Keys:
-    """`default_rate` is that of keys without one of their own. Clocks: seconds since 1970, and monotonic ones."""
+    """`default_rate` is that of keys without one of their own; `secrets` keeps what requests are signed with. Clocks:
+    seconds since 1970, and monotonic ones."""
 
     def __init__(
         self,
         store: KeyStore,
         *,
+        secrets: SecretStore | None = None,
         default_rate: Rate | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._secrets = secrets
         self._default_rate = default_rate
         self._clock = clock
         self._monotonic = monotonic
         self._cache: OrderedDict[bytes, _Checked] = OrderedDict()
         self._lock = threading.Lock()
 
-    def create(self, terms: KeyTerms) -> NewKey:
-        """Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``, ``invalid_expiry``; Conflict
-        ``key_exists``."""
+    def create(self, terms: KeyTerms, *, signs: bool = False) -> NewKey:
+        """`signs`: for a holder who signs requests with it.
+
+        Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``, ``invalid_expiry``; Conflict
+        ``key_exists``.
+        """
         terms = check_terms(terms)
         now = time_text(self._clock())
         if terms.expires_at is not None and terms.expires_at <= now:
             raise InvalidInput("the key would have expired already", code="invalid_expiry")
         secret = _new_secret()
         key = self._store.add(terms, digest_of(secret), now)
-        return NewKey(key, token_of(terms.id, secret))
+        if signs:
+            self._keep(terms.id, [secret])
+        return NewKey(key, token_of(terms.id, secret), signs)
 
     def key(self, key_id: str) -> Key:
         """Raises NotFound ``key_not_found``."""
@@ -95,13 +116,18 @@ class Keys:
         now = self._clock()
         secret = _new_secret()
         old_until = time_text(now + grace_s) if grace_s else None
+        old = self._kept(key_id)
         key = self._store.rotate(key_id, digest_of(secret), time_text(now), old_until)
+        if old:
+            self._keep(key_id, [secret, *old[:1]] if grace_s else [secret])
         self._forget(key_id)
-        return NewKey(key, token_of(key_id, secret))
+        return NewKey(key, token_of(key_id, secret), bool(old))
 
     def revoke(self, key_id: str) -> Key:
         """For good; in this process at once. Raises NotFound ``key_not_found``."""
         key = self._store.revoke(key_id, time_text(self._clock()))
+        if self._secrets is not None:
+            self._secrets.remove(_KEPT_AS.format(key_id))
         self._forget(key_id)
         return key
 
@@ -140,6 +166,20 @@ class Keys:
             while len(self._cache) > CACHE_SIZE:
                 self._cache.popitem(last=False)
         return checked.grant
+
+    def signing_tokens(self, access_key: str) -> list[str]:
+        """The tokens of a key, by its id as AWS's clients send it, whose secrets requests may be signed with: the last
+        one made first. Whether they are still good is what `check` says. Asks the database."""
+        key_id = key_id_of(access_key)
+        return [] if key_id is None else [token_of(key_id, secret) for secret in self._kept(key_id)]
+
+    def _keep(self, key_id: str, kept: list[str]) -> None:
+        if self._secrets is not None:
+            self._secrets.put(_KEPT_AS.format(key_id), "\n".join(kept).encode())
+
+    def _kept(self, key_id: str) -> list[str]:
+        found = None if self._secrets is None else self._secrets.get(_KEPT_AS.format(key_id))
+        return found.decode().split("\n") if found else []
 
     def _look_up(self, token: str) -> _Checked:
         asked_at = self._monotonic()
@@ -182,6 +222,18 @@ def digest_of(secret: str) -> bytes:
 def token_of(key_id: str, secret: str) -> str:
     """What the holder of a key sends."""
     return f"{PREFIX}{key_id}_{secret}"
+
+
+def access_key_of(key_id: str) -> str:
+    """A key's id as AWS's clients have it: capitals, digits and underscores. `key_id_of` is the inverse."""
+    return ACCESS_KEY_PREFIX + key_id.upper().replace("-", "_")
+
+
+def key_id_of(access_key: str) -> str | None:
+    """None for what is no access key of ours."""
+    if not _ACCESS_KEY.fullmatch(access_key):
+        return None
+    return access_key.removeprefix(ACCESS_KEY_PREFIX).lower().replace("_", "-")
 
 
 def _taken_apart(token: str) -> tuple[str, str]:

@@ -160,7 +160,12 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "explain": None,
     },
     "Key": KEY,
-    "NewKey": KEY | {"secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk"},
+    "NewKey": KEY
+    | {
+        "secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk",
+        "aws_access_key_id": None,
+        "aws_secret_access_key": None,
+    },
     "OwnKey": {"id": "door", "scopes": ["recognize"], "galleries": ["staff"]},
     "KeyPage": {"keys": [KEY], "next_cursor": None},
     "AuditPage": {

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 
 from app.access import records
-from app.access.keys import NewKey
+from app.access.keys import NewKey, access_key_of
 from app.access.store import time_text
 from app.api import docs, schemas
 from app.api.service import ServiceDep, entry_of
@@ -55,7 +55,8 @@ async def list_keys(service: ServiceDep, query: Annotated[schemas.PageParams, Qu
     openapi_extra=docs.request_body(schemas.KeyCreate),
 )
 async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
-    """Makes a key. Its `secret` is shown in this answer and never again: the server keeps its hash alone."""
+    """Makes a key. Its `secret` is shown in this answer and never again: the server keeps its hash alone. With `aws` it
+    keeps the secret too, sealed with the data folder's `vault.key`, since checking a signature takes it."""
     asked = await service.read_json(request, schemas.KeyCreate)
     key_id = asked.id if asked.id is not None else secrets.token_hex(MADE_ID_BYTES)
     entry_of(request).target = records.fit_id(key_id)
@@ -67,7 +68,7 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
         rate=asked.rate,
         expires_at=None if asked.expires_at is None else time_text(asked.expires_at.astimezone(UTC).timestamp()),
     )
-    return await service.run(lambda: _new_answer(service.keys.create(terms)))
+    return await service.run(lambda: _new_answer(service.keys.create(terms, signs=asked.aws)))
 
 
 @router.get(
@@ -109,7 +110,9 @@ def _answer(key: records.Key) -> schemas.Key:
 
 
 def _new_answer(made: NewKey) -> schemas.NewKey:
-    return schemas.NewKey.model_validate(_fields(made.key) | {"secret": made.token})
+    signing = {"aws_access_key_id": access_key_of(made.key.terms.id), "aws_secret_access_key": made.secret}
+    shown = signing if made.signs else dict.fromkeys(signing)
+    return schemas.NewKey.model_validate(_fields(made.key) | {"secret": made.token} | shown)
 
 
 def _fields(key: records.Key) -> dict[str, object]:

@@ -210,6 +210,10 @@ class KeyCreate(Params):
     )
     expires_at: Time | None = Field(default=None, description="When it stops working; never if absent.")
     rate: RateText | None = Field(default=None, description="The server's default if absent.")
+    aws: bool = Field(
+        default=False,
+        description="Whether requests may be signed with it too, as AWS's clients do; its secret is then kept, sealed.",
+    )
 
 
 class KeyRotate(Params):
@@ -521,6 +525,8 @@ class NewKey(Key):
     """A key with what its holder has to send. This is the only time that it is shown."""
 
     secret: str = Field(description="The whole key, as it goes into `Authorization: Bearer` or `x-api-key`.")
+    aws_access_key_id: str | None = Field(description="For AWS's clients, where the key was made for them.")
+    aws_secret_access_key: str | None = Field(description="The same.")
 
 
 class OwnKey(Wire):

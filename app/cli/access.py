@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from app.access.records import Scope
 from app.api import schemas
 from app.cli import options, output
 from app.cli.connect import connect
@@ -33,7 +34,12 @@ def list_keys(server: options.Server = None, key: options.Key = None, as_json: o
 
 @keys.command()
 def create(
-    scopes: Annotated[list[str], typer.Option("--scope", help="read, recognize, enroll or admin; may be repeated.")],
+    scopes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--scope", help="read, recognize, enroll or admin; may be repeated. With --aws: admin by default."
+        ),
+    ] = None,
     key_id: Annotated[str | None, typer.Option("--id", help="Its id; made by the server by default.")] = None,
     name: Annotated[str | None, typer.Option(help="Whose key it is.")] = None,
     galleries: Annotated[
@@ -41,16 +47,25 @@ def create(
     ] = None,
     expires: Annotated[datetime | None, typer.Option(help="When it stops working, in UTC.")] = None,
     rate: Annotated[str | None, typer.Option(help="How often it may ask: 10/s, 600/m, 600/m:20, unlimited.")] = None,
+    aws: Annotated[bool, typer.Option("--aws", help="For AWS's clients: print what they sign requests with.")] = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make a key. It is printed this one time."""
+    if not scopes and not aws:
+        raise typer.BadParameter("say what the key may do", param_hint="--scope")
     with connect(server, key) as client:
         made = client.create_key(
-            scopes, key_id=key_id, name=name, galleries=galleries or None, expires_at=_utc(expires), rate=rate
+            scopes or [Scope.ADMIN],  # what Rekognition's clients do includes making collections
+            key_id=key_id,
+            name=name,
+            galleries=galleries or None,
+            expires_at=_utc(expires),
+            rate=rate,
+            aws=aws,
         )
-    _say_secret(made, as_json=as_json)
+    _say_secret(made, as_json=as_json, aws=aws)
 
 
 @keys.command()
@@ -64,7 +79,7 @@ def rotate(
     """Give a key a new secret. It is printed this one time."""
     with connect(server, key) as client:
         made = client.rotate_key(key_id, grace_seconds=grace)
-    _say_secret(made, as_json=as_json)
+    _say_secret(made, as_json=as_json, aws=made.aws_access_key_id is not None)
 
 
 @keys.command()
@@ -109,8 +124,13 @@ def _utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.replace(tzinfo=UTC)
 
 
-def _say_secret(made: schemas.NewKey, *, as_json: bool) -> None:
-    if as_json:
+def _say_secret(made: schemas.NewKey, *, as_json: bool, aws: bool = False) -> None:
+    signing = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
+    if aws and as_json:
+        output.say_json(signing)
+    elif aws:
+        output.say("\n".join(f"{name} = {value}" for name, value in signing.items()))
+    elif as_json:
         output.say_json(made)
     else:
         output.say(made.secret)

@@ -12,6 +12,7 @@ from app.cli.output import Exit
 from app.config import load_settings
 
 galleries = typer.Typer(no_args_is_help=True, help="List, make, delete and check galleries.")
+key = typer.Typer(invoke_without_command=True)
 models = typer.Typer(no_args_is_help=True, help="List model packages, and fetch the files of those that name a URL.")
 
 Name = Annotated[str, typer.Argument(help="The package: `name` or `name@version`.")]
@@ -124,10 +125,14 @@ def pull(
     output.say(f"{chosen.id}: {path} ({chosen.manifest.licence.name})")
 
 
-def key(
+@key.callback()
+def show_key(
+    context: typer.Context,
     rotate: Annotated[bool, typer.Option("--rotate", help="Make a new one; a running server keeps the old.")] = False,
 ) -> None:
-    """Print the admin key (made at the first start, or right now)."""
+    """Print the admin key (made at the first start, or right now), or make one of another kind."""
+    if context.invoked_subcommand is not None:
+        return
     from app import main  # noqa: PLC0415 (the other commands need none of it)
 
     settings = load_settings()

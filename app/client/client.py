@@ -250,10 +250,14 @@ class Client:
         galleries: Sequence[str] | None = None,
         expires_at: datetime | None = None,
         rate: str | None = None,
+        aws: bool = False,
     ) -> schemas.NewKey:
-        """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone."""
+        """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone; ``aws``: for
+        AWS's clients too."""
         return self.send(
-            calls.create_key(scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate)
+            calls.create_key(
+                scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate, aws=aws
+            )
         )
 
     def own_key(self) -> schemas.OwnKey:
@@ -569,10 +573,14 @@ class AsyncClient:
         galleries: Sequence[str] | None = None,
         expires_at: datetime | None = None,
         rate: str | None = None,
+        aws: bool = False,
     ) -> schemas.NewKey:
-        """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone."""
+        """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone; ``aws``: for
+        AWS's clients too."""
         return await self.send(
-            calls.create_key(scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate)
+            calls.create_key(
+                scopes, key_id=key_id, name=name, galleries=galleries, expires_at=expires_at, rate=rate, aws=aws
+            )
         )
 
     async def own_key(self) -> schemas.OwnKey:
