@@ -176,7 +176,9 @@ def create_key(
     aws: bool,
 ) -> Call[schemas.NewKey]:
     expires = None if expires_at is None else expires_at.isoformat()
-    body = given(id=key_id, name=name, expires_at=expires, rate=rate, aws=aws or None) | {"scopes": list(scopes)}
+    body = given(id=key_id, name=name, expires_at=expires, rate=rate) | {"scopes": list(scopes)}
+    if aws:
+        body["aws"] = True
     if galleries is not None:
         body["galleries"] = list(galleries)
     return Call("POST", path_of("keys"), schemas.NewKey, json=body)
