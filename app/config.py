@@ -198,6 +198,9 @@ class Settings(BaseSettings):
         le=3650,
         description="How long finished jobs are kept, with their reports and the files they left to be fetched.",
     )
+    compreface: Literal["on", "off"] = Field(
+        default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/` (docs/moving.md)."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
     )

@@ -54,10 +54,13 @@ from app.api import (
     subjects,
 )
 from app.api.body import BodyLimits
+from app.api.dialects import Dialect
 from app.api.door import Door, answer_error
 from app.api.service import Service
 from app.api.work import Workers
 from app.config import PREFIX, Settings
+from app.doors.compreface.dialect import ROUTERS as COMPREFACE_ROUTERS
+from app.doors.compreface.dialect import CompreFace
 from app.embedders import Embedders
 from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
@@ -137,9 +140,20 @@ def create_app(settings: Settings) -> FastAPI:
         app.add_exception_handler(error, answer_error)
     for router in ROUTERS:
         app.include_router(router)
+    _open_doors(app, settings)
     docs.install(app)
     page.install(app)
     return app
+
+
+def _open_doors(app: FastAPI, settings: Settings) -> None:
+    """Other services' wire formats, those that are switched on."""
+    dialects: list[Dialect] = []
+    if settings.compreface == "on":
+        dialects.append(CompreFace())
+        for router in COMPREFACE_ROUTERS:
+            app.include_router(router)
+    app.state.dialects = tuple(dialects)
 
 
 def serve(settings: Settings) -> None:

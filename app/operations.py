@@ -279,6 +279,39 @@ class Operations:
         faces = tuple(chosen for _, chosen in taken)
         return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), faces, clock.stages, used.id)
 
+    def embed_for(self, gallery: str, image: bytes) -> Photo:
+        """Every face of a photo with a template that compares with the gallery's.
+
+        Raises NotFound, and what the image deserves.
+        """
+        with self._used_by(gallery) as used:
+            return self._embed(image, used)
+
+    def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
+        """For each template the ``limit`` subjects most like it, whoever the others are, with nothing decided.
+
+        Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
+        """
+        clock = _Clock()
+        with clock.time("search"):
+            rankings = self._galleries.search(gallery, templates, limit)
+        self._observe(clock.stages)
+        return rankings
+
+    def enroll_face(
+        self, gallery: str, subject: str, chosen: Chosen, quality: QualityLevel = QualityLevel.MEDIUM
+    ) -> FaceRow:
+        """Adds one face that somebody has chosen from a photo to the subject, which is made if it is missing.
+
+        Raises LowQuality, NotFound, Conflict (``package_mismatch``).
+        """
+        check_quality(chosen.face, quality)
+        clock = _Clock()
+        with clock.time("store"):
+            made = self._galleries.enroll(gallery, subject, [_new_face(chosen)])
+        self._observe(clock.stages)
+        return made.faces[0]
+
     def create_gallery(
         self, gallery: str, embedder: str | None, store: CropPolicy = "crop", metadata: Metadata | None = None
     ) -> Gallery:
@@ -321,11 +354,7 @@ class Operations:
         share = chosen.choice.runner_up
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
-        quality = chosen.face.quality
-        if quality.score < level.minimum:
-            reasons = [reason.value for reason in quality.reasons]
-            message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
-            raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
+        check_quality(chosen.face, level)
         return chosen
 
 
@@ -378,6 +407,15 @@ def _measured(thresholds: Thresholds, fmr: float) -> float:
 
 
 # ---------------------------------------------------------------- decisions
+
+
+def check_quality(face: Face, level: QualityLevel) -> None:
+    """Raises LowQuality where the face is too poor to be enrolled at this level."""
+    quality = face.quality
+    if quality.score < level.minimum:
+        reasons = [reason.value for reason in quality.reasons]
+        message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
+        raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
 
 
 def cosine(a: Template, b: Template) -> float:

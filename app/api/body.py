@@ -288,14 +288,20 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
 
 
 def _load_object(data: bytes) -> dict[str, Any]:
+    value = load_json(data)
+    if not isinstance(value, dict):
+        raise InvalidInput("the body is not a JSON object", errors=[])
+    return value
+
+
+def load_json(data: bytes) -> Any:
+    """Raises InvalidInput (``invalid_json``), also for what some readers of JSON would take: NaN, lone surrogates."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         if _LONE_SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # UnicodeError and JSONDecodeError are ValueErrors
         raise InvalidInput("the body is not JSON", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise InvalidInput("the body is not a JSON object", errors=[])
     return value
 
 

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from urllib.parse import unquote
 
 from fastapi import Request
@@ -21,13 +21,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.audit import AuditLog
 from app.access.records import AuditEntry, Grant, fit_id
-from app.api.auth import OPEN_PATHS, is_browser_path
+from app.api.auth import OPEN_PATHS
 from app.api.body import invalid_request
+from app.api.dialects import dialect_of
 from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.page import is_page
-from app.api.problems import answer_problem
-from app.api.rules import Visit, authorize, find_visit
+from app.api.rules import Visit, authorize
 from app.api.service import Service, find_service
 from app.errors import InvalidInput, LikenessError, NotFound
 
@@ -90,15 +90,16 @@ class Door:
         if scope["path"] in service.open_paths:
             await self._app(scope, receive, answer)
             return
-        visit = find_visit(scope["method"], scope["path"])
+        dialect = dialect_of(scope)
+        visit = dialect.visit(scope)
         record = _Record(service.audit, visit, scope["request_id"])
         answer.record = record
-        grant = await service.guard.check(Headers(scope=scope), scope["path"], _address(scope))
+        grant = await dialect.grant(scope, service.guard)
         record.know(grant)
         scope["grant"] = grant
         if visit is not None:
             authorize(grant, visit)
-        with _room(scope, service):
+        with service.workers.admit() if visit else nullcontext():
             scope["audit"] = await record.begin()
             await self._app(scope, receive, answer)
 
@@ -193,11 +194,9 @@ def _translated(error: HTTPException) -> LikenessError:
 
 
 def _problem(scope: Scope, error: LikenessError, headers: dict[str, str] | None = None) -> Response:
-    answer = answer_problem(error, scope["request_id"])
-    if answer.status == 401 and is_browser_path(scope["path"]):
-        answer.headers["www-authenticate"] = 'Basic realm="Likeness"'
-    content = answer.body.model_dump_json()
-    return Response(content, answer.status, (headers or {}) | answer.headers, "application/json")
+    answer = dialect_of(scope).answer(error, scope["request_id"], scope["path"])
+    answer.headers.update(headers or {})
+    return answer
 
 
 def _keep_encoded(scope: Scope) -> None:
@@ -208,15 +207,6 @@ def _keep_encoded(scope: Scope) -> None:
     except UnicodeDecodeError:
         raise InvalidInput("the path is not percent-encoded UTF-8", code="invalid_path") from None
     scope["path"] = path
-
-
-def _room(scope: Scope, service: Service) -> AbstractContextManager[None]:
-    return service.workers.admit() if scope["path"].startswith("/v1/") else nullcontext()
-
-
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return client[0] if client else ""
 
 
 def _request_id(headers: Headers) -> str:

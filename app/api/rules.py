@@ -82,13 +82,20 @@ class Visit:
 
 def find_visit(method: str, path: str) -> Visit | None:
     """``path`` as it was sent, percent-encoded; None for what is neither listed nor below `/v1/`."""
-    for rule, pattern in _patterns():
+    if visit := match_rule(RULES, method, path):
+        return visit
+    if path.startswith(UNLISTED_PREFIX):
+        return Visit(Rule(method, path, "unknown", ADMIN, everywhere=True))
+    return None
+
+
+def match_rule(rules: tuple[Rule, ...], method: str, path: str) -> Visit | None:
+    """The first of ``rules`` that is about this path, as it was sent."""
+    for rule, pattern in _patterns(rules):
         if rule.method == method and (found := pattern.fullmatch(path)):
             ids = {name: unicodedata.normalize("NFC", unquote(text)) for name, text in found.groupdict().items()}
             gallery, subject = ids.pop("gallery", None), ids.pop("subject", None)
             return Visit(rule, gallery, subject, next(iter(ids.values()), None))
-    if path.startswith(UNLISTED_PREFIX):
-        return Visit(Rule(method, path, "unknown", ADMIN, everywhere=True))
     return None
 
 
@@ -115,5 +122,5 @@ def rules_table() -> str:
 
 
 @cache
-def _patterns() -> tuple[tuple[Rule, re.Pattern[str]], ...]:
-    return tuple((rule, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", rule.path))) for rule in RULES)
+def _patterns(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, re.Pattern[str]], ...]:
+    return tuple((rule, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", rule.path))) for rule in rules)

@@ -39,11 +39,18 @@ def record(
     connection: Connection, gallery_key: int, kind: str, *, subject_key: int, faces: Sequence[int | None], now: str
 ) -> None:
     """One entry a face; to be the transaction's last write, since others that change the gallery wait from here on."""
+    record_all(connection, gallery_key, [(kind, subject_key, face) for face in faces], now)
+
+
+def record_all(
+    connection: Connection, gallery_key: int, entries: Sequence[tuple[str, int, int | None]], now: str
+) -> None:
+    """The same for entries of different kinds and subjects, in order: kind, subject's key, face's key."""
     stamp = begin_stamp()
     bump = (
         sa.update(GALLERIES)
         .where(GALLERIES.c.key == gallery_key)
-        .values(last_change=GALLERIES.c.last_change + len(faces), last_stamp=stamp)
+        .values(last_change=GALLERIES.c.last_change + len(entries), last_stamp=stamp)
         .returning(GALLERIES.c.last_change)
     )
     last: int = connection.execute(bump).scalar_one()
@@ -53,11 +60,11 @@ def record(
             "number": number,
             "stamp": stamp,
             "kind": kind,
-            "subject_key": subject_key,
+            "subject_key": subject,
             "face_key": face,
             "created_at": now,
         }
-        for number, face in enumerate(faces, last - len(faces) + 1)
+        for number, (kind, subject, face) in enumerate(entries, last - len(entries) + 1)
     ]
     connection.execute(sa.insert(CHANGES), values)
 

@@ -44,6 +44,7 @@ from app.gallery.records import (
     Totals,
     Unset,
 )
+from app.gallery.roster import Roster
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.runtime.batcher import Batcher
@@ -102,6 +103,7 @@ class Galleries:
         """
         self._store = store
         self._placement = Placement(store.database)
+        self._roster = Roster(store.database)
         self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads))
         self._log_kept = log_kept
         self._searches = Batcher(
@@ -272,6 +274,26 @@ class Galleries:
         with self._current.changing(gallery):
             return self._store.delete_subject(gallery, subject_id)
 
+    def subject_ids(self, gallery_id: str) -> list[str]:
+        """Everybody's, in the order they were made."""
+        return self._roster.subject_ids(self._store.gallery(gallery_id))
+
+    def rename_subject(self, gallery_id: str, subject_id: str, new_id: str) -> Subject:
+        """Gives the subject another id, all at once; where that is another subject's, its faces go to that one.
+
+        Raises NotFound ``subject_not_found``.
+        """
+        gallery = self._store.gallery(gallery_id)
+        with self._current.changing(gallery):
+            kept = self._roster.rename(gallery, subject_id, new_id)
+        return self._store.subject(gallery, kept)
+
+    def delete_subjects(self, gallery_id: str) -> Counts:
+        """Everybody with their faces, crops and vectors, all at once; says how many there were."""
+        gallery = self._store.gallery(gallery_id)
+        with self._current.changing(gallery):
+            return self._roster.clear(gallery)
+
     # Faces
 
     def enroll(
@@ -305,6 +327,17 @@ class Galleries:
     def face(self, gallery_id: str, subject_id: str, face_id: str) -> FaceRow:
         """With its crop, where the gallery keeps them. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         return self._store.face(self._store.gallery(gallery_id), subject_id, face_id)
+
+    def find_face(self, gallery_id: str, face_id: str) -> FaceRow:
+        """A face of any subject, with its crop. Raises NotFound ``face_not_found``."""
+        return self._store.find_face(self._store.gallery(gallery_id), face_id)
+
+    def face_ids(
+        self, gallery_id: str, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
+    ) -> tuple[list[tuple[str, str]], int]:
+        """The ids of some faces and of their subjects, and how many faces there are: the gallery's, or one subject's,
+        who need not be there."""
+        return self._roster.face_ids(self._store.gallery(gallery_id), subject_id, offset, limit)
 
     def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
         """With its crop and vector. Raises NotFound ``subject_not_found``, ``face_not_found``."""

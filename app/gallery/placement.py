@@ -36,6 +36,7 @@ from app.gallery.records import (
     is_unnamed,
     unnamed_id,
 )
+from app.gallery.rekeying import rekey
 from app.gallery.tables import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
 from app.types import Box
 
@@ -277,9 +278,8 @@ def _move(connection: Connection, database: Database, gallery: Gallery, moves: S
             raise NotFound(message, code="face_not_found", subject=move.source, face_id=move.face_id)
         gone[subject].append(key)
         come[subjects[move.target]].append(key)
-    for subject, keys in come.items():
-        for some in _parts(keys):
-            connection.execute(sa.update(FACES).where(FACES.c.key.in_(some)).values(subject_key=subject))
+    moved = rekey(connection, {key: subject for subject, keys in come.items() for key in keys})
+    come = {subject: [moved[key] for key in keys] for subject, keys in come.items()}
     _tidy(connection, gone.keys() | come.keys())
     for kind, sides in ((changes.REMOVE, gone), (changes.ADD, come)):
         for subject, keys in sides.items():

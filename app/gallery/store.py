@@ -312,6 +312,19 @@ class Store:
             crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
         return self._face(row, crop)
 
+    def find_face(self, gallery: Gallery, face_id: str) -> FaceRow:
+        """A face of any subject, with its crop. Raises NotFound ``face_not_found``."""
+        with self._database.read() as connection:
+            row = None
+            if _FACE_ID.fullmatch(face_id):
+                query = _FACES_NAMED.where((FACES.c.gallery_key == gallery.key) & (FACES.c.face_id == face_id))
+                row = connection.execute(query).one_or_none()
+            if row is None:
+                message = f"Gallery {gallery.id!r} has no face {face_id!r}."
+                raise NotFound(message, code="face_not_found", gallery=gallery.id, face_id=face_id)
+            crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
+        return self._face(row, crop)
+
     def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> tuple[int, int]:
         """The keys of the face and its subject. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         with self._database.write() as connection:
@@ -510,6 +523,11 @@ def _gallery_not_found(gallery_id: str) -> NotFound:
     return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
 
 
+def _subject_not_found(gallery: Gallery, subject_id: str) -> NotFound:
+    message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
+    return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
+
+
 def _count(connection: Connection, gallery: Gallery) -> Counts:
     counts = [
         connection.execute(
@@ -589,8 +607,7 @@ def _update_subject(connection: Connection, which: sa.ColumnElement[bool], updat
 def _read_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
     row = connection.execute(_SUBJECTS_COUNTED.where(_is_subject(gallery, subject_id))).one_or_none()
     if row is None:
-        message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-        raise NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
+        raise _subject_not_found(gallery, subject_id)
     return _subject(row)
 
 

@@ -1,0 +1,103 @@
+"""Errors as CompreFace answers them: a status, and `{"message", "code"}` with a number for a code.
+
+The numbers and statuses are those of CompreFace's `CommonExceptionCode` and of its exception handler (version 1.2).
+What CompreFace has no number for keeps our own status and says 0, which is CompreFace's "undefined".
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from app.api.problems import answer_problem
+from app.errors import InvalidInput, LikenessError
+
+UNDEFINED = 0
+ACCESS_DENIED = 1
+EMPTY_FIELD = 5
+SERVICE_NOT_FOUND = 10
+MISSING_HEADER = 20
+UNAVAILABLE_FILE = 21
+VALIDATION = 26
+NO_FACES = 28
+TOO_MANY_FACES = 31
+MISSING_PARAMETER = 33
+MISSING_PART = 34
+INCORRECT_ARGUMENT = 36
+SUBJECT_NOT_FOUND = 42
+SUBJECT_EXISTS = 43
+IMAGE_NOT_FOUND = 44
+
+
+class Refused(InvalidInput):
+    """What CompreFace refuses with a number and words of its own, and status 400."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``message``: CompreFace's own words; None: ours say more."""
+
+    status: int
+    number: int
+    message: str | None = None
+
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "missing_key": Kind(400, MISSING_HEADER, "Missing header: x-api-key"),
+        "wrong_key": Kind(404, SERVICE_NOT_FOUND, "Service with this API Key not found"),
+        "expired_key": Kind(404, SERVICE_NOT_FOUND),
+        "revoked_key": Kind(404, SERVICE_NOT_FOUND),
+        "gallery_not_found": Kind(404, SERVICE_NOT_FOUND),
+        "missing_scope": Kind(403, ACCESS_DENIED),
+        "gallery_restricted": Kind(403, ACCESS_DENIED),
+        "no_face": Kind(400, NO_FACES, "No face is found in the given image"),
+        "ambiguous_face": Kind(400, TOO_MANY_FACES, "More than one face in the source image"),
+        "subject_exists": Kind(400, SUBJECT_EXISTS, "Subject already exists"),
+        "missing_image": Kind(400, MISSING_PART),
+        "invalid_base64": Kind(400, UNAVAILABLE_FILE, "Provided value is not Base64"),
+        "unsupported_image": Kind(400, UNAVAILABLE_FILE),
+        "invalid_image": Kind(400, UNAVAILABLE_FILE),
+        "empty_image": Kind(400, UNAVAILABLE_FILE),
+        "image_too_small": Kind(400, NO_FACES),
+        "invalid_request": Kind(400, VALIDATION),
+        "invalid_id": Kind(400, VALIDATION),
+        "too_many_images": Kind(400, VALIDATION),
+        "invalid_template": Kind(400, INCORRECT_ARGUMENT),
+        "invalid_json": Kind(400, UNDEFINED),
+        "invalid_multipart": Kind(400, UNDEFINED),
+        "invalid_path": Kind(400, UNDEFINED),
+        "method_not_allowed": Kind(404, UNDEFINED),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    number: int
+    message: str
+    headers: Mapping[str, str]
+
+
+def answer_of(error: LikenessError) -> Answer:
+    """CompreFace's answer to an error of ours."""
+    ours = answer_problem(error, "")
+    if isinstance(error, Refused):
+        return Answer(400, error.number, error.message, {})
+    if error.code == "subject_not_found":
+        return Answer(404, SUBJECT_NOT_FOUND, f"Subject {error.details.get('subject', '')} not found", {})
+    if error.code == "face_not_found":
+        image_id = uuid.UUID(str(error.details["face_id"]))
+        return Answer(404, IMAGE_NOT_FOUND, f"Image {image_id} not found", {})
+    kind = KINDS.get(error.code) or Kind(ours.status, UNDEFINED)
+    headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
+    # `answer_problem` puts what a stranger may hear in place of what only the log should say
+    message = error.message if error.code in KINDS else ours.body.error.message
+    return Answer(kind.status, kind.number, kind.message or message, headers)
