@@ -317,7 +317,9 @@ class Store:
         with self._database.read() as connection:
             row = None
             if _FACE_ID.fullmatch(face_id):
-                query = _FACES_NAMED.where((FACES.c.gallery_key == gallery.key) & (FACES.c.face_id == face_id))
+                query = _faces_named(gallery.embedder).where(
+                    (FACES.c.gallery_key == gallery.key) & (FACES.c.face_id == face_id)
+                )
                 row = connection.execute(query).one_or_none()
             if row is None:
                 message = f"Gallery {gallery.id!r} has no face {face_id!r}."
