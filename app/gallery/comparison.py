@@ -45,8 +45,6 @@ class Comparison:
             self.extra += page.faces.tolist()
 
     def _pages(self, until: int | None) -> Iterator[FaceBlock]:
-        after = self._last
-        while len((page := self._milvus.page(self._name, after, until, self._dimension)).faces):
+        for page in self._milvus.blocks(self._name, self._last, until, self._dimension):
             self.held += len(page.faces)
-            after = int(page.faces[-1])
             yield page

@@ -56,6 +56,7 @@ class GalleryIndex(Protocol):
 
     def behind(self, head: Position) -> int:
         """How many changes it lacks of a log that ends at `head`; 0 where no index is made yet. Asks nobody."""
+        ...
 
     def touch(self) -> None:
         """Something may have been committed that it doesn't hold yet; costs nothing, `ready` sees to it."""

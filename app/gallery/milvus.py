@@ -116,6 +116,7 @@ class Milvus:
         self._kind = address.kind
         self._timeout_s = timeout_s
         self._module = pymilvus
+        self._available = True
         with self._translated():
             self._client = pymilvus.MilvusClient(
                 uri=address.uri, token=token or "", db_name=address.database, timeout=timeout_s
@@ -124,10 +125,19 @@ class Milvus:
     def close(self) -> None:
         self._client.close()
 
+    @property
+    def available(self) -> bool:
+        """Whether Milvus answered when last asked by `ping`. Where it didn't, every other call fails at once."""
+        return self._available
+
     def ping(self, timeout_s: float) -> None:
-        """Raises Unusable ``index_unavailable`` where Milvus doesn't answer in time."""
-        with self._translated():
-            self._client.list_collections(timeout=timeout_s)
+        """Finds out whether Milvus answers."""
+        try:
+            with self._translated(whatever=True):
+                self._client.list_collections(timeout=timeout_s)
+            self._available = True
+        except Unusable:
+            self._available = False
 
     # Collections
 
@@ -210,24 +220,29 @@ class Milvus:
             found |= {row["face"] for row in self._query(name, f"face in {some}", ["face"])}
         return found
 
-    def page(self, name: str, after: int, until: int | None, dimension: int) -> FaceBlock:
-        """Faces with keys above `after`, up to `until`, the lowest first, as many as fit a message; without their
-        qualities, which Milvus doesn't hold."""
-        limit = max(1, min(FETCH_MAX, BLOCK_BYTES // (dimension * 4)))
+    def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:
+        """Faces with keys above `after`, up to `until`, in order of their keys, as many at a time as fit a message;
+        without their qualities, which Milvus doesn't hold."""
         upto = "" if until is None else f" and face <= {until}"
-        rows = self._query(name, f"face > {max(0, after)}{upto}", ["face", "subject", "vector"], limit)
-        rows = sorted(rows, key=lambda row: row["face"])
-        return FaceBlock(
-            np.array([row["face"] for row in rows], np.int64),
-            np.array([row["subject"] for row in rows], np.int64),
-            np.zeros(len(rows), np.float32),
-            np.array([row["vector"] for row in rows], np.float32).reshape(len(rows), dimension),
-        )
-
-    def count(self, name: str) -> int:
-        """How many faces are in."""
-        rows = self._query(name, "face > 0", ["count(*)"])
-        return int(rows[0]["count(*)"])
+        with self._translated():
+            rows = self._client.query_iterator(
+                name,
+                batch_size=max(1, min(FETCH_MAX, BLOCK_BYTES // (dimension * 4))),
+                filter=f"face > {after}{upto}",
+                output_fields=["face", "subject", "vector"],
+                consistency_level="Strong",
+                timeout=self._timeout_s,
+            )
+        try:
+            while some := self._next(rows):
+                yield FaceBlock(
+                    np.array([row["face"] for row in some], np.int64),
+                    np.array([row["subject"] for row in some], np.int64),
+                    np.zeros(len(some), np.float32),
+                    np.array([row["vector"] for row in some], np.float32).reshape(len(some), dimension),
+                )
+        finally:
+            rows.close()
 
     def search(self, name: str, probes: Vectors, fetch: int, without: Sequence[int] = ()) -> list[list[Found]]:
         """For each probe, (Q, D) float32, the `fetch` faces with the highest scores, or one more, best first; none of
@@ -246,11 +261,7 @@ class Milvus:
                 timeout=self._timeout_s,
             )
         return [
-            [
-                Found(int(hit["face"]), int(hit["entity"]["subject"]), float(hit["distance"]))
-                for hit in hits
-                if hit["face"] != MARK
-            ]
+            [Found(int(hit.id), int(hit["entity"]["subject"]), float(hit.distance)) for hit in hits if hit.id != MARK]
             for hits in results
         ]
 
@@ -277,24 +288,25 @@ class Milvus:
         with self._translated():
             self._client.upsert(name, rows, timeout=self._timeout_s)
 
-    def _query(self, name: str, which: str, fields: list[str], limit: int | None = None) -> list[dict[str, Any]]:
-        options: dict[str, Any] = {} if limit is None else {"limit": limit}
+    def _query(self, name: str, which: str, fields: list[str]) -> list[dict[str, Any]]:
         with self._translated():
             found = self._client.query(
-                name,
-                filter=which,
-                output_fields=fields,
-                consistency_level="Strong",
-                timeout=self._timeout_s,
-                **options,
+                name, filter=which, output_fields=fields, consistency_level="Strong", timeout=self._timeout_s
             )
         return list(found)
 
+    def _next(self, rows: Any) -> list[dict[str, Any]]:
+        with self._translated():
+            return list(rows.next())
+
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Milvus's troubles as errors of ours; its own text stays in the cause, for the log."""
+    def _translated(self, *, whatever: bool = False) -> Iterator[None]:
+        """Milvus's troubles as errors of ours; its own text stays in the cause, for the log. Nothing is tried, but with
+        `whatever`, while Milvus doesn't answer: callers would queue up behind each other's waiting."""
         import grpc  # noqa: PLC0415 - comes with pymilvus
 
+        if not self._available and not whatever:
+            raise _unavailable()
         try:
             yield
         except self._module.MilvusException as error:

@@ -22,7 +22,7 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.asking import Count, Searcher
 from app.gallery.catalogue import Catalogue
 from app.gallery.comparison import Comparison
@@ -42,6 +42,7 @@ ABANDONED = timedelta(hours=1)
 """A collection of whose making nothing was heard for so long: the server that made it is dead. One that lives says so
 after each block of faces."""
 SWITCHES = 5
+MADE_ANEW = "Milvus doesn't hold what it should of gallery key %d: its vectors are made anew."
 _log = logging.getLogger(__name__)
 
 
@@ -53,21 +54,15 @@ class RemoteIndexes:
         self._milvus = milvus
         self._catalogue = Catalogue(store.database, milvus.name)
         self._next_ping = 0.0
-        self._available = True
 
     @property
     def available(self) -> bool:
-        return self._available
+        return self._milvus.available
 
     def look(self) -> None:
-        if time.monotonic() < self._next_ping:
-            return
-        try:
+        if time.monotonic() >= self._next_ping:
             self._milvus.ping(PING_S)
-            self._available = True
-        except Unusable:
-            self._available = False
-        self._next_ping = time.monotonic() + PING_S
+            self._next_ping = time.monotonic() + PING_S
 
     def open(self, gallery: Gallery) -> RemoteIndex:
         return RemoteIndex(gallery, self._store, self._catalogue, self._milvus)
@@ -140,6 +135,8 @@ class RemoteIndex:
     def changing(self) -> Iterator[None]:
         """Around a change to SQL, of which one at a time is made; at the end Milvus holds it."""
         with self._lock:
+            if self._caught_up is not self._asked or self._searcher is None:
+                self._catch_up()  # where that can't be had, nothing is written to SQL either
             try:
                 yield
             except (InvalidInput, NotFound, Conflict, Overloaded):
@@ -190,20 +187,11 @@ class RemoteIndex:
     def compare(self) -> tuple[Difference, int]:
         """What other servers change meanwhile is not taken for a difference."""
         with self._lock:
-            searcher = self._catch_up()
-            if searcher.name is None:
-                return Difference((), (), 0), 0
-            comparison = Comparison(self._milvus, searcher.name, self._gallery.dimension)
-            with self._store.moment(self._gallery) as (_, blocks):
-                for block in blocks:
-                    comparison.look(block)
-                comparison.look_beyond()
-            there = self._store.existing([*comparison.missing, *comparison.different, *comparison.extra])
-            return Difference(
-                tuple(key for key in comparison.missing if key in there),
-                tuple(key for key in comparison.different if key in there),
-                sum(key not in there for key in comparison.extra),
-            ), comparison.held
+            try:
+                return self._compare(self._catch_up())
+            except CollectionLost:
+                self._searcher = None
+                return self._compare(self._catch_up())
 
     def save(self) -> None:
         """Removes once more what was removed before the last time, and has Milvus clear it from its files.
@@ -223,6 +211,21 @@ class RemoteIndex:
             self._swept = until
 
     # All below is called with the lock held.
+
+    def _compare(self, searcher: Searcher) -> tuple[Difference, int]:
+        if searcher.name is None:
+            return Difference((), (), 0), 0
+        comparison = Comparison(self._milvus, searcher.name, self._gallery.dimension)
+        with self._store.moment(self._gallery) as (_, blocks):
+            for block in blocks:
+                comparison.look(block)
+            comparison.look_beyond()
+        there = self._store.existing([*comparison.missing, *comparison.different, *comparison.extra])
+        missing, different = (
+            tuple(key for key in keys if key in there) for keys in (comparison.missing, comparison.different)
+        )
+        extra = sum(key not in there for key in comparison.extra)
+        return Difference(missing, different, extra), comparison.held
 
     def _catch_up(self) -> Searcher:
         """With all of the log."""
@@ -264,9 +267,7 @@ class RemoteIndex:
             reached = None if since is None else self._replay(name, since)
             if reached is not None:
                 return self._use(name, reached)
-        _log.warning(
-            "Milvus doesn't hold what it should of gallery key %d: its vectors are made anew.", self._gallery.key
-        )
+        _log.warning(MADE_ANEW, self._gallery.key)
         return self._build()
 
     def _build(self) -> Searcher:
@@ -303,30 +304,35 @@ class RemoteIndex:
     def _settle(self, until: Position) -> None:
         """See `follow`."""
         searcher = self._searcher
-        name = self._catalogue.current(self._gallery)
-        if searcher is None or name is None or searcher.name != name:
+        if searcher is None or searcher.name is None or self._catalogue.current(self._gallery) != searcher.name:
             self._searcher = None  # whoever searches next opens the one there is
             return
         try:
-            since = self._milvus.position(name)
-            if since is not None and since.number < until.number:
-                reached = self._replay(name, since, until)
-                if reached is not None:
-                    self._milvus.mark(name, reached, self._gallery.dimension)
-            else:
-                reached = None if since is None else self._replay(name, since, since)
+            reached = self._settle_in(searcher.name, until)
         except CollectionLost:
-            reached = None
+            self._searcher = None
+            self._catch_up()
+            return
         if reached is None:
-            _log.warning(
-                "Milvus doesn't hold what it should of gallery key %d: its vectors are made anew.", self._gallery.key
-            )
+            _log.warning(MADE_ANEW, self._gallery.key)
             self._build()
             return
         self._settled = until
         if self._position.number < reached.number:
             self._position = reached
             self._count.changed(reached)
+
+    def _settle_in(self, name: str, until: Position) -> Position | None:
+        """How far the collection is then; None where that can't be said."""
+        since = self._milvus.position(name)
+        if since is None:
+            return None
+        if since.number >= until.number:  # another server was here
+            return self._replay(name, since, since)
+        reached = self._replay(name, since, until)
+        if reached is not None:
+            self._milvus.mark(name, reached, self._gallery.dimension)
+        return reached
 
     def _must_replay(self, name: str, since: Position) -> Position:
         reached = self._replay(name, since)
