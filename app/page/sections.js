@@ -1,10 +1,16 @@
 /** What the page has, and which key may see it. */
 
 import * as session from "./session.js";
+import { audit } from "./views/audit.js";
+import { check } from "./views/check.js";
 import { compare } from "./views/compare.js";
 import { enrollAnywhere } from "./views/enroll.js";
 import { galleries } from "./views/galleries.js";
 import { identify } from "./views/identify.js";
+import { jobs } from "./views/jobs.js";
+import { keys } from "./views/keys.js";
+import { metrics } from "./views/metrics.js";
+import { models } from "./views/models.js";
 
 const enrollsOnly = () => session.may("enroll") && !session.may("read");
 
@@ -13,6 +19,12 @@ export const SECTIONS = [
   { name: "identify", title: "Identify", icon: "identify", group: "Recognise", view: identify, allowed: () => session.may("recognize") },
   { name: "galleries", title: "Galleries", icon: "galleries", group: "People", view: galleries, allowed: () => session.may("read") },
   { name: "enroll", title: "Enroll", icon: "plus", group: "People", view: enrollAnywhere, allowed: enrollsOnly },
+  { name: "jobs", title: "Jobs", icon: "jobs", group: "People", view: jobs, allowed: () => session.may("read") },
+  { name: "check", title: "Gallery check", icon: "check", group: "Server", view: check, allowed: () => session.may("admin") },
+  { name: "keys", title: "Keys", icon: "keys", group: "Server", view: keys, allowed: session.mayEverything },
+  { name: "audit", title: "Audit log", icon: "audit", group: "Server", view: audit, allowed: session.mayEverything },
+  { name: "metrics", title: "Metrics", icon: "metrics", group: "Server", view: metrics, allowed: () => true },
+  { name: "models", title: "Models", icon: "models", group: "Server", view: models, allowed: () => true },
 ];
 
 /** The section of that name; the first one that the key may see where there is none. */

@@ -1,0 +1,71 @@
+/** The audit log: who did what, when, to whom, and how it went. */
+
+import { get, path } from "../api.js";
+import { field, h, put } from "../dom.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { link } from "../router.js";
+import { when } from "../words.js";
+
+const PAGE = 100;
+const FIELDS = [["key", "Key"], ["operation", "Operation"], ["gallery", "Gallery"], ["subject", "Person"]];
+const TIMES = [["since", "From"], ["until", "Before"]];
+
+export function audit(_, asked) {
+  const place = problemPlace();
+  const state = { place, rows: h("tbody", {}), more: h("div.row", {}), shown: h("p.small", { role: "status" }), wanted: {} };
+  const inputs = [
+    ...FIELDS.map(([name, words]) => [name, words, h("input", { type: "text", autocomplete: "off", spellcheck: "false", value: asked.get(name) ?? "" })]),
+    ...TIMES.map(([name, words]) => [name, words, h("input", { type: "datetime-local" })]),
+  ];
+  const read = () => {
+    state.wanted = Object.fromEntries(inputs.map(([name, , input]) => [name, value(name, input)]));
+    return load(state);
+  };
+  const button = h("button.primary", { type: "submit" }, "Show");
+  const submit = (event) => {
+    event.preventDefault();
+    void busy(button, read);
+  };
+  const heads = ["When", "Key", "Operation", "Gallery", "Person", "What", "Outcome"];
+  const element = h(
+    "div",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Audit log"), h("p.lead", {}, "Who did what, when and to whom. No photo, no vector and no name is in it."))),
+    h("form.filter", { onsubmit: submit, "aria-label": "Filter" }, inputs.map(([, words, input]) => field(words, input)), button),
+    place.element,
+    state.shown,
+    h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Entries" }, h("table.audit", {}, h("caption.hidden", {}, "Entries of the audit log, the newest first"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), state.rows)),
+    state.more,
+  );
+  return { element, ready: read() };
+}
+
+const value = (name, input) => (name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim());
+
+async function load(state, cursor = null) {
+  await showing(state.place, async () => {
+    const page = await get(path("audit"), { ...state.wanted, limit: PAGE, cursor });
+    if (!cursor) put(state.rows);
+    state.rows.append(...page.entries.map(row));
+    const number = state.rows.childElementCount;
+    put(state.shown, number ? `${number.toLocaleString("en")} shown, the newest first` : "Nothing of the kind is in the log.");
+    const older = h("button", { type: "button", onclick: () => busy(older, () => load(state, page.next_cursor)) }, "Older");
+    put(state.more, page.next_cursor && older);
+  });
+}
+
+function row(entry) {
+  const person = entry.subject && entry.gallery ? h("a", { href: link("galleries", entry.gallery, "people", entry.subject) }, entry.subject) : entry.subject;
+  const kind = entry.status === null ? "uncertain" : entry.status < 400 ? "known" : "bad";
+  return h(
+    "tr",
+    { title: `Request ${entry.request_id}` },
+    h("td", {}, h("time", { datetime: entry.at }, when(entry.at))),
+    h("td", {}, entry.key ?? "–"),
+    h("td", {}, entry.operation),
+    h("td", {}, entry.gallery ?? ""),
+    h("td", {}, person ?? ""),
+    h("td", {}, entry.target ? h("code", {}, entry.target.length > 14 ? `${entry.target.slice(0, 12)}…` : entry.target) : ""),
+    h("td", {}, h(`span.pill.${kind}`, {}, entry.status ?? "unknown")),
+  );
+}

@@ -1,0 +1,55 @@
+/** Do the database and the search index agree? */
+
+import { get, path } from "../api.js";
+import { h, put } from "../dom.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { count } from "../words.js";
+import { everyGallery } from "./galleries.js";
+
+export function check() {
+  const place = problemPlace();
+  const body = h("ul.stack", {}, h("li.waiting", {}, "Loading …"));
+  const rows = [];
+  const all = h("button.primary", { type: "button", onclick: () => busy(all, () => everyOne(rows)) }, "Check all");
+  const element = h(
+    "div",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Gallery check"), h("p.lead", {}, "The database is the truth, the search index is made from it. A check compares the two: the same faces, with the same vectors?")), all),
+    place.element,
+    body,
+  );
+  const ready = showing(place, async () => {
+    rows.push(...(await everyGallery()).map(row));
+    all.hidden = !rows.length;
+    put(body, rows.length ? rows.map((one) => one.element) : h("li.waiting", {}, "There is no gallery yet."));
+  });
+  return { element, ready };
+}
+
+async function everyOne(rows) {
+  for (const one of rows) await one.run();
+}
+
+function row(gallery) {
+  const outcome = h("div", { role: "status" }, h("p.small", {}, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`));
+  const place = problemPlace();
+  const button = h("button", { type: "button", "aria-label": `Check ${gallery.id}`, onclick: () => run() }, "Check");
+  const run = () =>
+    busy(button, () =>
+      showing(place, async () => {
+        put(outcome, h("p.small", {}, "Comparing …"));
+        put(outcome, said(await get(path("galleries", gallery.id, "check"))));
+      }),
+    );
+  return { run, element: h("li.card", {}, h("div.row.apart", {}, h("h2", {}, gallery.id), button), outcome, place.element) };
+}
+
+function said(report) {
+  if (report.ok) return h("p", {}, h("span.pill.known", {}, "in order"), ` ${count(report.faces, "face")} of ${count(report.subjects, "person", "people")} in the database, as many in the index.`);
+  return [
+    h("p", {}, h("span.pill.bad", {}, "disagree"), ` ${count(report.faces, "face")} in the database, ${report.indexed.toLocaleString("en")} in the index.`),
+    h("ul", {}, report.problems.map((problem) => h("li", {}, problem))),
+    report.examples.length ? h("p.small", {}, "For example ", h("code", {}, report.examples.join(", "))) : null,
+    h("p", {}, "Start the server again: it makes the index anew from the database."),
+  ];
+}

@@ -1,0 +1,78 @@
+/** Jobs: work that outlasts a request, such as imports; how far they are, and what they refused. */
+
+import { call, get, path, post } from "../api.js";
+import { ask, confirm, h, put, tell } from "../dom.js";
+import { problemPlace, showing } from "../problem.js";
+import * as session from "../session.js";
+import { count, refused, when } from "../words.js";
+
+const EVERY_MS = 2000;
+const PAGE = 50;
+const REFUSALS = 200;
+const STATES = { queued: "uncertain", running: "uncertain", done: "known", failed: "bad", cancelled: "" };
+const OPEN = new Set(["queued", "running"]);
+
+export function jobs() {
+  const place = problemPlace();
+  const body = h("ul.stack", {}, h("li.waiting", {}, "Loading …"));
+  const element = h(
+    "div",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Jobs"), h("p.lead", {}, "Work that takes longer than a request: imports, exports, re-embedding. It goes on when this page is closed, and when the server starts again."))),
+    place.element,
+    body,
+  );
+  let timer = 0;
+  const read = async () => {
+    const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
+    const held = body.contains(document.activeElement);
+    if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read)) : h("li.waiting", {}, "There is no job."));
+    clearTimeout(timer);
+    timer = setTimeout(read, page?.jobs.some((job) => OPEN.has(job.state)) ? EVERY_MS : EVERY_MS * 5);
+  };
+  return { element, ready: read(), leave: () => clearTimeout(timer) };
+}
+
+function card(job, again) {
+  const known = job.total !== null && job.total > 0;
+  const far = known ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : `${job.done.toLocaleString("en")} done`;
+  const counts = Object.entries(job.counts).map(([word, number]) => `${number.toLocaleString("en")} ${word.replaceAll("_", " ")}`);
+  return h(
+    "li.card",
+    {},
+    h("div.row.apart", {}, h("h2", {}, job.kind.replaceAll("_", " "), job.gallery && `: ${job.gallery}`), h(`span.pill.${STATES[job.state] || "none"}`, {}, job.state)),
+    OPEN.has(job.state) ? h("progress", { "aria-label": `${job.kind} progress`, ...(known && { max: String(job.total), value: job.done }) }) : null,
+    h("p", {}, [far, ...counts].join(", ")),
+    job.error && h("p.problem", {}, job.error.message),
+    h("p.small", {}, `Asked for by ${job.key ?? "nobody known"} ${when(job.created_at)}${job.finished_at ? `, ended ${when(job.finished_at)}` : ""}`),
+    h(
+      "div.row",
+      {},
+      job.counts.refused ? h("button.small", { type: "button", onclick: () => report(job) }, "What was refused") : null,
+      OPEN.has(job.state) && session.may("admin") ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel") : null,
+    ),
+  );
+}
+
+async function cancel(job, again) {
+  const sure = await confirm({ title: "Cancel this job?", text: "What it has done so far stays done.", action: "Cancel the job" });
+  if (!sure) return;
+  await post(`${path("jobs", job.id)}/cancel`);
+  tell("The job is being cancelled.");
+  await again();
+}
+
+function report(job) {
+  return ask("What was refused", (close) => {
+    const place = problemPlace();
+    const body = h("div.report", { tabindex: "0", role: "region", "aria-label": "Refused" }, h("p.waiting", {}, "Loading …"));
+    void showing(place, async () => put(body, lines(await call("GET", `${path("jobs", job.id)}/report`, { as: "text" }))));
+    return h("div", {}, place.element, body, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close")));
+  });
+}
+
+function lines(text) {
+  const found = text.split("\n").filter(Boolean).map((line) => JSON.parse(line));
+  const items = found.slice(0, REFUSALS).map((one) => h("li", {}, h("h3", {}, one.name ?? `Item ${one.index ?? one.number}`), h("p", {}, refused({ reasons: [], ...one }))));
+  return [h("ul.stack", {}, items), found.length > REFUSALS ? h("p.small", {}, `${count(found.length - REFUSALS, "more")} are in the report itself: likeness jobs report.`) : null];
+}

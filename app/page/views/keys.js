@@ -1,0 +1,168 @@
+/** API keys: made with what they may do, their secret shown once, revoked. */
+
+import { get, path, post, remove } from "../api.js";
+import { ask, confirm, field, h, put, tell } from "../dom.js";
+import { icon } from "../icons.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { when } from "../words.js";
+import { everyGallery } from "./galleries.js";
+
+const SCOPES = [
+  ["recognize", "Compare photos, and identify people in them"],
+  ["read", "See galleries, people and their faces"],
+  ["enroll", "Enroll, change and delete people and faces"],
+  ["admin", "Everything, keys and the audit log among it"],
+];
+
+export function keys() {
+  const place = problemPlace();
+  const body = h("div", {}, h("p.waiting", {}, "Loading …"));
+  const state = { place, body };
+  const create = h("button.primary", { type: "button", onclick: () => make(state) }, icon("plus"), "New key");
+  const element = h(
+    "div",
+    {},
+    h("header.head", {}, h("div", {}, h("h1", {}, "Keys"), h("p.lead", {}, "A key for each person and each program, with no more than it needs. The server keeps no secret, only its hash.")), create),
+    place.element,
+    body,
+  );
+  return { element, ready: load(state) };
+}
+
+async function everyKey() {
+  const found = [];
+  for (let cursor = null; ; ) {
+    const page = await get(path("keys"), { limit: 1000, cursor });
+    found.push(...page.keys);
+    cursor = page.next_cursor;
+    if (!cursor) return found;
+  }
+}
+
+const load = (state) => showing(state.place, async () => put(state.body, listed(state, (await everyKey()).reverse())));
+
+function listed(state, found) {
+  if (!found.length) return h("div.nothing", {}, h("h2", {}, "No key but admin.key yet"), h("p", {}, "Make one for whoever else uses this server."));
+  return h("ul.stack", {}, found.map((key) => card(state, key)));
+}
+
+function card(state, key) {
+  const [word, kind] = standing(key);
+  const facts = [
+    ["May", key.scopes.join(", ")],
+    ["Galleries", key.galleries?.join(", ") ?? "all"],
+    ["Rate", key.rate ?? "the server's default"],
+    ["Made", when(key.created_at)],
+    ["Expires", when(key.expires_at)],
+    key.rotated_at && ["Rotated", when(key.rotated_at)],
+    key.declared && ["Declared", "in the server's keys file"],
+  ].filter(Boolean);
+  return h(
+    "li.card.key",
+    {},
+    h("div.row.apart", {}, h("h2", {}, key.id, key.name && h("span.lead", {}, ` ${key.name}`)), h(`span.pill.${kind}`, {}, word)),
+    h("dl.facts", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    !key.revoked_at &&
+      h(
+        "div.row",
+        {},
+        h("button.small", { type: "button", "aria-label": `New secret for ${key.id}`, onclick: () => rotate(state, key) }, "New secret"),
+        h("button.danger.small", { type: "button", "aria-label": `Revoke ${key.id}`, onclick: () => revoke(state, key) }, "Revoke"),
+      ),
+  );
+}
+
+function standing(key) {
+  if (key.revoked_at) return [`revoked ${when(key.revoked_at)}`, "bad"];
+  return key.expires_at && new Date(key.expires_at) < new Date() ? ["expired", "bad"] : ["valid", "known"];
+}
+
+async function make(state) {
+  const id = h("input", { type: "text", maxlength: 63, autocomplete: "off", spellcheck: "false", pattern: "[a-z0-9]([a-z0-9\\-]*[a-z0-9])?" });
+  const name = h("input", { type: "text", maxlength: 255, autocomplete: "off" });
+  const rate = h("input", { type: "text", maxlength: 32, autocomplete: "off", placeholder: "10/s" });
+  const expires = h("input", { type: "datetime-local" });
+  const scopes = SCOPES.map(([scope, words]) => [scope, h("input", { type: "checkbox" }), words]);
+  const galleries = (await showing(state.place, everyGallery))?.map((gallery) => [gallery.id, h("input", { type: "checkbox" })]);
+  if (!galleries) return;
+  const place = problemPlace();
+  const button = h("button.primary", { type: "submit" }, "Make it");
+  const asked = () => {
+    const chosen = galleries.filter(([, box]) => box.checked).map(([one]) => one);
+    return {
+      scopes: scopes.filter(([, box]) => box.checked).map(([scope]) => scope),
+      ...(id.value && { id: id.value }),
+      ...(name.value.trim() && { name: name.value.trim() }),
+      ...(chosen.length && { galleries: chosen }),
+      ...(rate.value.trim() && { rate: rate.value.trim() }),
+      ...(expires.value && { expires_at: new Date(expires.value).toISOString() }),
+    };
+  };
+  const made = await ask("New key", (close) => {
+    const submit = async (event) => {
+      event.preventDefault();
+      if (!scopes.some(([, box]) => box.checked)) return place.show({ code: "no_scope", message: "Tick at least one thing that it may do." });
+      const key = await showing(place, () => busy(button, () => post(path("keys"), asked())));
+      if (key) close(key);
+    };
+    const ticks = scopes.map(([, box, words]) => h("label.choice", {}, box, h("span", {}, words)));
+    return h(
+      "form",
+      { onsubmit: submit },
+      h("fieldset", {}, h("legend", {}, "It may"), ticks),
+      galleries.length ? h("fieldset.few", {}, h("legend", {}, "Only in these galleries (all of them, if none is ticked)"), galleries.map(([one, box]) => h("label.choice", {}, box, h("span", {}, one)))) : null,
+      h("div.two", {}, field("Id", id, "a–z, 0–9, hyphens; made up if empty"), field("Whose is it?", name)),
+      h("div.two", {}, field("Expires", expires, "never, if empty"), field("Rate", rate, "as the server is set, if empty")),
+      place.element,
+      h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
+    );
+  });
+  if (!made) return;
+  await load(state);
+  await showSecret(made);
+}
+
+/** This once: nobody can look it up again. */
+function showSecret(key) {
+  return ask(`The key ${key.id}`, (close) => {
+    const secret = h("input.mono", { type: "text", readonly: true, value: key.secret, onfocus: () => secret.select() });
+    const copy = h("button", { type: "button", onclick: async () => (await copyText(secret)) && tell("Copied.") }, "Copy");
+    return h(
+      "div",
+      {},
+      h("p", {}, "Copy it now: it is shown this once, and nobody can look it up again."),
+      field("Key", secret),
+      h("p.small", {}, `A link that signs its holder in here: this page's address with #key= and the key behind it.`),
+      h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
+    );
+  });
+}
+
+async function copyText(input) {
+  input.select();
+  try {
+    await navigator.clipboard.writeText(input.value);
+    return true;
+  } catch {
+    return false; // it is selected: Ctrl+C will do
+  }
+}
+
+async function rotate(state, key) {
+  const sure = await confirm({ title: `A new secret for ${key.id}?`, text: "The one in use stops working at once. What the key may do stays as it is.", action: "Make a new secret" });
+  if (!sure) return;
+  const made = await showing(state.place, () => post(`${path("keys", key.id)}/rotate`, {}));
+  if (!made) return;
+  await load(state);
+  await showSecret(made);
+}
+
+async function revoke(state, key) {
+  const sure = await confirm({ title: `Revoke ${key.id}?`, text: "Whoever uses it is locked out at once, for good.", action: "Revoke the key" });
+  if (!sure) return;
+  await showing(state.place, async () => {
+    await remove(path("keys", key.id));
+    tell(`${key.id} is revoked.`);
+  });
+  await load(state);
+}

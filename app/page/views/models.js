@@ -1,0 +1,108 @@
+/** Model cards: what each package is, where it comes from, and how its thresholds were measured. */
+
+import { chart } from "../charts.js";
+import { h, put } from "../dom.js";
+import { models as load } from "../models.js";
+import { problemPlace, showing } from "../problem.js";
+import { oneIn, percent, power, score } from "../words.js";
+
+const TASKS = { detect: "finds faces", embed: "makes templates" };
+const LEAST_FNMR = 1e-4;
+
+export function models() {
+  const place = problemPlace();
+  const body = h("div.stack", {}, h("p.waiting", {}, "Loading …"));
+  const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Models"), h("p.lead", {}, "The model packages of this server: where they come from, and what was measured with them."))), place.element, body);
+  const ready = showing(place, async () => put(body, [...(await load())].sort((a, b) => b.loaded - a.loaded).map(card)));
+  return { element, ready };
+}
+
+function card(model) {
+  const { text, url, figures, ...rest } = model.provenance;
+  const facts = [
+    ["Package", h("code", {}, model.id)],
+    ["Task", TASKS[model.task] ?? model.task],
+    ["Templates", model.dimension && `${model.dimension} numbers each`],
+    ["Runs on", model.loaded ? `${model.device}, ${model.providers.join(", ")}` : "not loaded"],
+    ["Licence", `${model.licence.name}${model.licence.non_commercial ? ", not for commercial use" : ""}`],
+    ["SHA-256", h("code", {}, model.sha256)],
+    ["From", text],
+    ["Source", url && h("span.mono", {}, url)],
+  ].filter(([, value]) => value);
+  return h(
+    "section.card.model",
+    { "aria-label": model.title },
+    h("div.row.apart", {}, h("h2", {}, model.title), h(`span.pill${model.loaded ? ".known" : ""}`, {}, model.loaded ? "running" : "not loaded")),
+    h("p", {}, model.description),
+    h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
+    figuresOf({ ...figures, ...rest }),
+    model.task === "embed" ? measured(model) : null,
+  );
+}
+
+function figuresOf(figures) {
+  const flat = Object.entries(figures ?? {}).filter(([, value]) => ["string", "number"].includes(typeof value));
+  if (!flat.length) return null;
+  return h("details", {}, h("summary", {}, "Figures of its making"), h("dl.facts", {}, flat.map(([word, value]) => h("div", {}, h("dt", {}, word.replaceAll("_", " ")), h("dd", {}, typeof value === "number" ? Number(value.toPrecision(5)).toLocaleString("en", { maximumFractionDigits: 6 }) : value)))));
+}
+
+function measured(model) {
+  if (!model.calibrations.length) return h("p", {}, "No operating point was measured for this package: it makes templates and decides nothing.");
+  return h(
+    "div.stack",
+    {},
+    det(model),
+    [...model.calibrations].sort((a, b) => b.default - a.default).map(points),
+    h("p.small", {}, "The manifest holds operating points, not the scores themselves: there are no histograms to draw."),
+  );
+}
+
+/** The detection error trade-off at the measured operating points, with the 95 % intervals of the FNMR. */
+function det(model) {
+  const series = [...model.calibrations]
+    .sort((a, b) => b.default - a.default)
+    .map((one) => {
+      const known = one.points.filter((point) => point.fnmr !== null);
+      return {
+        name: one.name + (one.default ? " (decides)" : ""),
+        points: known.map((point) => [point.fmr, Math.max(point.fnmr, LEAST_FNMR)]),
+        band: known.filter((point) => point.fnmr_low !== null).map((point) => [point.fmr, Math.max(point.fnmr_low, LEAST_FNMR), point.fnmr_high]),
+        marks: true,
+      };
+    })
+    .filter((one) => one.points.length);
+  if (!series.length) return h("p.small", {}, "FNMR was not measured, so there is no DET curve.");
+  const fmrs = series.flatMap((one) => one.points.map(([fmr]) => fmr));
+  const rates = [1e-4, 1e-3, 1e-2, 0.1, 1];
+  return chart({
+    title: "DET curve",
+    words: `FNMR against FMR at ${series.map((one) => `${one.points.length} operating points of ${one.name}`).join(" and ")}; the tables have the figures.`,
+    series,
+    x: { min: Math.min(...fmrs), max: Math.max(...fmrs), log: true, ticks: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1].filter((fmr) => fmr >= Math.min(...fmrs) * 0.99 && fmr <= Math.max(...fmrs) * 1.01).map((fmr) => [fmr, power(fmr)]) },
+    y: { min: LEAST_FNMR, max: 1, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
+  });
+}
+
+function points(calibration) {
+  const range = (low, high) => (low === null || high === null ? "" : ` (${percent(low)} to ${percent(high)})`);
+  const row = (point) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, power(point.fmr)),
+      h("td", {}, oneIn(point.fmr)),
+      h("td.number", {}, score(point.threshold)),
+      h("td", {}, point.fnmr === null ? "not measured" : percent(point.fnmr) + range(point.fnmr_low, point.fnmr_high)),
+    );
+  return h(
+    "details",
+    { open: calibration.default },
+    h("summary", {}, `${calibration.name}${calibration.default ? ", which decides" : ""}`),
+    h("p.small", {}, `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different people, ${calibration.mated.toLocaleString("en")} of the same.`),
+    h(
+      "div.scrolling",
+      { tabindex: "0", role: "region", "aria-label": `Operating points of ${calibration.name}` },
+      h("table", {}, h("caption.hidden", {}, `Operating points of ${calibration.name}`), h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "FMR"), h("th", { scope: "col" }, "Strangers who pass"), h("th.number", { scope: "col" }, "Threshold"), h("th", { scope: "col" }, "FNMR (95 % interval)"))), h("tbody", {}, calibration.points.map(row))),
+    ),
+  );
+}
