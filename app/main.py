@@ -67,6 +67,7 @@ from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.gallery.blobs import Blobs
+from app.gallery.erasure import Erasures
 from app.gallery.gallery import SNAPSHOT_S, Galleries
 from app.gallery.milvus import Milvus, parse_address
 from app.gallery.remote import RemoteIndexes
@@ -240,6 +241,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     stack.callback(store.close)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
+    erasures = Erasures(store, sql.database, signer)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
     api_keys = _keys(settings, KeyStore(sql.database), secrets)
@@ -283,6 +285,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         keys=api_keys,
         audit=log,
         signer=signer,
+        erasures=erasures,
         jobs=job_store,
         runner=runner,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),

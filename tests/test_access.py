@@ -43,6 +43,9 @@ NEEDS: dict[str, str] = {
     f"DELETE {FACE}": "enroll",
     f"GET {FACE}/crop": "read",
     "GET /v1/models": "any",
+    f"POST {SUBJECT}/erase": "admin",
+    "GET /v1/receipts": "admin",
+    "GET /v1/receipts/{receipt}": "admin",
     "GET /v1/server-key": "any",
     "GET /v1/key": "any",
     "GET /v1/keys": "admin",
@@ -63,6 +66,8 @@ EVERYWHERE = {
     f"DELETE {GALLERY}",
     *(name for name in NEEDS if "/v1/keys" in name),
     "GET /v1/audit",
+    "GET /v1/receipts",
+    "GET /v1/receipts/{receipt}",
 }
 """What no key that is restricted to galleries may do."""
 OPEN = {"GET /livez", "GET /readyz", "GET /version"}
@@ -95,7 +100,23 @@ class Ground:
             found = self.admin("POST", faces, files={"images": COLLINS}).raise_for_status().json()["enrolled"]
         key = f"spare-{next(self.numbers)}"
         self.admin("POST", "/v1/keys", json={"id": key, "scopes": ["read"]}).raise_for_status()
-        return {"gallery": OWN, "subject": "eileen", "face_id": found[0]["face_id"], "key": key, "job": self.job()}
+        face = found[0]["face_id"]
+        return {
+            "gallery": OWN,
+            "subject": "eileen",
+            "face_id": face,
+            "key": key,
+            "job": self.job(),
+            "receipt": self.receipt(),
+        }
+
+    def receipt(self) -> str:
+        """Of an erasure, made once."""
+        done = self.admin("GET", "/v1/receipts").json()["receipts"]
+        if not done:
+            self.admin("POST", f"/v1/galleries/{OWN}/subjects", json={"id": "gone"})
+            done = [self.admin("POST", f"/v1/galleries/{OWN}/subjects/gone/erase").raise_for_status().json()]
+        return str(done[0]["id"])
 
     def job(self) -> str:
         """One that waits, in the key's own gallery."""

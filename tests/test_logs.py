@@ -103,6 +103,11 @@ def deletions(client: httpx.Client) -> Iterator[httpx.Response]:
     face = client.get(f"{person}/faces").json()["faces"][0]["face_id"]
     yield client.delete(f"{person}/faces/{face}")
     yield client.delete(person)
+    yield client.post(f"{gallery}/subjects", json={"id": SUBJECT, "name": NAME})
+    erased = client.post(f"{person}/erase")
+    yield erased
+    yield client.get("/v1/receipts")
+    yield client.get(f"/v1/receipts/{erased.json()['id']}")
     yield client.delete(gallery)
     yield client.delete(f"/v1/keys/{MARK}-key")
 

@@ -77,6 +77,29 @@ STORED_FACE = {
     "created_at": TIME,
 }
 
+RECEIPT = {
+    "format": 1,
+    "id": "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51",
+    "gallery": "staff",
+    "subject": {
+        "salt": "9b0d0f3f5a0e4d6b8f7c6a5b4c3d2e1f",
+        "digest": "3f1c7a52c4a1a3b7d9e8f0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e6f708192a3b",
+    },
+    "reason": "asked",
+    "erased_at": TIME,
+    "erased": {"faces": 2, "templates": 2, "crops": 2},
+    "cleared": {"tables": "overwritten", "write_ahead_log": "emptied", "index_copies": "removed"},
+    "complete": True,
+    "completed_at": TIME,
+    "not_reached": ["backups, exports and other copies made before"],
+    "signature": {
+        "algorithm": "Ed25519",
+        "key_id": "21fe31dfa154a261",
+        "public_key": "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        "value": "bXktc2lnbmF0dXJlLWlzLTY0LWJ5dGVzLW9mLUVkMjU1MTktb3Zlci10aGUtZG9jdW1lbnQtLi4uLi4uLi4uLg==",
+    },
+}
+
 ANSWERS: dict[str, dict[str, Any]] = {
     "DetectAnswer": {"image": IMAGE, "faces": [FACE], "explain": None},
     "EmbedAnswer": {
@@ -215,6 +238,8 @@ ANSWERS: dict[str, dict[str, Any]] = {
             }
         ]
     },
+    "Receipt": RECEIPT,
+    "ReceiptPage": {"receipts": [RECEIPT], "next_cursor": None},
     "ServerKey": {
         "key_id": "21fe31dfa154a261",
         "algorithm": "Ed25519",

@@ -23,6 +23,16 @@ SubjectId: TypeAlias = Annotated[
     Path(min_length=1, max_length=MAX_ID_LENGTH, description=f"The subject's id, {_HOW}.", examples=["collins"]),
     _DECODED,
 ]
+ReceiptId: TypeAlias = Annotated[
+    str,
+    Path(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="The receipt's id, as the erasure gave it.",
+        examples=["0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"],
+    ),
+    _DECODED,
+]
 FaceId: TypeAlias = Annotated[
     str,
     Path(

@@ -41,6 +41,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(404, "subject_not_found", "There is no such subject in the gallery."),
     Kind(404, "face_not_found", "There is no such face of the subject."),
     Kind(404, "crop_not_stored", "The face is there, but its gallery keeps no crops."),
+    Kind(404, "receipt_not_found", "There is no such receipt, or its erasure is still in work."),
     Kind(404, "key_not_found", "There is no such key."),
     Kind(404, "job_not_found", "There is no such job, or none that the key may see."),
     Kind(405, "method_not_allowed", "The route is there, the method is not."),

@@ -199,6 +199,14 @@ class SubjectPatch(Params):
     metadata: Metadata = Field(default_factory=dict, description="The new metadata, in place of all of the old.")
 
 
+class EraseParams(Params):
+    rewrite: bool = Field(
+        default=False,
+        description="PostgreSQL only: rewrite all tables (VACUUM FULL), which locks them meanwhile, so that nothing "
+        "stays in their files. SQLite's are overwritten anyway.",
+    )
+
+
 class KeyCreate(Params):
     """What is absent is the server's default, or has no limit."""
 
@@ -643,6 +651,60 @@ class Model(Wire):
 
 class ModelList(Wire):
     models: list[Model]
+
+
+class ErasedSubject(Wire):
+    """Which subject: known to who knows its id, and to nobody else."""
+
+    salt: str
+    digest: str = Field(description="SHA-256, hexadecimal, of the compact JSON list of salt, gallery and subject id.")
+
+
+class ErasedCounts(Wire):
+    faces: int = Field(ge=0)
+    templates: int = Field(ge=0)
+    crops: int = Field(ge=0)
+
+
+class Cleared(Wire):
+    """What was done to everything on disk that could have held them."""
+
+    tables: str = Field(description="`overwritten` (SQLite), `vacuumed` or `rewritten` (PostgreSQL).")
+    write_ahead_log: str
+    index_copies: str = Field(description="Index snapshots, or the files of Milvus.")
+
+
+class Signature(Wire):
+    """Over everything else in the document: UTF-8 JSON with sorted keys and without white space."""
+
+    algorithm: Literal["Ed25519"]
+    key_id: str
+    public_key: str = Field(description="Base64; to be compared with one that was kept before.")
+    value: str = Field(description="Base64.")
+
+
+class Receipt(Wire):
+    """What was erased, when, and what that means, signed with the server's key."""
+
+    format: Literal[1]
+    id: str
+    gallery: str
+    subject: ErasedSubject
+    reason: Literal["asked", "expired"]
+    erased_at: str = Field(description="From then on nobody is answered with the subject.")
+    erased: ErasedCounts
+    cleared: Cleared
+    complete: bool = Field(
+        description="Whether all of `cleared` was done at `completed_at`; else it follows by itself."
+    )
+    completed_at: str
+    not_reached: list[str] = Field(description="What the server can't clear.")
+    signature: Signature
+
+
+class ReceiptPage(Wire):
+    receipts: list[Receipt]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
 
 
 class ServerKey(Wire):

@@ -17,6 +17,7 @@ from app.api.auth import OPEN_PATHS, Guard
 from app.api.work import Workers
 from app.embedders import Embedders
 from app.errors import LikenessError
+from app.gallery.erasure import Erasures
 from app.gallery.gallery import Galleries
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
@@ -40,6 +41,7 @@ class Service:
     keys: Keys
     audit: AuditLog
     signer: Signer
+    erasures: Erasures
     jobs: JobStore
     runner: Runner
     models: Callable[[], Sequence[schemas.Model]]

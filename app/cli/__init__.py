@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, bench, doctor, jobs, output, recognition, vault
+from app.cli import access, administration, bench, doctor, erasure, jobs, output, recognition, vault
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app.command()(recognition.detect)
 app.command()(recognition.verify)
 app.command()(recognition.enroll)
 app.command()(recognition.identify)
+app.command()(erasure.erase)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
 app.add_typer(administration.galleries, name="galleries")
@@ -29,6 +30,7 @@ administration.key.command()(access.create)
 app.add_typer(administration.key, name="key")
 app.add_typer(access.audit, name="audit")
 app.add_typer(vault.vault, name="vault")
+app.add_typer(erasure.receipts, name="receipts")
 
 
 @app.command()

@@ -247,6 +247,19 @@ def models() -> Call[schemas.ModelList]:
     return Call("GET", path_of("models"), schemas.ModelList)
 
 
+def erase_subject(gallery: str, subject: str, *, rewrite: bool) -> Call[schemas.Receipt]:
+    path = path_of("galleries", gallery, "subjects", subject, "erase")
+    return Call("POST", path, schemas.Receipt, given(rewrite=rewrite or None))
+
+
+def receipts(*, limit: int | None, cursor: str | None) -> Call[schemas.ReceiptPage]:
+    return Call("GET", path_of("receipts"), schemas.ReceiptPage, given(limit=limit, cursor=cursor))
+
+
+def receipt(receipt_id: str) -> Call[schemas.Receipt]:
+    return Call("GET", path_of("receipts", receipt_id), schemas.Receipt)
+
+
 def server_key() -> Call[schemas.ServerKey]:
     return Call("GET", path_of("server-key"), schemas.ServerKey)
 

@@ -106,6 +106,15 @@ class Client:
             if (cursor := page.next_cursor) is None:
                 return
 
+    def all_receipts(self) -> Iterator[schemas.Receipt]:
+        """Every receipt of an erasure, page after page."""
+        cursor = None
+        while True:
+            page = self.receipts(cursor=cursor)
+            yield from page.receipts
+            if (cursor := page.next_cursor) is None:
+                return
+
     def all_keys(self) -> Iterator[schemas.Key]:
         """Every API key, page after page."""
         cursor = None
@@ -351,6 +360,18 @@ class Client:
         """The model packages this server has."""
         return self.send(calls.models())
 
+    def erase_subject(self, gallery: str, subject: str, *, rewrite: bool = False) -> schemas.Receipt:
+        """Erases a subject for good; the signed receipt of it."""
+        return self.send(calls.erase_subject(gallery, subject, rewrite=rewrite))
+
+    def receipts(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.ReceiptPage:
+        """One page of the receipts of erasures."""
+        return self.send(calls.receipts(limit=limit, cursor=cursor))
+
+    def receipt(self, receipt_id: str) -> schemas.Receipt:
+        """One receipt."""
+        return self.send(calls.receipt(receipt_id))
+
     def server_key(self) -> schemas.ServerKey:
         """The public half of the key that the server signs with."""
         return self.send(calls.server_key())
@@ -420,6 +441,16 @@ class AsyncClient:
             page = await self.galleries(cursor=cursor)
             for gallery in page.galleries:
                 yield gallery
+            if (cursor := page.next_cursor) is None:
+                return
+
+    async def all_receipts(self) -> AsyncIterator[schemas.Receipt]:
+        """Every receipt of an erasure, page after page."""
+        cursor = None
+        while True:
+            page = await self.receipts(cursor=cursor)
+            for receipt in page.receipts:
+                yield receipt
             if (cursor := page.next_cursor) is None:
                 return
 
@@ -674,6 +705,18 @@ class AsyncClient:
     async def models(self) -> schemas.ModelList:
         """The model packages this server has."""
         return await self.send(calls.models())
+
+    async def erase_subject(self, gallery: str, subject: str, *, rewrite: bool = False) -> schemas.Receipt:
+        """Erases a subject for good; the signed receipt of it."""
+        return await self.send(calls.erase_subject(gallery, subject, rewrite=rewrite))
+
+    async def receipts(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.ReceiptPage:
+        """One page of the receipts of erasures."""
+        return await self.send(calls.receipts(limit=limit, cursor=cursor))
+
+    async def receipt(self, receipt_id: str) -> schemas.Receipt:
+        """One receipt."""
+        return await self.send(calls.receipt(receipt_id))
 
     async def server_key(self) -> schemas.ServerKey:
         """The public half of the key that the server signs with."""

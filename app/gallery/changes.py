@@ -20,7 +20,7 @@ from app.gallery.records import Changes, FaceBlock, Gallery, Position, Removed, 
 from app.gallery.tables import CHANGES, FACES, GALLERIES
 from app.gallery.templates import template_of, with_second
 
-BEGIN, ADD, REMOVE, REMOVE_SUBJECT = "begin", "add", "remove", "subject"
+BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
 STAMP_BITS = 63
 
 
@@ -144,5 +144,5 @@ def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[Face
             ]
             steps += [to_block(there, dimension)] if there else []
         else:
-            steps += [Removed(row.subject_key, row.face_key) for row in group]
+            steps += [Removed(row.subject_key, row.face_key, kind == ERASE) for row in group]
     return tuple(steps)

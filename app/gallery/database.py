@@ -103,6 +103,14 @@ class Database:
         """Waits until nothing of what was deleted is left in SQLite's files; False where that took too long."""
         return self._scrubber.wait(timeout_s) if self._scrubber else True
 
+    def vacuum(self, *, full: bool = False) -> None:
+        """PostgreSQL: gives deleted rows' space free; with `full` every table is rewritten, so that nothing of them
+        stays in its files, and locked meanwhile."""
+        if self.is_sqlite:
+            return
+        with _translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.exec_driver_sql("VACUUM FULL" if full else "VACUUM")
+
     def _scrub_once(self) -> bool:
         """Moves the write-ahead log into the database and empties it; False while that can't be done."""
         try:

@@ -8,13 +8,14 @@ this process's index has followed the log so far. Other processes over the same 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
+from sqlalchemy.engine import Connection
 
-from app.errors import Conflict, InvalidInput, LikenessError
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.background import Repeating
 from app.gallery.crops import encode_crop
 from app.gallery.current import CurrentIndexes
@@ -29,6 +30,7 @@ from app.gallery.records import (
     Counts,
     CropPolicy,
     Enrolled,
+    Erased,
     FaceRow,
     Followed,
     Gallery,
@@ -293,6 +295,21 @@ class Galleries:
         gallery = self._store.gallery(gallery_id)
         with self._current.changing(gallery):
             return self._roster.clear(gallery)
+
+    def erase_subject(self, gallery_id: str, subject_id: str, note: Callable[[Connection, Erased], None]) -> Erased:
+        """As `delete_subject`; `note` writes to SQL in the same transaction. See `app.gallery.erasure`."""
+        gallery = self._store.gallery(gallery_id)
+        with self._current.changing(gallery):
+            return self._store.erase_subject(gallery, subject_id, note)
+
+    def scrub_index(self, gallery_id: str) -> bool:
+        """Removes the copies of a gallery's index that may still hold what was erased; False where another server keeps
+        them, which then does it within a second or two."""
+        try:
+            with self._current.index(self._store.gallery(gallery_id)) as index:
+                return index.scrub()
+        except NotFound:
+            return True
 
     # Faces
 

@@ -70,6 +70,10 @@ class GalleryIndex(Protocol):
         """How the index differs from SQL, and how many faces it holds; this process's changes wait meanwhile."""
         ...
 
+    def scrub(self) -> bool:
+        """Removes copies on disk that may hold what was erased; False where another server has to, which will."""
+        ...
+
     def save(self) -> None:
         """What is due from time to time. Raises OSError."""
         ...

@@ -76,6 +76,8 @@ class LiveIndex:
         self._index: Index | None = None
         self._position = Position(-1, 0)
         self._saved: Position | None = None  # what the snapshot on disk holds, where this process knows it
+        self._saving = threading.Lock()  # around writing and removing the snapshot; never waited for with _lock held
+        self._erasures = 0  # that the log has told of; a snapshot from before one may not stay
         self._asked: object = None  # a new one each time that the index may not hold everything any more
         self._caught_up: object = None  # the one that was there before it last caught up
 
@@ -164,9 +166,25 @@ class LiveIndex:
                 self._snapshots.discard(self._gallery.key)
                 self._saved = position
                 return
-            faces = _copy(index.view())
-        self._snapshots.write(self._gallery, faces, position)
-        self._saved = position
+            faces, erasures = _copy(index.view()), self._erasures
+        with self._saving:
+            self._snapshots.write(self._gallery, faces, position)
+            self._saved = position
+        if self._erasures != erasures:
+            self._drop_snapshot()
+
+    def scrub(self) -> bool:
+        """Removes the snapshot; False where another process is just writing one, which it then removes itself."""
+        if self._snapshots is None:
+            return True
+        self._drop_snapshot()
+        return self._snapshots.claim() or not self._snapshots.is_being_written(self._gallery.key)
+
+    def _drop_snapshot(self) -> None:
+        if self._snapshots is not None:
+            with self._saving:
+                self._snapshots.discard(self._gallery.key)
+                self._saved = None
 
     # All below is called with the lock held.
 
@@ -211,9 +229,21 @@ class LiveIndex:
                 index.add(step)
             elif step.face is None:
                 index.remove_subject(step.subject)
+                if step.erased:
+                    self._forget_snapshot()
             else:
                 index.remove(step.face, step.subject)
         self._position = changes.position
+
+    def _forget_snapshot(self) -> None:
+        """Removes it, or leaves that to the thread that is just writing it."""
+        self._erasures += 1
+        if self._snapshots is not None and self._saving.acquire(blocking=False):
+            try:
+                self._snapshots.discard(self._gallery.key)
+                self._saved = None
+            finally:
+                self._saving.release()
 
     def _open(self) -> Index:
         """From the snapshot, where there is one that the log leads on from; else from SQL."""
@@ -234,6 +264,7 @@ class LiveIndex:
             for block in blocks:
                 index.add(block)
         self._index, self._position = index, position
+        self._forget_snapshot()  # it may be from before an erasure that was not followed
         return index
 
 

@@ -338,6 +338,19 @@ class Removed:
 
     subject: int
     face: int | None
+    erased: bool = False
+    """For good: no copy on disk may keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Who was erased, and how much of them there was."""
+
+    gallery: str
+    subject: str
+    faces: int
+    templates: int
+    crops: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,13 @@ class RemoteIndex:
                 self._searcher = None
                 return self._compare(self._catch_up())
 
+    def scrub(self) -> bool:
+        """Asks Milvus to clear its files of what was removed, which it does some time later."""
+        name = self._catalogue.current(self._gallery.key)
+        if name is not None:
+            self._milvus.purge(name)
+        return name is None
+
     def save(self) -> None:
         """Removes once more what was removed before the last time, and has Milvus clear it from its files.
 

@@ -134,6 +134,9 @@ class Snapshots:
         oldest_s = max(0.0, time.time() - min(one.st_mtime for one in found)) if found else None
         return Snapshotted(len(found), sum(one.st_size for one in found), oldest_s)
 
+    def is_being_written(self, gallery_key: int) -> bool:
+        return self._path(gallery_key).with_suffix(DRAFT).exists()
+
     def discard(self, gallery_key: int) -> None:
         """Removes the gallery's snapshot, where there is one."""
         self._path(gallery_key).unlink(missing_ok=True)

@@ -30,6 +30,7 @@ from app.gallery.records import (
     Counts,
     CropPolicy,
     Enrolled,
+    Erased,
     FaceBlock,
     FaceRow,
     Gallery,
@@ -53,7 +54,15 @@ from app.gallery.records import (
     to_block,
     to_bytes,
 )
-from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES, SUBJECTS
+from app.gallery.tables import (
+    ANSWERED_REQUESTS,
+    CROPS,
+    FACES,
+    GALLERIES,
+    REEMBEDDINGS,
+    SECOND_TEMPLATES,
+    SUBJECTS,
+)
 from app.gallery.templates import faces_by, template_of, with_second
 from app.types import Box, Quality, Reason
 
@@ -262,6 +271,32 @@ class Store:
             )
         self._database.request_scrub()
         return subject
+
+    def erase_subject(
+        self,
+        gallery: Gallery,
+        subject_id: str,
+        note: Callable[[Connection, Erased], None],
+    ) -> Erased:
+        """As `delete_subject`, with everything about them; `note` writes what it has to in the same transaction."""
+        cleaned = clean_id(subject_id, "subject")
+        with self._database.write() as connection:
+            self._hold(connection, gallery)
+            connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
+            subject = _read_subject(connection, gallery, cleaned)
+            mine = FACES.c.subject_key == subject.key
+            crops, others = (
+                connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
+                for table in (CROPS, SECOND_TEMPLATES)
+            )
+            erased = Erased(gallery.id, cleaned, subject.face_count, subject.face_count + others, crops)
+            connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
+            # Answers kept for callers that ask again may speak of anybody.
+            connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
+            note(connection, erased)
+            changes.record(connection, gallery.key, changes.ERASE, subject_key=subject.key, faces=[None], now=_now())
+        self._database.request_scrub()
+        return erased
 
     # Faces
 

@@ -210,6 +210,19 @@ AUDIT = Table(
     sqlite_autoincrement=True,
 )
 
+RECEIPTS = Table(
+    # Of erasures; the gallery is named, not referred to: a receipt outlives it.
+    "receipts",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False, unique=True),
+    Column("gallery", Text, nullable=False),
+    Column("state", String(8), nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("document", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
 SECRETS = Table(
     # The server's own, sealed (`app.gallery.secrets`); the key to them is in no database.
     "secrets",

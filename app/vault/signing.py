@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
 from app.errors import Unusable
 
@@ -84,3 +84,14 @@ def decode(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise Unusable("A key or signature is not base64.", code="signature_wrong") from None
+
+
+def read_pem(text: str) -> bytes:
+    """The public key, 32 bytes. Raises Unusable ``signature_wrong``."""
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise Unusable("This is no Ed25519 public key.", code="signature_wrong")
+    return key.public_bytes_raw()

@@ -1,0 +1,120 @@
+"""erase, receipts: taking somebody out for good, and the proof of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli import options, output
+from app.cli.connect import connect
+from app.errors import InvalidInput, Unusable
+
+receipts = typer.Typer(no_args_is_help=True, help="Receipts of erasures: list, show, check.")
+
+KeyFile = Annotated[
+    Path | None,
+    typer.Option("--server-key", help="The server's public key, as `GET /v1/server-key` answered it or as PEM."),
+]
+
+
+def erase(
+    gallery: options.Gallery,
+    subject: Annotated[str, typer.Argument(help="The subject's id.")],
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, locked meanwhile.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the receipt to this file.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Erase a subject for good, with a signed receipt. Exit code 1: something is still to be cleared, by itself."""
+    if not yes:
+        typer.confirm(f"Erase {subject} of gallery {gallery} for good?", abort=True)
+    with connect(server, key) as client:
+        receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
+    if save is not None:
+        save.write_text(receipt.model_dump_json() + "\n", encoding="utf-8")
+    if as_json:
+        output.say(receipt.model_dump_json())
+    else:
+        counts = receipt.erased
+        output.say(f"{subject}: erased at {receipt.erased_at}, {counts.faces} faces and {counts.crops} crops")
+        output.say(f"receipt {receipt.id}: tables {receipt.cleared.tables}, log {receipt.cleared.write_ahead_log}")
+        for one in receipt.not_reached:
+            output.say(f"  not reached: {one}")
+    raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
+
+
+@receipts.command("list")
+def list_receipts(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+    """Every receipt, oldest first."""
+    with connect(server, key) as client:
+        found = list(client.all_receipts())
+    if as_json:
+        for receipt in found:
+            output.say(receipt.model_dump_json())
+    else:
+        rows = [[one.id, one.gallery, one.erased_at, one.reason, str(one.erased.faces)] for one in found]
+        output.say_table(["receipt", "gallery", "erased at", "reason", "faces"], rows)
+
+
+@receipts.command()
+def show(
+    receipt: Annotated[str, typer.Argument(help="The receipt's id.")],
+    server: options.Server = None,
+    key: options.Key = None,
+) -> None:
+    """One receipt, as JSON."""
+    with connect(server, key) as client:
+        output.say(client.receipt(receipt).model_dump_json())
+
+
+@receipts.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="The receipt, as JSON.")],
+    server_key: KeyFile = None,
+    subject: Annotated[str | None, typer.Option(help="Check that it is about this subject, too.")] = None,
+) -> None:
+    """Was this receipt signed with the server's key, and not altered since? Needs no server. Exit code 1: no."""
+    from app.gallery.erasure import check_receipt, is_about  # noqa: PLC0415 (slow to import)
+
+    document = _json(file)
+    try:
+        known = check_receipt(document, _public_key(server_key) if server_key else None)
+    except Unusable as error:
+        output.say(f"NOT in order: {error.message}")
+        raise typer.Exit(output.Exit.NO) from None
+    if subject is not None and not is_about(document, str(document["gallery"]), subject):
+        output.say(f"NOT about {subject}")
+        raise typer.Exit(output.Exit.NO)
+    whose = "the server's key" if known else f"key {document['signature']['key_id']}; compare it with the server's"
+    output.say(f"in order: erased at {document['erased_at']}, signed with {whose}")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"{file}: {error.strerror}", code="file_not_found") from None
+    except ValueError:
+        raise InvalidInput(f"{file}: not JSON", code="invalid_json") from None
+    if not isinstance(document, dict):
+        raise InvalidInput(f"{file}: not a JSON object", code="invalid_json")
+    return document
+
+
+def _public_key(file: Path) -> bytes:
+    from app.vault import signing  # noqa: PLC0415 (slow to import)
+
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise InvalidInput(f"{file}: cannot be read", code="file_not_found") from None
+    if text.lstrip().startswith("-----BEGIN"):
+        return signing.read_pem(text)
+    return signing.decode(str(_json(file).get("public_key")))
