@@ -71,7 +71,6 @@ def enroll_somebody(client: httpx.Client) -> dict[str, bytes]:
         "name": NAME.encode(),
         "folded name": NAME.casefold().encode(),
         "metadata": METADATA["zqxkey"].encode(),
-        "face id": face.encode(),
     }
 
 
@@ -117,7 +116,7 @@ def test_an_erased_subject_is_in_no_file_of_postgresql(postgresql: Path, tmp_pat
             oid = connection.execute(sa.text("SELECT oid FROM pg_database WHERE datname = current_database()")).scalar()
         heap = Path(folder) / "base" / str(oid)
         checkpoint(url)
-        assert left(pieces, heap) >= {"template", "name", "metadata", "face id"}
+        assert left(pieces, heap) >= {"template", "name", "metadata"}
         receipt = client.post("/v1/galleries/crew/subjects/gone/erase?rewrite=true").raise_for_status().json()
         checkpoint(url)
         assert left(pieces, heap) == set()

@@ -195,7 +195,7 @@ class RemoteIndex:
 
     def scrub(self) -> bool:
         """Asks Milvus to clear its files of what was removed, which it does some time later."""
-        name = self._catalogue.current(self._gallery.key)
+        name = self._catalogue.current(self._gallery)
         if name is not None:
             self._milvus.purge(name)
         return name is None
