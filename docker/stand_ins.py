@@ -6,8 +6,11 @@ environment as far as they are used here. They are good for trying the files, no
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +39,7 @@ class Image:
     lines: str
 
 
+LABEL = "likeness.stand-in"
 PYTHON = ("ca-certificates", "python3", "python3-pip", "python3-venv")
 SERVICES = ("ca-certificates", "curl", "nginx-light", "postgresql", "prometheus", "wget")
 IMAGES = (
@@ -65,28 +69,40 @@ IMAGES = (
 )
 
 
-def make(docker: str, image: Image) -> None:
-    """Makes the image; the packages of several that are made of the same ones are fetched once."""
+def make(docker: str, image: Image, environ: Mapping[str, str], seconds: float) -> None:
+    """Makes the image; the packages of several that are made of the same ones are fetched once.
+
+    Raises subprocess.TimeoutExpired where they were not fetched within `seconds`, CalledProcessError.
+    """
     raw = f"likeness-stand-in:{image.release}"
-    if subprocess.run([docker, "image", "inspect", raw], capture_output=True, check=False).returncode:
-        _import(docker, raw, image)
+    command = [docker, "image", "inspect", raw]
+    if subprocess.run(command, env=environ, capture_output=True, check=False).returncode:
+        _import(docker, raw, image, environ, seconds)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "entry").write_text(POSTGRES_ENTRY)
-        (Path(folder) / "Dockerfile").write_text(f"FROM {raw}\n{image.lines}")
-        subprocess.run([docker, "build", "--quiet", "--tag", image.name, folder], check=True, capture_output=True)
+        (Path(folder) / "Dockerfile").write_text(f"FROM {raw}\n{image.lines}LABEL {LABEL}=yes\n")
+        command = [docker, "build", "--quiet", "--tag", image.name, folder]
+        subprocess.run(command, env=environ, check=True, capture_output=True)
 
 
-def _import(docker: str, raw: str, image: Image) -> None:
+def _import(docker: str, raw: str, image: Image, environ: Mapping[str, str], seconds: float) -> None:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         root = Path(folder) / "root"
-        command = [
-            "debootstrap",
-            "--variant=minbase",
-            f"--include={','.join(image.packages)}",
-            image.release,
-            str(root),
-        ]
-        subprocess.run(command, check=True, capture_output=True)
+        _bootstrap(image, root, seconds)
         left_out = [f"--exclude=./{path}" for path in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc")]
         with subprocess.Popen(["tar", "-C", str(root), *left_out, "-c", "."], stdout=subprocess.PIPE) as tar:
-            subprocess.run([docker, "import", "-", raw], stdin=tar.stdout, check=True, capture_output=True)
+            command = [docker, "import", "-", raw]
+            subprocess.run(command, env=environ, stdin=tar.stdout, check=True, capture_output=True)
+
+
+def _bootstrap(image: Image, root: Path, seconds: float) -> None:
+    packages = ",".join(image.packages)
+    command = ["debootstrap", "--variant=minbase", f"--include={packages}", image.release, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as running:
+        try:
+            code = running.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGTERM)  # not SIGKILL: it has to unmount what it has mounted
+            raise
+    if code:
+        raise subprocess.CalledProcessError(code, command)

@@ -1,0 +1,386 @@
+"""Builds the image, brings everything up and does to it what may happen: `python docker/try.py`.
+
+Ends with 0 where all went as it should, and, after one line that says why, where there is no engine or no base image to
+try with; with 1 where something went wrong. Nothing is left behind but images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from engine import Engine, Unavailable, engine
+
+PROJECT = Path(__file__).resolve().parent.parent
+SAMPLES = PROJECT / "docs" / "samples"
+READY_S = 120.0
+FOLLOW_S = 5.0
+CLEANING_S = 90.0
+ROUNDS = 10
+GALLERY = "/v1/galleries/crew"
+OLDEST = """
+import os
+from alembic import command
+from alembic.config import Config
+import sqlalchemy as sa
+config = Config()
+config.set_main_option("script_location", "app/gallery/migrations")
+config.set_main_option("path_separator", "os")
+with sa.create_engine(os.environ["LIKENESS_DATABASE_URL"]).begin() as connection:
+    config.attributes["connection"] = connection
+    command.downgrade(config, "0001")
+"""
+KILL = """
+import os, pathlib, signal
+for path in pathlib.Path("/proc").glob("[0-9]*"):
+    if path.name != "1" and b"likeness\\0serve" in (path / "cmdline").read_bytes():
+        os.kill(int(path.name), signal.SIGKILL)
+"""
+CONFINED = """
+import os, pathlib
+status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+assert os.getuid() == 10001, os.getuid()
+assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0, status["CapBnd"]
+assert int(status["NoNewPrivs"]) == 1
+for folder in ("/", "/srv/likeness", "/opt/likeness", "/home", "/var/lib", "/run/likeness/database"):
+    try:
+        (pathlib.Path(folder) / "try").write_text("try")
+    except OSError:
+        continue
+    raise AssertionError(f"{folder} can be written to")
+"""
+REACH = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 53), 3)
+except OSError:
+    sys.exit(1)
+"""
+LACKING = """
+import importlib.util, shutil
+found = [name for name in ("torch", "training", "pip", "setuptools") if importlib.util.find_spec(name)]
+found += [name for name in ("gcc", "cc", "g++", "make", "curl") if shutil.which(name)]
+assert not found, found
+"""
+
+
+class Trial:
+    """One project of containers, and what is asked of it from outside."""
+
+    def __init__(self, docker: Engine, base: str) -> None:
+        self.docker = docker
+        self.base = base
+        self.client = httpx.Client(base_url=base, timeout=30)
+
+    def compose(self, *command: str, check: bool = True) -> str:
+        return self.docker.compose(*command, folder=PROJECT, check=check)
+
+    def replicas(self) -> list[str]:
+        return self.compose("ps", "-q", "likeness").split()
+
+    def address(self, container: str) -> str:
+        """A replica's own, on the network that it shares with the proxy."""
+        form = "{{range $name, $one := .NetworkSettings.Networks}}{{$name}}={{$one.IPAddress}} {{end}}"
+        found = dict(pair.split("=") for pair in self.docker("inspect", "--format", form, container).split())
+        return f"http://{next(ip for name, ip in found.items() if name.endswith('_service'))}:8000"
+
+    def until(self, what: str, condition: Callable[[], bool], seconds: float = READY_S) -> float:
+        """Waits for it; how long that took."""
+        begun = time.monotonic()
+        while not condition():
+            if time.monotonic() - begun > seconds:
+                raise AssertionError(f"{what}: not within {seconds:.0f} s\n{self.compose('logs', check=False)[-4000:]}")
+            self.docker.left()
+            time.sleep(0.05)
+        return time.monotonic() - begun
+
+    def ready(self, base: str | None = None) -> bool:
+        try:
+            return self.client.get(f"{base or self.base}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def healthy(self) -> bool:
+        """Whether the engine says so of every container that has a check."""
+        found = [self.docker("inspect", "--format", "{{json .State}}", one) for one in self.compose("ps", "-q").split()]
+        states = [json.loads(one) for one in found]
+        return all(state["Health"]["Status"] == "healthy" for state in states if "Health" in state)
+
+    def take_admin_key(self) -> None:
+        key = self.docker("exec", self.replicas()[0], "likeness", "key").splitlines()[0]
+        self.client.headers["x-api-key"] = key
+
+    def enroll(self, subject: str, photo: str, base: str | None = None) -> None:
+        files = {"images": (SAMPLES / photo).read_bytes()}
+        self.client.post(f"{base or self.base}{GALLERY}/subjects/{subject}/faces", files=files).raise_for_status()
+
+    def known(self, photo: str, base: str | None = None) -> set[str]:
+        """Who is found in the photo."""
+        files = {"image": (SAMPLES / photo).read_bytes()}
+        answer = self.client.post(f"{base or self.base}{GALLERY}/identify", files=files).raise_for_status().json()
+        return {face["candidates"][0]["subject"] for face in answer["faces"] if face["decision"] == "known"}
+
+
+# What may happen, in order. Each says in one line what was seen.
+
+
+def comes_up(trial: Trial) -> str:
+    begun = time.monotonic()
+    trial.compose("up", "-d", "--no-build")
+    trial.until("the service is ready", trial.ready)
+    seconds = time.monotonic() - begun
+    trial.until("all are healthy", trial.healthy)
+    trial.take_admin_key()
+    return f"answered {seconds:.1f} s after `up`"
+
+
+def is_confined(trial: Trial) -> str:
+    container = trial.replicas()[0]
+    trial.docker("exec", container, "python", "-c", CONFINED)
+    trial.docker("exec", container, "python", "-c", LACKING)
+    away = "no way out" if nameserver() else "(whether there is a way out could not be tried)"
+    if away == "no way out":
+        reached = trial.docker.run(
+            trial.docker.docker, "exec", container, "python", "-c", REACH, nameserver(), check=False
+        ).returncode
+        assert reached == 1, "it reaches what is outside"
+    for one in trial.compose("ps", "-aq").split():
+        found = trial.docker("inspect", "--format", "{{.HostConfig.ReadonlyRootfs}} {{.Config.User}}", one).split()
+        assert found[0] == "true", "its root can be written to"
+        assert found[1].split(":")[0] not in {"", "0", "root"}, "it is root"
+    return f"no root, no capability, nothing to write to, {away}; no compiler, pip, torch"
+
+
+def nameserver() -> str:
+    """An address outside that this machine reaches (by TCP, at port 53); empty without one."""
+    for address in re.findall(r"^nameserver ([0-9.]+)$", Path("/etc/resolv.conf").read_text(), re.MULTILINE):
+        with suppress(OSError), socket.create_connection((address, 53), 3):
+            return str(address)
+    return ""
+
+
+def passes_its_own_checks(trial: Trial) -> str:
+    found = json.loads(trial.docker("exec", trial.replicas()[0], "likeness", "doctor", "--json").splitlines()[-1])
+    return f"`likeness doctor`: {json.dumps(found)[:200]}"
+
+
+def enrolls_and_identifies(trial: Trial) -> str:
+    trial.client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+    trial.enroll("eileen", "collins.jpg")
+    assert trial.known("both.jpg") == {"eileen"}
+    return "enrolled, and found in another photo"
+
+
+def survives_kill_9(trial: Trial) -> str:
+    container = trial.replicas()[0]
+    before = trial.docker("inspect", "--format", "{{.State.StartedAt}}", container)
+    trial.docker("exec", container, "python", "-c", KILL)
+    begun = time.monotonic()
+    trial.until(
+        "it is started again", lambda: trial.docker("inspect", "--format", "{{.State.StartedAt}}", container) != before
+    )
+    trial.until("it is ready again", trial.ready)
+    seconds = time.monotonic() - begun
+    assert trial.known("collins_again.jpg") == {"eileen"}
+    return f"ready again after {seconds:.1f} s, and still knew everyone"
+
+
+def survives_its_database(trial: Trial) -> str:
+    database = trial.compose("ps", "-q", "database")
+    trial.docker("exec", database, "pg_ctl", "stop", "-m", "immediate", "-D", "/var/lib/postgresql/data", check=False)
+
+    def found() -> bool:
+        try:
+            return trial.known("collins_again.jpg") == {"eileen"}
+        except httpx.HTTPError:
+            return False
+
+    return f"PostgreSQL killed: answered again after {trial.until('the database is back', found):.1f} s"
+
+
+def stops_in_time(trial: Trial) -> str:
+    container = trial.replicas()[0]
+    begun = time.monotonic()
+    trial.compose("stop", "likeness")
+    seconds = time.monotonic() - begun
+    code = trial.docker("inspect", "--format", "{{.State.ExitCode}}", container)
+    assert code == "0", f"exit code {code}"
+    return f"`stop`: exit code 0 after {seconds:.1f} s"
+
+
+def upgrades_the_schema(trial: Trial) -> str:
+    """The service is stopped."""
+    trial.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "likeness", "-c", OLDEST)
+    trial.compose("up", "-d", "--no-build")
+    seconds = trial.until("it is ready", trial.ready)
+    assert trial.known("collins_again.jpg") == {"eileen"}
+    return f"a database of the very first schema: ready {seconds:.1f} s after `up`, and still knew everyone"
+
+
+def scales_to_two(trial: Trial) -> str:
+    trial.compose("up", "-d", "--no-build", "--scale", "likeness=2")
+    one, other = (trial.address(container) for container in trial.replicas())
+    trial.until("both are ready", lambda: trial.ready(one) and trial.ready(other))
+    waits = [seen_by_the_other(trial, *pair) for pair in [(one, other), (other, one)] * (ROUNDS // 2)]
+    return f"enrolled on one, known to the other after {max(waits):.2f} s at most, its answer's time included"
+
+
+def seen_by_the_other(trial: Trial, here: str, there: str) -> float:
+    """Seconds until what was enrolled here is found there; and it is deleted there, and forgotten here."""
+    trial.enroll("grace", "hopper.jpg", here)
+    seconds = trial.until("the other knows", lambda: "grace" in trial.known("hopper.jpg", there), FOLLOW_S)
+    trial.client.delete(f"{there}{GALLERY}/subjects/grace").raise_for_status()
+    trial.until("the other forgot", lambda: not trial.known("hopper.jpg", here), FOLLOW_S)
+    return seconds
+
+
+def loses_one_of_two(trial: Trial) -> str:
+    first = trial.replicas()[0]
+    trial.docker("exec", first, "python", "-c", KILL)
+    statuses = [trial.client.get(GALLERY).status_code for _ in range(40)]
+    assert set(statuses) == {200}, statuses
+    trial.until("both are ready", lambda: all(trial.ready(trial.address(one)) for one in trial.replicas()))
+    return "one of two killed: 40 of 40 questions through the proxy answered"
+
+
+def is_watched(trial: Trial) -> str:
+    """Prometheus sees both replicas, and understands every question of the dashboard and the alerts."""
+    trial.compose("up", "-d", "--no-build", "--no-deps", "--scale", "likeness=2", "likeness", "prometheus")
+    prometheus = trial.compose("ps", "-q", "prometheus")
+
+    def ask(path: str, **query: str) -> dict[str, Any]:
+        url = httpx.URL(f"http://127.0.0.1:9090/api/v1/{path}", params=query)
+        answer = trial.docker("exec", prometheus, "wget", "-q", "-O", "-", str(url), check=False)
+        found: dict[str, Any] = json.loads(answer or "{}").get("data") or {}
+        return found
+
+    trial.until("it sees both", lambda: len(ask("query", query="likeness_ready == 1").get("result", ())) == 2)
+    dashboard = json.loads((PROJECT / "docker/monitoring/grafana/dashboards/likeness.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    for one in asked:
+        plain = one.replace("$instance", ".*").replace("$__rate_interval", "1m")
+        assert "result" in ask("query", query=plain), plain
+    rules = len(re.findall(r"- alert:", (PROJECT / "docker/monitoring/alerts.yml").read_text()))
+    groups = ask("rules")["groups"]
+    assert [len(group["rules"]) for group in groups] == [rules]
+    return f"Prometheus sees both replicas; {len(asked)} questions of the dashboard and {rules} alerts are understood"
+
+
+def tells_nothing(trial: Trial) -> str:
+    """Neither logs nor what `inspect` shows hold a secret."""
+    secrets = [trial.client.headers["x-api-key"]]
+    database = trial.compose("ps", "-q", "database")
+    secrets.append(trial.docker("exec", database, "cat", "/run/likeness/database/password"))
+    told = trial.compose("logs") + "".join(trial.docker("inspect", one) for one in trial.compose("ps", "-aq").split())
+    assert not [secret for secret in secrets if secret in told]
+    assert '"level": "error"' not in told, "an error that nobody expected is in the log"
+    return "no secret in logs or `inspect`"
+
+
+STEPS: tuple[Callable[[Trial], str], ...] = (
+    comes_up,
+    is_confined,
+    passes_its_own_checks,
+    enrolls_and_identifies,
+    survives_kill_9,
+    survives_its_database,
+    stops_in_time,
+    upgrades_the_schema,
+    scales_to_two,
+    loses_one_of_two,
+    is_watched,
+    tells_nothing,
+)
+
+
+def base_images() -> list[str]:
+    """What has to be there before anything can be built or started, but for the GPU and Grafana."""
+    compose = (PROJECT / "docker-compose.yml").read_text()
+    dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
+    found = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, re.MULTILINE)
+    found += re.findall(r"^    image: ((?!likeness:|grafana/)\S+)", compose, re.MULTILINE)
+    return sorted(set(found))
+
+
+def build(docker: Engine) -> str:
+    """The image, by the package index and certificates that pip uses on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "pip.conf"
+        asked = subprocess.run(
+            [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+        )
+        settings = dict(re.findall(r"^(?:global|:env:)\.([\w-]+)='([^']*)'$", asked.stdout, re.MULTILINE))
+        lines = [f"{name} = {settings[name]}" for name in ("index-url", "default-timeout") if name in settings]
+        command = ["build", "--file", "docker/Dockerfile", "--target", "cpu", "--tag", "likeness:cpu"]
+        if bundle := settings.get("cert"):
+            lines.append("cert = /run/secrets/ca")
+            command += ["--secret", f"id=ca,src={bundle}"]
+        config.write_text("\n".join(["[global]", *lines, ""]))
+        docker.run(docker.docker, *command, "--secret", f"id=pip,src={config}", ".", folder=PROJECT)
+    size = int(docker("image", "inspect", "--format", "{{.Size}}", "likeness:cpu"))
+    return f"the image has {size / 1e6:.0f} MB"
+
+
+@contextmanager
+def project(docker: Engine, address: str) -> Iterator[Trial]:
+    trial = Trial(docker, f"http://{address}")
+    try:
+        yield trial
+    finally:
+        docker.allow(CLEANING_S)
+        trial.compose("--profile", "monitoring", "down", "--volumes", "--timeout", "10", check=False)
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def say(begun: float, what: str, seen: str) -> None:
+    sys.stdout.write(f"{time.monotonic() - begun:6.1f} s  {what.replace('_', ' ')}: {seen}\n")
+    sys.stdout.flush()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--start", action="store_true", help="start an engine where none answers (as root)")
+    parser.add_argument("--stand-ins", action="store_true", help="make base images of Debian's packages (as root)")
+    parser.add_argument("--seconds", type=float, default=900, help="give up, without a verdict, after as many")
+    given = parser.parse_args()
+    begun = time.monotonic()
+    address = free_address()
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("LIKENESS_", "COMPOSE_"))}
+    environ |= {"COMPOSE_PROJECT_NAME": f"likeness-try-{os.getpid()}", "PUBLISH": address}
+    try:
+        with engine(begun + given.seconds, environ, start=given.start) as docker:
+            made = docker.provide(base_images(), make=given.stand_ins)
+            say(begun, "base images", f"stand-ins: {', '.join(made)}" if made else "the real ones")
+            say(begun, "builds", build(docker))
+            with project(docker, address) as trial:
+                for step in STEPS:
+                    say(begun, step.__name__, step(trial))
+    except Unavailable as error:
+        sys.stdout.write(f"Containers were not tried: {error}.\n")
+    except subprocess.TimeoutExpired:
+        sys.stdout.write(f"Containers were tried up to here; {given.seconds:.0f} s did not suffice for the rest.\n")
+    except (AssertionError, httpx.HTTPError) as error:
+        sys.stdout.write(f"{time.monotonic() - begun:6.1f} s  FAILED: {error!r}\n{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
