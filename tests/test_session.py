@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -130,3 +132,26 @@ def test_a_detector_is_no_embedder(tmp_path: Path) -> None:
         )
     with pytest.raises(Unusable):
         open_embedder(select(find_packages(PROJECT / "models"), "yunet"), tmp_path, "cpu")
+
+
+REPORTED = """
+import os, time
+from pathlib import Path
+from app.runtime.session import open_embedder
+from tests import packages
+folder = Path(os.environ["HOME"]).parent
+(folder / "packages").mkdir()
+open_embedder(packages.package(folder / "packages"), folder / "cache", "cpu")
+time.sleep(0.5)
+sockets = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink() and "socket" in os.readlink(path)]
+assert not sockets, sockets
+"""
+
+
+def test_onnx_runtime_reports_nothing_to_anybody(tmp_path: Path) -> None:
+    """Its wheels would: to its maker, over the network, from a database in the home folder."""
+    home = tmp_path / "home"
+    home.mkdir()
+    plain = {"HOME": str(home)}  # it keeps still by itself where a variable says that this is a test or CI
+    subprocess.run([sys.executable, "-c", REPORTED], cwd=PROJECT, env=plain, check=True)
+    assert not list(home.rglob("*"))
