@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.doors.pose import NOSE_DEPTH, pose_of
-from app.face.align import CANONICAL_LANDMARKS
+from app.doors.pose import MEAN_FACE, pose_of
 from app.face.detect import Detector
 from app.types import Landmarks
 
@@ -22,8 +21,7 @@ def seen(yaw: float, pitch: float, roll: float, scale: float = 1.0) -> Landmarks
     about_y = np.array([[np.cos(y), 0, np.sin(y)], [0, 1, 0], [-np.sin(y), 0, np.cos(y)]])
     about_x = np.array([[1, 0, 0], [0, np.cos(p), -np.sin(p)], [0, np.sin(p), np.cos(p)]])
     about_z = np.array([[np.cos(r), -np.sin(r), 0], [np.sin(r), np.cos(r), 0], [0, 0, 1]])
-    face = np.hstack([CANONICAL_LANDMARKS.astype(np.float64), np.zeros((5, 1))])
-    face[2, 2] = -NOSE_DEPTH * np.linalg.norm(face[1] - face[0])
+    face = np.array(MEAN_FACE) * 40
     turned = face @ (about_z @ about_x @ about_y).T
     return np.asarray(turned[:, :2] * scale + 300, np.float32)
 

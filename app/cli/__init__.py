@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, bench, doctor, erasure, jobs, output, recognition, vault
+from app.cli import access, administration, bench, doctor, erasure, jobs, moving, output, recognition, vault
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ app.command()(recognition.identify)
 app.command()(erasure.erase)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
+app.command("import-compreface")(moving.import_compreface)
 app.add_typer(administration.galleries, name="galleries")
 app.add_typer(administration.models, name="models")
 app.add_typer(jobs.jobs, name="jobs")

@@ -75,7 +75,7 @@ def enroll(
     work = _enrollments(subject, paths, people)
     with connect(server, key) as client:
         if create:
-            _ensure_gallery(client, gallery)
+            ensure_gallery(client, gallery)
 
         def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
             return _try(lambda: client.enroll(gallery, item[0], item[1], quality=quality))
@@ -189,7 +189,8 @@ def _enrollments(subject: str | None, paths: list[Path] | None, people: Path | N
     ]
 
 
-def _ensure_gallery(client: Client, gallery: str) -> None:
+def ensure_gallery(client: Client, gallery: str) -> None:
+    """Makes it where it is missing."""
     try:
         client.create_gallery(gallery)
     except ApiError as error:

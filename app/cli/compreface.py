@@ -1,0 +1,208 @@
+"""CompreFace's PostgreSQL database as `pg_dump` writes it: its services, their subjects, and the photos of those.
+
+Plain SQL with COPY blocks, pg_dump's default, of CompreFace 0.6 and later (tables `model`, `subject`, `embedding` and
+`img` of its migrations up to 0.2.7); gzip is taken too. It is read line by line, twice: a dump has the photos between
+the tables that say whose they are. What is held meanwhile is ids and names, and one photo.
+"""
+
+from __future__ import annotations
+
+import binascii
+import gzip
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from app.errors import InvalidInput
+
+MAX_LINE = 256 * 1024 * 1024
+"""Bytes of one row. CompreFace takes photos of 5 MB, which are 10 MB as hexadecimal digits."""
+TABLES = ("model", "subject", "embedding", "img")
+_COPY = re.compile(rb'COPY (?:"?public"?\.)?"?(\w+)"? \(([^)]*)\) FROM stdin;\r?\n')
+_END = (b"\\.\n", b"\\.\r\n", b"\\.")
+_GZIP = b"\x1f\x8b"
+_CUSTOM = b"PGDMP"
+_NULL = b"\\N"
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
+_LETTERS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPhoto:
+    """A photo and whose it is; ``content`` None: it can't be read (the row is damaged)."""
+
+    image_id: str
+    subject: str
+    content: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What a dump holds of one service, before its photos are read."""
+
+    path: Path
+    service: str
+    subjects: Mapping[str, str]
+    """Names by id."""
+    owners: Mapping[str, tuple[str, ...]]
+    """Ids of the subjects of each photo, by the photo's id: one, but for a database that was mended by hand."""
+    without_photo: Mapping[str, int]
+    """Names of subjects to how many of their examples have no stored photo; 0: there are no examples at all."""
+
+    @property
+    def photos(self) -> int:
+        return sum(len(subjects) for subjects in self.owners.values())
+
+    def read(self) -> Iterator[StoredPhoto]:
+        """The photos one by one, in the dump's order. Raises InvalidInput (``invalid_dump``)."""
+        for row in _rows(self.path, ("img",)):
+            image_id, content = row[1].get("id") or "", row[1].get("content")
+            for subject in self.owners.get(image_id, ()):
+                yield StoredPhoto(image_id, self.subjects[subject], _bytea(content))
+
+
+def open_dump(path: Path, service: str | None = None) -> Dump:
+    """``service``: the name of one of CompreFace's services, due where the dump has subjects of several.
+
+    Raises InvalidInput: ``invalid_dump``, ``service_due`` (``details.services`` names them), ``file_not_found``.
+    """
+    found: dict[str, list[Mapping[str, str | None]]] = {table: [] for table in TABLES}
+    seen: set[str] = set()
+    for table, row in _rows(path, ("model", "subject", "embedding"), seen):
+        found[table].append(row)
+    if missing := [table for table in ("subject", "embedding", "img") if table not in seen]:
+        message = (
+            f"{path}: no COPY of the table {missing[0]}: is this `pg_dump`'s plain format, of CompreFace 0.6 or later?"
+        )
+        raise InvalidInput(message, code="invalid_dump")
+    names = {row["api_key"]: row.get("name") or "" for row in found["model"]}
+    chosen = _choose(path, {row["api_key"]: names.get(row["api_key"], "") for row in found["subject"]}, service)
+    subjects = {
+        _due(path, row, "id"): _due(path, row, "subject_name") for row in found["subject"] if row["api_key"] == chosen
+    }
+    owners: dict[str, list[str]] = {}
+    without = dict.fromkeys(subjects, 0)
+    has_any = set()
+    for row in found["embedding"]:
+        subject, image = row.get("subject_id"), row.get("img_id")
+        if subject not in subjects:
+            continue
+        has_any.add(subject)
+        if image is None:
+            without[subject] += 1
+        elif subject not in owners.setdefault(image, []):  # several models' embeddings of one photo
+            owners[image].append(subject)
+    unseen = {subjects[key]: count for key, count in without.items() if count or key not in has_any}
+    return Dump(path, names.get(chosen, ""), subjects, {key: tuple(ids) for key, ids in owners.items()}, unseen)
+
+
+def _choose(path: Path, services: Mapping[str | None, str], wanted: str | None) -> str | None:
+    """The API key of the service wanted, or of the only one there is."""
+    fitting = [key for key, name in services.items() if wanted in {None, name}]
+    if len(fitting) == 1:
+        return fitting[0]
+    listed = sorted(services.values())
+    if not services:
+        raise InvalidInput(f"{path}: there are no subjects in it", code="invalid_dump")
+    message = f"{path} has subjects of {len(services)} services: name one of {', '.join(map(repr, listed))}"
+    raise InvalidInput(message, code="service_due", services=listed)
+
+
+def _due(path: Path, row: Mapping[str, str | None], column: str) -> str:
+    value = row.get(column)
+    if value is None:
+        raise InvalidInput(f"{path}: a subject has no {column}", code="invalid_dump")
+    return value
+
+
+def _bytea(text: str | None) -> bytes | None:
+    """Of PostgreSQL's hexadecimal form."""
+    if text is None or not text.startswith("\\x"):
+        return None
+    try:
+        return binascii.unhexlify(text[2:])
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _rows(
+    path: Path, tables: Sequence[str], seen: set[str] | None = None
+) -> Iterator[tuple[str, Mapping[str, str | None]]]:
+    """The rows of these tables, each with its table; ``seen`` gets every table that the dump has."""
+    with _opened(path) as file:
+        for line in _lines(path, file):
+            if not (head := _COPY.fullmatch(line)):
+                continue
+            table = head[1].decode("ascii", "replace")
+            if seen is not None:
+                seen.add(table)
+            columns = [column.strip().strip(b'"').decode("utf-8", "replace") for column in head[2].split(b",")]
+            for row in _block(path, file):
+                if table in tables:
+                    yield table, _fields(path, row, columns)
+
+
+def _block(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+    for line in _lines(path, file):
+        if line in _END:
+            return
+        yield line
+    raise InvalidInput(f"{path}: the dump is cut short", code="invalid_dump")
+
+
+def _fields(path: Path, row: bytes, columns: Sequence[str]) -> Mapping[str, str | None]:
+    fields = row.rstrip(b"\r\n").split(b"\t")
+    if len(fields) != len(columns):
+        raise InvalidInput(f"{path}: a row has {len(fields)} fields where {len(columns)} are due", code="invalid_dump")
+    try:
+        return {name: _unescaped(field) for name, field in zip(columns, fields, strict=True)}
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path}: the dump is not in UTF-8", code="invalid_dump") from None
+
+
+def _unescaped(field: bytes) -> str | None:
+    """COPY's text format: PostgreSQL's documentation of COPY, "Text Format"."""
+    if field == _NULL:
+        return None
+    return _ESCAPE.sub(_meant, field).decode()
+
+
+def _meant(found: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, letter = found.groups()
+    if octal:
+        return bytes([int(octal, 8) & 0xFF])
+    if hexadecimal:
+        return bytes([int(hexadecimal, 16)])
+    return _LETTERS.get(letter, letter)
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[bytes]:
+    try:
+        while line := file.readline(MAX_LINE):
+            if len(line) == MAX_LINE:
+                raise InvalidInput(f"{path}: a line is longer than {MAX_LINE} bytes", code="invalid_dump")
+            yield line
+    except (OSError, EOFError, ValueError) as error:  # what gzip says of damaged files
+        raise InvalidInput(f"{path}: cannot be read ({error})", code="invalid_dump") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}", code="file_not_found") from None
+    with file:
+        start = file.peek(len(_CUSTOM))
+        if start.startswith(_CUSTOM):
+            message = f"{path}: this is pg_dump's custom format; turn it into SQL: pg_restore -f dump.sql {path.name}"
+            raise InvalidInput(message, code="invalid_dump")
+        if start.startswith(_GZIP):
+            with gzip.open(file) as unpacked:
+                yield io.BufferedReader(unpacked)
+        else:
+            yield file

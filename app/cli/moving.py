@@ -1,0 +1,131 @@
+"""import-compreface: the photos of a CompreFace database, enrolled here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from app.cli import options, output, photos
+from app.cli.compreface import Dump, StoredPhoto, open_dump
+from app.cli.connect import connect
+from app.cli.output import Exit
+from app.cli.recognition import ensure_gallery
+from app.client import Client
+from app.errors import InvalidInput, LikenessError
+
+DONE = "enrolled"
+
+
+def import_compreface(
+    dump: Annotated[
+        Path, typer.Argument(help="What `pg_dump` wrote of CompreFace's database, plain SQL, or that gzipped.")
+    ],
+    gallery: options.Gallery,
+    service: Annotated[str | None, typer.Option(help="CompreFace's service, where the dump has several.")] = None,
+    quality: Annotated[str | None, typer.Option(help="Least quality taken: none, low, medium or high.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Make the gallery if it is not there.")] = False,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="A JSON line for each photo; what it says is enrolled already is left out the next time."),
+    ] = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+    jobs: options.Jobs = 2,
+) -> None:
+    """Enroll the photos that a CompreFace database holds. Its embeddings are of no use here: other models made them."""
+    found = open_dump(dump, service)
+    done = _already(report)
+    counts: Counter[str] = Counter()
+    with connect(server, key) as client:
+        if create:
+            ensure_gallery(client, gallery)
+        wanted = (photo for photo in found.read() if (photo.image_id, photo.subject) not in done)
+        with (
+            report.open("a") if report else nullcontext() as file,
+            photos.progress(found.photos - len(done), "import") as advance,
+        ):
+            for photo, outcome in _enrolled(client, gallery, wanted, quality, jobs):
+                advance()
+                counts[outcome] += 1
+                _tell(photo, outcome, file)
+    _say_counts(found, counts, len(done), as_json=as_json)
+    raise typer.Exit(Exit.REFUSED if set(counts) - {DONE} else Exit.DONE)
+
+
+def _enrolled(
+    client: Client, gallery: str, wanted: Iterator[StoredPhoto], quality: str | None, jobs: int
+) -> Iterator[tuple[StoredPhoto, str]]:
+    """Each photo with `enrolled` or the code of what was said against it; ``jobs`` photos are held at once."""
+
+    def send(photo: StoredPhoto) -> str:
+        if photo.content is None:
+            return "invalid_dump"
+        try:
+            client.enroll(gallery, photo.subject, [photo.content], quality=quality)
+        except LikenessError as error:
+            if output.exit_code(error) != Exit.REFUSED:
+                raise
+            return error.code
+        return DONE
+
+    with ThreadPoolExecutor(jobs) as pool:
+        while some := list(islice(wanted, jobs)):
+            sent: list[Future[str]] = [pool.submit(send, photo) for photo in some]
+            for photo, future in zip(some, sent, strict=True):
+                yield photo, future.result()
+
+
+def _tell(photo: StoredPhoto, outcome: str, file: IO[str] | None) -> None:
+    if outcome != DONE:
+        sys.stderr.write(f"{photo.subject}: photo {photo.image_id} was refused ({outcome})\n")
+    if file:
+        line = {"image_id": photo.image_id, "subject": photo.subject, "outcome": outcome}
+        file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        file.flush()
+
+
+def _say_counts(found: Dump, counts: Counter[str], before: int, *, as_json: bool) -> None:
+    refused = {code: count for code, count in sorted(counts.items()) if code != DONE}
+    alone = sorted(found.without_photo)
+    if as_json:
+        output.say_json(
+            {
+                "service": found.service,
+                "enrolled": counts[DONE],
+                "enrolled_before": before,
+                "refused": refused,
+                "subjects_without_photo": alone,
+            }
+        )
+        return
+    output.say(f"{counts[DONE]} photos enrolled, {sum(refused.values())} refused, {before} enrolled before")
+    for code, count in refused.items():
+        output.say(f"  {code}: {count}")
+    if alone:
+        output.say(f"{len(alone)} subjects have examples without a stored photo, which can't be taken over:")
+        for name in alone:
+            output.say(f"  {name}")
+
+
+def _already(report: Path | None) -> set[tuple[str, str]]:
+    if report is None or not report.exists():
+        return set()
+    done = set()
+    try:
+        for line in report.read_text().splitlines():
+            row = json.loads(line)
+            if row["outcome"] == DONE:
+                done.add((str(row["image_id"]), str(row["subject"])))
+    except (ValueError, KeyError, TypeError):
+        raise InvalidInput(f"{report}: is no report of an import", code="file_not_found") from None
+    return done
