@@ -71,7 +71,7 @@ export class Grid {
     this.wanted = last;
     for (const [index, element] of this.cells)
       if ((index < first || index >= last) && !element.contains(document.activeElement)) this.drop(index, element);
-    for (let index = first; index < last; index++) this.place(index, columns);
+    for (let index = last - 1; index >= first; index--) this.place(index, columns); // each before the one after it
     if (!this.done) void this.reach(last);
   }
 
@@ -87,20 +87,12 @@ export class Grid {
     if (!element) {
       element = h(`div.cell${item ? "" : ".empty"}`, { role: "listitem", "aria-setsize": this.done || this.total === null ? this.count : this.total, "aria-posinset": index + 1 }, item && this.cell(item));
       this.cells.set(index, element);
-      this.insert(index, element);
+      this.element.insertBefore(element, this.cells.get(index + 1) ?? null);
     }
     element.style.width = `${100 / columns}%`;
     element.style.height = `${this.height}px`;
     element.style.left = `${((index % columns) * 100) / columns}%`;
     element.style.top = `${Math.floor(index / columns) * this.height}px`;
-  }
-
-  /** In reading order, whatever order they were made in. */
-  insert(index, element) {
-    let next = null;
-    let nearest = Infinity;
-    for (const [other, one] of this.cells) if (other > index && other < nearest && one.isConnected) [nearest, next] = [other, one];
-    this.element.insertBefore(element, next);
   }
 
   /** Arrow keys go from cell to cell. */

@@ -12,8 +12,8 @@ import { count, when } from "../words.js";
 import { enrolling } from "./enroll.js";
 import { person } from "./person.js";
 
-const PAGE = 500;
-const FIRST_FOUND = 100;
+const PAGE = 1000;
+const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const CALM_MS = 220;
 
@@ -172,7 +172,7 @@ function gridOf(gallery, search, shown, place, home) {
     cell: (subject) => cell(gallery, subject),
     load: async (cursor) => {
       const page = await showing(place, () =>
-        get(path("galleries", gallery.id, "subjects"), { limit: search ? FIRST_FOUND : PAGE, cursor, search: search || null }),
+        get(path("galleries", gallery.id, "subjects"), { limit: cursor ? PAGE : FIRST_PAGE, cursor, search: search || null }),
       );
       return page ? { items: page.subjects, next: page.next_cursor } : { items: [], next: null };
     },

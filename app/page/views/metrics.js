@@ -82,8 +82,8 @@ function drawn() {
     over(name, (before, after) => mean(before, after, BATCH, (labels) => labels.batcher === name), (value) => value.toFixed(1)),
   );
   const memory = [
-    over("process", (_, after) => total(after, "process_resident_memory_bytes"), bytes),
-    over("search indexes", (_, after) => total(after, "likeness_index_bytes"), bytes),
+    level("process", "process_resident_memory_bytes", bytes),
+    level("search indexes", "likeness_index_bytes", bytes),
   ];
   return [
     timed("Requests a second", requests, (value) => value.toLocaleString("en")),
@@ -98,24 +98,30 @@ const thousandfold = (value) => (value === null ? null : value * 1000);
 
 /** A series of `measure(before, after, seconds)` over the readings. */
 function over(name, measure, words) {
-  const points = readings.slice(1).map(({ at, samples }, index) => [at, measure(readings[index].samples, samples, at - readings[index].at)]);
+  return series(name, readings.slice(1).map(({ at, samples }, index) => [at, measure(readings[index].samples, samples, at - readings[index].at)]), words);
+}
+
+/** A series of what a gauge says. */
+const level = (name, gauge, words) => series(name, readings.map(({ at, samples }) => [at, total(samples, gauge)]), words);
+
+function series(name, points, words) {
   const known = points.filter(([, value]) => value !== null);
   return { name, points, words, last: known.length ? words(known.at(-1)[1]) : "–", marks: known.length === 1 };
 }
 
-function timed(title, series, tickWords, binary = false) {
+function timed(title, all, tickWords, binary = false) {
   const end = readings.at(-1).at;
   const start = Math.min(readings[0].at, end - 60);
-  const most = Math.max(0, ...series.flatMap((one) => one.points.map(([, value]) => value ?? 0)));
+  const most = Math.max(0, ...all.flatMap((one) => one.points.map(([, value]) => value ?? 0)));
   const ticks = niceTicks(most, tickWords, binary);
-  const rows = (all) => (all[0]?.points ?? []).map(([at], index) => [new Date(at * 1000).toLocaleTimeString(), ...all.map((one) => (one.points[index][1] === null ? "–" : one.words(one.points[index][1])))]).reverse();
+  const rows = () => (all[0]?.points ?? []).map(([at], index) => [new Date(at * 1000).toLocaleTimeString(), ...all.map((one) => (one.points[index][1] === null ? "–" : one.words(one.points[index][1])))]).reverse();
   return chart({
     title,
-    words: series.length ? `Now ${series.map((one) => `${one.name} ${one.last}`).join(", ")}.` : "Nothing yet.",
-    series,
+    words: all.length ? `Now ${all.map((one) => `${one.name} ${one.last}`).join(", ")}.` : "Nothing yet.",
+    series: all,
     x: { min: start, max: end, ticks: [[start, ago(end - start)], [end, "now"]] },
     y: { min: 0, max: ticks.at(-1)[0], ticks },
-    columns: { heads: ["Time", ...series.map((one) => one.name)], rows },
+    columns: { heads: ["Time", ...all.map((one) => one.name)], rows },
   });
 }
 

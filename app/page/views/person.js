@@ -9,6 +9,7 @@ import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, list, reason, sentence, when } from "../words.js";
 import { enrollPanel } from "./enroll.js";
+import { erase } from "./erasing.js";
 
 const FACES = 60;
 
@@ -101,7 +102,21 @@ function showAbout(state) {
     put(state.about, h("h2", {}, "About"), facts, h("h3", {}, "Metadata"), h("pre", {}, JSON.stringify(subject.metadata, null, 2)));
     return;
   }
-  put(state.about, h("h2", {}, "About"), facts, editor(state), h("div.row", {}, h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete this person")));
+  put(state.about, h("h2", {}, "About"), facts, editor(state), endings(state));
+}
+
+/** Deleting is for whoever may enroll; erasing, with its receipt, for `admin`. */
+function endings(state) {
+  return h(
+    "div.stack.endings",
+    {},
+    h("div.row", {}, h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete"), session.may("admin") && h("button.danger", { type: "button", onclick: () => eraseAll(state) }, "Erase, with a receipt")),
+    session.may("admin") && h("p.small", {}, "Deleting takes the person out of the gallery. Erasing also clears what the disk may still hold, and is proved by a signed receipt."),
+  );
+}
+
+async function eraseAll(state) {
+  if (await erase(state.subject, state.where, state.place)) go("galleries", state.galleryId);
 }
 
 function editor(state) {

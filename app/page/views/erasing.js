@@ -1,0 +1,53 @@
+/** Erasing somebody for good, and the signed receipt of it. */
+
+import { call } from "../api.js";
+import { ask, confirm, h } from "../dom.js";
+import { problemPlace, showing } from "../problem.js";
+import { save } from "../saving.js";
+import { count, list, when } from "../words.js";
+
+/** Asks, erases, shows the receipt; whether it was done. */
+export async function erase(subject, where, place) {
+  const sure = await confirm({
+    title: `Erase ${subject.name ?? subject.id}?`,
+    text: `This deletes the person with ${count(subject.face_count, "face")}, and clears what the disk may still hold of them. There is no way back. You get a signed receipt of it.`,
+    action: "Erase the person",
+    typed: subject.id,
+  });
+  if (!sure) return false;
+  const document = await showing(place, () => call("POST", `${where}/erase`, { as: "text" }));
+  if (document === null) return false;
+  await showReceipt(document);
+  return true;
+}
+
+/** `document` as the server sent it: what is saved is what was signed. */
+function showReceipt(document) {
+  const receipt = JSON.parse(document);
+  const { faces, templates, crops } = receipt.erased;
+  const cleared = Object.entries(receipt.cleared).map(([what, how]) => `${what.replaceAll("_", " ")} ${how}`);
+  const facts = [
+    ["Receipt", h("code", {}, receipt.id)],
+    ["Erased", `${count(faces, "face")}, ${count(templates, "template")}, ${count(crops, "crop")}`],
+    ["When", when(receipt.erased_at)],
+    ["On disk", receipt.complete ? list(cleared) : "is being cleared; the server ends it by itself"],
+    ["Not reached", list(receipt.not_reached) || "nothing"],
+    ["Signed by", h("code", {}, receipt.signature.key_id)],
+  ];
+  return ask("Erased", (close) => {
+    const place = problemPlace();
+    return h(
+      "div",
+      {},
+      h("p", {}, "Keep the receipt: it proves what was erased and when to whoever knows the person's id, and names nobody to anybody else."),
+      h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
+      place.element,
+      h(
+        "div.row.end",
+        {},
+        h("button", { type: "button", onclick: () => save(new Blob([document], { type: "application/json" }), `receipt-${receipt.id}.json`) }, "Save the receipt"),
+        h("button.primary", { type: "button", onclick: () => close() }, "Done"),
+      ),
+    );
+  });
+}
