@@ -201,6 +201,9 @@ class Settings(BaseSettings):
     compreface: Literal["on", "off"] = Field(
         default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/` (docs/moving.md)."
     )
+    rekognition: Literal["on", "off"] = Field(
+        default="on", description="Whether Amazon Rekognition's API is answered at `POST /` (docs/moving.md)."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
     )

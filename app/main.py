@@ -61,6 +61,8 @@ from app.api.work import Workers
 from app.config import PREFIX, Settings
 from app.doors.compreface.dialect import ROUTERS as COMPREFACE_ROUTERS
 from app.doors.compreface.dialect import CompreFace
+from app.doors.rekognition.dialect import Rekognition
+from app.doors.rekognition.dialect import router as rekognition_router
 from app.embedders import Embedders
 from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
@@ -154,6 +156,9 @@ def _open_doors(app: FastAPI, settings: Settings) -> None:
         dialects.append(CompreFace())
         for router in COMPREFACE_ROUTERS:
             app.include_router(router)
+    if settings.rekognition == "on":
+        dialects.append(Rekognition())
+        app.include_router(rekognition_router)
     app.state.dialects = tuple(dialects)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from app.embedders import Embedders, Model
 from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.gallery import Galleries
-from app.gallery.records import Candidate, CropPolicy, FaceRow, Gallery, Metadata, NewFace
+from app.gallery.records import Candidate, CropPolicy, FaceRow, Gallery, Metadata, NewFace, Origin
 from app.pipeline import Choice, Pipeline, choose_face
 from app.runtime.package import Thresholds
 from app.types import Face, Photo, Template
@@ -299,7 +300,12 @@ class Operations:
         return rankings
 
     def enroll_face(
-        self, gallery: str, subject: str, chosen: Chosen, quality: QualityLevel = QualityLevel.MEDIUM
+        self,
+        gallery: str,
+        subject: str,
+        chosen: Chosen,
+        quality: QualityLevel = QualityLevel.MEDIUM,
+        origin: Origin | None = None,
     ) -> FaceRow:
         """Adds one face that somebody has chosen from a photo to the subject, which is made if it is missing.
 
@@ -308,7 +314,7 @@ class Operations:
         check_quality(chosen.face, quality)
         clock = _Clock()
         with clock.time("store"):
-            made = self._galleries.enroll(gallery, subject, [_new_face(chosen)])
+            made = self._galleries.enroll(gallery, subject, [_new_face(chosen, origin)])
         self._observe(clock.stages)
         return made.faces[0]
 
@@ -470,9 +476,10 @@ def _template(face: Face) -> Template:
     return face.template
 
 
-def _new_face(chosen: Chosen) -> NewFace:
-    face = chosen.face
-    return NewFace(chosen.template, face.quality, face.detection.box, face.crop)
+def _new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
+    face, photo = chosen.face, chosen.photo
+    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
+    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
 
 
 def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.doors.rekognition import errors, sigv4
 from app.doors.rekognition.errors import Refused
-from app.doors.rekognition.replays import KEPT_S, REPEAT_S, Replays
+from app.doors.rekognition.replays import KEPT_S, MAX_REPEATS, REPEAT_S, Replays
 from app.doors.rekognition.sigv4 import SignedRequest, signing_key
 
 botocore_auth = pytest.importorskip("botocore.auth", reason="the dev extra brings boto3")
@@ -198,36 +198,54 @@ def test_no_authorization_breaks_the_reader(text: str) -> None:
 def test_a_signature_is_good_once_for_what_changes_something() -> None:
     now = [100.0]
     replays = Replays(lambda: now[0])
-    replays.use("a", changes=True)
+    replays.use("a", "", changes=True)
     with pytest.raises(Refused, match="used already") as caught:
-        replays.use("a", changes=True)
+        replays.use("a", "", changes=True)
     assert caught.value.name == errors.INVALID_SIGNATURE
-    replays.use("b", changes=True)
+    replays.use("b", "", changes=True)
     replays.free("a")
-    replays.use("a", changes=True)
+    replays.use("a", "", changes=True)
     now[0] += KEPT_S - 1
     with pytest.raises(Refused):
-        replays.use("a", changes=True)
+        replays.use("a", "", changes=True)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_other_calls_of_the_same_second_are_told_apart_for_a_moment(changes: bool) -> None:
+    now = [100.0]
+    replays = Replays(lambda: now[0])
+    for attempt in ("call-1 attempt=1", "call-2 attempt=1", "call-2 attempt=2"):
+        replays.use("a", attempt, changes=changes)
+        with pytest.raises(Refused):
+            replays.use("a", attempt, changes=changes)
+    now[0] += REPEAT_S + 0.1
+    with pytest.raises(Refused):
+        replays.use("a", "call-3 attempt=1", changes=changes)
+    replays.use("b", "", changes=changes)
+    for number in range(MAX_REPEATS - 1):
+        replays.use("b", f"call-{number}", changes=changes)
+    with pytest.raises(Refused):
+        replays.use("b", "one more", changes=changes)
 
 
 def test_what_changes_nothing_may_be_asked_again_for_a_moment() -> None:
     now = [100.0]
     replays = Replays(lambda: now[0])
     for _ in range(3):
-        replays.use("a", changes=False)
+        replays.use("a", "", changes=False)
     now[0] += REPEAT_S + 0.1
     with pytest.raises(Refused):
-        replays.use("a", changes=False)
+        replays.use("a", "", changes=False)
 
 
 def test_the_memory_of_signatures_is_bounded() -> None:
     now = [0.0]
     replays = Replays(lambda: now[0], size=10)
     for number in range(100):
-        replays.use(str(number), changes=True)
+        replays.use(str(number), "", changes=True)
     assert len(replays) == 10
     with pytest.raises(Refused):
-        replays.use("99", changes=True)
+        replays.use("99", "", changes=True)
     now[0] = KEPT_S + 1
-    replays.use("next", changes=True)
+    replays.use("next", "", changes=True)
     assert len(replays) == 1

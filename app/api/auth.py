@@ -13,6 +13,7 @@ import hmac
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,16 +69,23 @@ class Guard:
             raise InvalidInput("send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`", code="missing_key")
         if hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self.digest):
             return ADMIN
-        grant = self.keys.recall(given) or await self._look_up(given, address_group(address))
+        return await self.admit(
+            self.keys.recall(given), lambda: self.keys.check(given), address, known=self.keys.is_known(given)
+        )
+
+    async def admit(self, recalled: Grant | None, look_up: Callable[[], Grant], address: str, *, known: bool) -> Grant:
+        """The same for keys that come in other ways: `recalled` is what is known of it at once, `look_up` asks the
+        database, and `known` says whether the caller has shown a secret that was good when it was last looked up."""
+        grant = recalled or await self._look_up(look_up, address_group(address), known=known)
         if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
             raise Overloaded("this key asks too often", code="rate_limited", retry_after=wait_s)
         return grant
 
-    async def _look_up(self, given: str, caller: str) -> Grant:
-        if not self.keys.is_known(given) and (wait_s := self.attempts.wait(caller, self.failures)):
+    async def _look_up(self, look_up: Callable[[], Grant], caller: str, *, known: bool) -> Grant:
+        if not known and (wait_s := self.attempts.wait(caller, self.failures)):
             raise Overloaded("too many wrong keys from this address", code="too_many_failures", retry_after=wait_s)
         try:
-            return await asyncio.to_thread(self.keys.check, given)
+            return await asyncio.to_thread(look_up)
         except InvalidInput:
             self.attempts.take(caller, self.failures)
             raise

@@ -7,20 +7,25 @@ for everybody: keys and scopes, room in the house, the audit log, the operations
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope
 
 from app.access.records import Grant
-from app.api.auth import Guard, is_browser_path
+from app.api.auth import is_browser_path
 from app.api.problems import answer_problem
 from app.api.rules import Visit, find_visit
+from app.api.service import Service
 from app.errors import LikenessError
 
 
 class Dialect(ABC):
     """``scope["path"]`` is the path as it was sent, percent-encoded."""
+
+    reads_first: ClassVar[bool] = False
+    """Whether `enter` reads the body, for which there has to be room."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
@@ -34,9 +39,9 @@ class Dialect(ABC):
     def answer(self, error: LikenessError, request_id: str, path: str) -> Response:
         """The error as this dialect has it."""
 
-    async def grant(self, scope: Scope, guard: Guard) -> Grant:
-        """What the request's key allows. Raises what `Guard.check` does."""
-        return await guard.check(Headers(scope=scope), scope["path"], address_of(scope))
+    async def enter(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
+        """What the request's key allows, and what its body is read from thereafter. Raises what `Guard.check` does."""
+        return await service.guard.check(Headers(scope=scope), scope["path"], address_of(scope)), receive
 
 
 class Own(Dialect):

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from urllib.parse import unquote
 
 from fastapi import Request
@@ -29,7 +29,7 @@ from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.page import is_page
 from app.api.rules import Visit, authorize
 from app.api.service import Service, find_service
-from app.errors import InvalidInput, LikenessError, NotFound
+from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
 
 ID_HEADER = "x-request-id"
 CLIENT_GONE = 499
@@ -94,12 +94,16 @@ class Door:
         visit = dialect.visit(scope)
         record = _Record(service.audit, visit, scope["request_id"])
         answer.record = record
-        grant = await dialect.grant(scope, service.guard)
-        record.know(grant)
-        scope["grant"] = grant
-        if visit is not None:
-            authorize(grant, visit)
-        with service.workers.admit() if visit else nullcontext():
+        with ExitStack() as stack:
+            if dialect.reads_first:
+                stack.enter_context(service.workers.admit())
+            grant, receive = await dialect.enter(scope, receive, service)
+            record.know(grant)
+            scope["grant"] = grant
+            if visit is not None:
+                authorize(grant, visit)
+                if not dialect.reads_first:
+                    stack.enter_context(service.workers.admit())
             scope["audit"] = await record.begin()
             await self._app(scope, receive, answer)
 
@@ -143,7 +147,8 @@ class _Record:
         """Nobody is named by a request without a key, and nothing limits such requests: they are not recorded."""
         if error.code in _BAD_KEY:
             self._entry.who = str(error.details["key"])
-        self._finished = self._finished or error.code == "missing_key"
+        is_try_again = isinstance(error, Overloaded) and not self._begun  # whatever status that has in its dialect
+        self._finished = self._finished or is_try_again or error.code == "missing_key"
 
     def leave(self, status: int) -> None:
         if self._finished or status in _NOT_RECORDED:
