@@ -18,7 +18,8 @@ ACCOUNT = "000000000000"
 """In the names of resources, where AWS has the account's number."""
 LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
 """Left and right as one looks at the photo, in Rekognition as in ours."""
-DECIMALS = 4
+STEPS = 10_000
+"""Of a percent that are told apart."""
 _VERSION = re.compile(r"[0-9.]+")
 REASONS = {
     Reason.SMALL_FACE: "SMALL_BOUNDING_BOX",
@@ -46,7 +47,7 @@ def face_id_from(face_id: str) -> str:
 
 def percent(share: float) -> float:
     """0 to 100, rounded downwards: no rounding lifts anything over a threshold."""
-    return math.floor(min(1.0, max(0.0, share)) * 100 * 10**DECIMALS) / 10**DECIMALS
+    return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
 
 
 def seconds(time: str) -> float:
