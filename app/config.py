@@ -179,6 +179,9 @@ class Settings(BaseSettings):
         description="With `open`, the encryption keys only open what is sealed, and what is new is stored plain: "
         "for the way there and back.",
     )
+    expiry_seconds: Seconds = Field(
+        default=60, description="Seconds between looks for subjects whose `expires_at` has passed, which are erased."
+    )
     keys_file: Path | None = Field(
         default=None, description="YAML file that declares API keys, applied at each start; none by default."
     )

@@ -70,6 +70,7 @@ from app.face.embed import Embedder
 from app.face.image import Limits
 from app.gallery.blobs import Blobs
 from app.gallery.erasure import Erasures
+from app.gallery.expiry import Expiry
 from app.gallery.gallery import SNAPSHOT_S, Galleries
 from app.gallery.milvus import Milvus, parse_address
 from app.gallery.remote import RemoteIndexes
@@ -249,6 +250,8 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     erasures = Erasures(store, sql.database, signer)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
+    expiry = Expiry(store, erasures, partial(log.recorded, "expire_subject"), every_s=settings.expiry_seconds)
+    stack.callback(expiry.close)
     api_keys = _keys(settings, KeyStore(sql.database), secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     cache = settings.data_dir / "models"

@@ -22,7 +22,17 @@ from app.embedders import Embedders, Model
 from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.gallery import Galleries
-from app.gallery.records import Candidate, CropPolicy, FaceRow, Gallery, Metadata, NewFace, Origin
+from app.gallery.records import (
+    NO_TERMS,
+    Candidate,
+    CropPolicy,
+    FaceRow,
+    Gallery,
+    Metadata,
+    NewFace,
+    Origin,
+    Terms,
+)
 from app.pipeline import Choice, Pipeline, choose_face
 from app.runtime.package import Thresholds
 from app.types import Face, Photo, Template
@@ -256,9 +266,16 @@ class Operations:
         return Identification(photo, tuple(faces), point, subjects, clock.stages, used.id)
 
     def enroll(
-        self, gallery: str, subject: str, images: Sequence[bytes], quality: QualityLevel = QualityLevel.MEDIUM
+        self,
+        gallery: str,
+        subject: str,
+        images: Sequence[bytes],
+        quality: QualityLevel = QualityLevel.MEDIUM,
+        *,
+        terms: Terms = NO_TERMS,
     ) -> Enrollment:
-        """Adds the photos' faces to the subject, which is made if it is missing; bad photos are left out.
+        """Adds the photos' faces to the subject, which is made if it is missing; bad photos are left out. `terms` are
+        the subject's from then on.
 
         Raises InvalidInput when no photo is good enough (``details.rejected`` says why each isn't), NotFound, Conflict.
         """
@@ -274,7 +291,7 @@ class Operations:
             raise _all_rejected(rejected)
         clock = _Clock()
         with clock.time("store"):
-            made = self._galleries.enroll(gallery, subject, [_new_face(chosen) for _, chosen in taken])
+            made = self._galleries.enroll(gallery, subject, [_new_face(chosen) for _, chosen in taken], terms=terms)
         self._observe(clock.stages)
         enrolled = tuple(zip((index for index, _ in taken), made.faces, strict=True))
         faces = tuple(chosen for _, chosen in taken)

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore, time_text
-from app.errors import LikenessError, Overloaded
+from app.errors import LikenessError, NotFound, Overloaded
 from app.gallery.records import Page
 
 FLUSH_S = 0.5
@@ -27,6 +29,8 @@ BATCH = 500
 RETRY_S = 1.0
 PRUNE_EVERY_S = 3600.0
 DAY_S = 86_400.0
+DONE, NOT_FOUND = 204, 404
+"""HTTP's words for how it went, also for what nobody asked for by HTTP."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +60,23 @@ class AuditLog:
     def entry(self, who: str | None, operation: str, request_id: str) -> AuditEntry:
         """A new one, of this moment; it is in no log yet."""
         return AuditEntry(time_text(self._clock()), who, operation, request_id)
+
+    @contextmanager
+    def recorded(self, operation: str, gallery: str, subject: str) -> Iterator[None]:
+        """Around something that the server does by itself; `who` is nobody. What it raises passes through."""
+        entry = self.entry(None, operation, secrets.token_hex(16))
+        entry.gallery, entry.subject = gallery, subject
+        self.write(entry).result()
+        try:
+            yield
+        except NotFound:
+            entry.status = NOT_FOUND
+            raise
+        else:
+            entry.status = DONE
+        finally:
+            if entry.status is not None:
+                self.write(entry).result()
 
     def write(self, entry: AuditEntry) -> Future[None]:
         """Writes the entry, or what was added to it since, at once; the future fails where the database did."""

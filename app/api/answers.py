@@ -185,6 +185,8 @@ def subject(found: records.Subject) -> schemas.Subject:
             "face_count": found.face_count,
             "created_at": found.created_at,
             "updated_at": found.updated_at,
+            "expires_at": found.expires_at,
+            "consent": found.consent and {"note": found.consent.note, "given_at": found.consent.given_at},
         }
     )
 

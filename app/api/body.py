@@ -151,8 +151,8 @@ def parse_json(body: Body, model: type[Model]) -> Model:
 def merge(model: type[Model], query: Model, parts: Parts) -> Model:
     """Parameters from the query and from the body's fields as one; saying one twice is refused."""
     given = validate(model, parts.fields, "body", strict=parts.strict)
-    asked = query.model_dump(exclude_unset=True)
-    added = given.model_dump(exclude_unset=True)
+    asked = query.model_dump(mode="json", exclude_unset=True)
+    added = given.model_dump(mode="json", exclude_unset=True)
     if twice := sorted(asked.keys() & added.keys()):
         raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body", errors=[])
     return validate(model, asked | added, "body", strict=False)

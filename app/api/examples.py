@@ -30,6 +30,8 @@ SUBJECT = {
     "face_count": 1,
     "created_at": TIME,
     "updated_at": TIME,
+    "expires_at": None,
+    "consent": {"note": "form of 31 January, folder 12", "given_at": TIME},
 }
 KEY = {
     "id": "door",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -11,6 +12,7 @@ from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.paths import GalleryId, SubjectId
 from app.api.service import ServiceDep
 from app.face.quality import QualityLevel
+from app.gallery.records import UNSET, Consent, Terms, utc_text
 
 router = APIRouter(prefix="/v1", tags=["recognition"])
 
@@ -124,7 +126,15 @@ async def verify_subject(
     summary="Enroll photos of a person",
     responses=docs.answer(schemas.EnrollAnswer, 201)
     | docs.call_errors(
-        *docs.IMAGE_CODES, *GALLERY_CODES, "no_face", "ambiguous_face", "low_quality", "nothing_enrolled"
+        *docs.IMAGE_CODES,
+        *GALLERY_CODES,
+        "no_face",
+        "ambiguous_face",
+        "low_quality",
+        "nothing_enrolled",
+        "subject_expired",
+        "invalid_expiry",
+        "invalid_consent",
     ),
     openapi_extra=docs.request_body(schemas.EnrollRequest),
 )
@@ -143,5 +153,9 @@ async def enroll(
     """
     images, params = await service.read(request, MANY_IMAGES, query)
     level = QualityLevel(params.quality)
-    found = await service.run(lambda: service.operations.enroll(gallery, subject, images["images"], level))
+    terms = Terms(
+        UNSET if params.expires_at is None else utc_text(params.expires_at),
+        UNSET if params.consent is None else Consent(params.consent, utc_text(datetime.now(UTC))),
+    )
+    found = await service.run(lambda: service.operations.enroll(gallery, subject, images["images"], level, terms=terms))
     return answers.enroll(found, explain=params.explain)

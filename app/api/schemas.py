@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
 MAX_ID_LENGTH = 255
+MAX_NOTE_LENGTH = 1000
 MAX_CANDIDATES = 100
 MAX_PAGE = 1000
 MAX_GRACE_S = 30 * 24 * 3600
@@ -50,6 +51,15 @@ def _time(value: object) -> object:
     return time
 
 
+Note: TypeAlias = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_NOTE_LENGTH,
+        description="A few words, e.g. where the form is that was signed.",
+        examples=["form of 31 January, folder 12"],
+    ),
+]
 Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time)]
 KeyIdText: TypeAlias = Annotated[
     str,
@@ -143,6 +153,12 @@ class IdentifyParams(DetectParams):
 
 class EnrollParams(DetectParams):
     quality: QualityGate = Field(default="medium", description="The least quality that is taken; `none` takes all.")
+    expires_at: Time | None = Field(
+        default=None,
+        description="When the subject is to be erased, with all its faces; as it was if absent.",
+        examples=["2096-01-31T12:00:00Z"],
+    )
+    consent: Note | None = Field(default=None, description="On what grounds, given now; as it was if absent.")
 
 
 class DetectRequest(DetectParams):
@@ -186,10 +202,19 @@ class GalleryCreate(Params):
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
 
 
+class Consent(Params):
+    note: Note
+    given_at: Time | None = Field(default=None, description="Now if absent.", examples=[EXAMPLE_TIME])
+
+
 class SubjectCreate(Params):
     id: Id
     name: Name | None = Field(default=None, description="How people call the subject; free text in any script.")
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    expires_at: Time | None = Field(
+        default=None, description="From then on nobody is answered with the subject, and soon it is erased."
+    )
+    consent: Consent | None = Field(default=None, description="On what grounds the subject is kept.")
 
 
 class SubjectPatch(Params):
@@ -197,6 +222,8 @@ class SubjectPatch(Params):
 
     name: Name | None = Field(default=None, description="The new name; null removes it.")
     metadata: Metadata = Field(default_factory=dict, description="The new metadata, in place of all of the old.")
+    expires_at: Time | None = Field(default=None, description="The new time of expiry; null: never.")
+    consent: Consent | None = Field(default=None, description="In place of the old one; null removes it.")
 
 
 class EraseParams(Params):
@@ -238,6 +265,9 @@ class PageParams(Params):
 class SubjectPageParams(PageParams):
     search: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
+    )
+    expires_before: Time | None = Field(
+        default=None, description="Only subjects that expire before this time.", examples=[EXAMPLE_TIME]
     )
 
 
@@ -457,6 +487,11 @@ class GalleryCheck(Wire):
     examples: list[str] = Field(description="Ids of some faces that are missing or different.")
 
 
+class GivenConsent(Wire):
+    note: str
+    given_at: datetime
+
+
 class Subject(Wire):
     id: str
     name: str | None
@@ -464,6 +499,8 @@ class Subject(Wire):
     face_count: int = Field(ge=0)
     created_at: datetime
     updated_at: datetime
+    expires_at: datetime | None = Field(description="From then on nobody is answered with it; null: never.")
+    consent: GivenConsent | None
 
 
 class SubjectPage(Wire):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -10,10 +11,11 @@ from app.access.records import fit_id
 from app.api import answers, docs, schemas
 from app.api.paths import GalleryId, SubjectId
 from app.api.service import ServiceDep, entry_of
-from app.gallery.records import UNSET
+from app.gallery.records import UNSET, Consent, Terms, utc_text
 
 router = APIRouter(prefix="/v1/galleries/{gallery}/subjects", tags=["subjects"])
 
+TERM_CODES = ("invalid_expiry", "invalid_consent")
 SUBJECT_CODES = ("gallery_not_found", "subject_not_found", "invalid_id")
 
 
@@ -29,7 +31,13 @@ async def list_subjects(
     """The subjects in the order they were made, page by page; with `search` those whose id or name contains it."""
 
     def read() -> schemas.SubjectPage:
-        page = service.galleries.subjects(gallery, cursor=query.cursor, limit=query.limit, search=query.search)
+        page = service.galleries.subjects(
+            gallery,
+            cursor=query.cursor,
+            limit=query.limit,
+            search=query.search,
+            expires_before=_text(query.expires_before),
+        )
         return schemas.SubjectPage(subjects=[answers.subject(one) for one in page.items], next_cursor=page.next_cursor)
 
     return await service.run(read)
@@ -41,7 +49,13 @@ async def list_subjects(
     summary="Make a subject",
     responses=docs.answer(schemas.Subject, 201)
     | docs.call_errors(
-        *docs.JSON_CODES, "gallery_not_found", "invalid_id", "invalid_name", "invalid_metadata", "subject_exists"
+        *docs.JSON_CODES,
+        *TERM_CODES,
+        "gallery_not_found",
+        "invalid_id",
+        "invalid_name",
+        "invalid_metadata",
+        "subject_exists",
     ),
     openapi_extra=docs.request_body(schemas.SubjectCreate),
 )
@@ -50,7 +64,9 @@ async def create_subject(request: Request, service: ServiceDep, gallery: Gallery
     asked = await service.read_json(request, schemas.SubjectCreate)
     entry_of(request).subject = fit_id(asked.id)
     return await service.run(
-        lambda: answers.subject(service.galleries.create_subject(gallery, asked.id, asked.name, asked.metadata))
+        lambda: answers.subject(
+            service.galleries.create_subject(gallery, asked.id, asked.name, asked.metadata, terms=terms_of(asked))
+        )
     )
 
 
@@ -66,20 +82,22 @@ async def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectI
 
 @router.patch(
     "/{subject}",
-    summary="Change a subject's name or metadata",
+    summary="Change a subject's name, metadata, expiry or consent",
     responses=docs.answer(schemas.Subject)
-    | docs.call_errors(*docs.JSON_CODES, *SUBJECT_CODES, "invalid_name", "invalid_metadata"),
+    | docs.call_errors(*docs.JSON_CODES, *SUBJECT_CODES, *TERM_CODES, "invalid_name", "invalid_metadata"),
     openapi_extra=docs.request_body(schemas.SubjectPatch),
 )
 async def update_subject(
     request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId
 ) -> schemas.Subject:
-    """What is given is replaced as a whole (metadata too), what is absent stays as it is, a `name` of null goes."""
+    """What is given is replaced as a whole (metadata too), what is absent stays as it is, null takes it away."""
     asked = await service.read_json(request, schemas.SubjectPatch)
     name = asked.name if "name" in asked.model_fields_set else UNSET
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
     return await service.run(
-        lambda: answers.subject(service.galleries.update_subject(gallery, subject, name=name, metadata=metadata))
+        lambda: answers.subject(
+            service.galleries.update_subject(gallery, subject, name=name, metadata=metadata, terms=terms_of(asked))
+        )
     )
 
 
@@ -92,3 +110,20 @@ async def update_subject(
 async def delete_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> None:
     """Removes the subject, its faces, their stored crops and vectors. There is no way back."""
     await service.run(lambda: service.galleries.delete_subject(gallery, subject))
+
+
+def terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
+    """What the body says of expiry and consent; what it leaves out stays as it was."""
+    given = asked.model_fields_set
+    return Terms(
+        _text(asked.expires_at) if "expires_at" in given else UNSET,
+        _consent(asked.consent) if "consent" in given else UNSET,
+    )
+
+
+def _consent(asked: schemas.Consent | None) -> Consent | None:
+    return None if asked is None else Consent(asked.note, utc_text(asked.given_at or datetime.now(UTC)))
+
+
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else utc_text(time)

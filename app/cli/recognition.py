@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -65,6 +66,8 @@ def enroll(
         Path | None, typer.Option(help="Instead of SUBJECT and PATHS: a folder with one folder a person.")
     ] = None,
     quality: Annotated[str | None, typer.Option(help="Least quality taken: none, low, medium or high.")] = None,
+    expires: Annotated[datetime | None, typer.Option(help="When they are to be erased, in UTC.")] = None,
+    consent: Annotated[str | None, typer.Option(help="On what grounds they are kept: a few words.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Make the gallery if it is not there.")] = False,
     server: options.Server = None,
     key: options.Key = None,
@@ -73,12 +76,13 @@ def enroll(
 ) -> None:
     """Add people to a gallery: photos of one, or a whole folder of people."""
     work = _enrollments(subject, paths, people)
+    expires_at = expires and expires.replace(tzinfo=UTC)
     with connect(server, key) as client:
         if create:
             ensure_gallery(client, gallery)
 
         def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
-            return _try(lambda: client.enroll(gallery, item[0], item[1], quality=quality))
+            return _try(lambda: client.enroll(gallery, *item, quality=quality, expires_at=expires_at, consent=consent))
 
         code = Exit.DONE
         for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):

@@ -53,6 +53,10 @@ def given(**params: Any) -> dict[str, Any]:
     }
 
 
+def _text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat()
+
+
 def detect(image: Image, *, explain: bool | None) -> Call[schemas.DetectAnswer]:
     files = [part("image", image)]
     return Call("POST", path_of("detect"), schemas.DetectAnswer, given(explain=explain), files)
@@ -92,11 +96,19 @@ def identify(
 
 
 def enroll(
-    gallery: str, subject: str, images: Sequence[Image], *, quality: str | None, explain: bool | None
+    gallery: str,
+    subject: str,
+    images: Sequence[Image],
+    *,
+    quality: str | None,
+    expires_at: datetime | None,
+    consent: str | None,
+    explain: bool | None,
 ) -> Call[schemas.EnrollAnswer]:
     path = path_of("galleries", gallery, "subjects", subject, "faces")
     files = [part("images", image) for image in images]
-    return Call("POST", path, schemas.EnrollAnswer, given(quality=quality, explain=explain), files)
+    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
+    return Call("POST", path, schemas.EnrollAnswer, params, files)
 
 
 def galleries(*, limit: int | None, cursor: str | None) -> Call[schemas.GalleryPage]:
@@ -120,15 +132,25 @@ def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     return Call("GET", path_of("galleries", gallery, "check"), schemas.GalleryCheck)
 
 
-def subjects(gallery: str, *, search: str | None, limit: int | None, cursor: str | None) -> Call[schemas.SubjectPage]:
-    params = given(search=search, limit=limit, cursor=cursor)
+def subjects(
+    gallery: str, *, search: str | None, expires_before: datetime | None, limit: int | None, cursor: str | None
+) -> Call[schemas.SubjectPage]:
+    params = given(search=search, expires_before=_text(expires_before), limit=limit, cursor=cursor)
     return Call("GET", path_of("galleries", gallery, "subjects"), schemas.SubjectPage, params)
 
 
 def create_subject(
-    gallery: str, subject: str, *, name: str | None, metadata: Mapping[str, Any] | None
+    gallery: str,
+    subject: str,
+    *,
+    name: str | None,
+    metadata: Mapping[str, Any] | None,
+    expires_at: datetime | None,
+    consent: Mapping[str, Any] | None,
 ) -> Call[schemas.Subject]:
-    body = given(id=subject, name=name) | ({} if metadata is None else {"metadata": dict(metadata)})
+    body = given(id=subject, name=name, expires_at=_text(expires_at))
+    body |= {} if metadata is None else {"metadata": dict(metadata)}
+    body |= {} if consent is None else {"consent": dict(consent)}
     return Call("POST", path_of("galleries", gallery, "subjects"), schemas.Subject, json=body)
 
 

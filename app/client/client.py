@@ -179,10 +179,16 @@ class Client:
         images: Sequence[Image],
         *,
         quality: str | None = None,
+        expires_at: datetime | None = None,
+        consent: str | None = None,
         explain: bool | None = None,
     ) -> schemas.EnrollAnswer:
-        """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``."""
-        return self.send(calls.enroll(gallery, subject, images, quality=quality, explain=explain))
+        """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``. ``expires_at``
+        knows its time zone; ``consent`` is a note."""
+        call = calls.enroll(
+            gallery, subject, images, quality=quality, expires_at=expires_at, consent=consent, explain=explain
+        )
+        return self.send(call)
 
     def galleries(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.GalleryPage:
         """One page of the galleries."""
@@ -205,16 +211,35 @@ class Client:
         return self.send(calls.check_gallery(gallery))
 
     def subjects(
-        self, gallery: str, *, search: str | None = None, limit: int | None = None, cursor: str | None = None
+        self,
+        gallery: str,
+        *,
+        search: str | None = None,
+        expires_before: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> schemas.SubjectPage:
-        """One page of a gallery's subjects."""
-        return self.send(calls.subjects(gallery, search=search, limit=limit, cursor=cursor))
+        """One page of a gallery's subjects. ``expires_before`` knows its time zone."""
+        return self.send(
+            calls.subjects(gallery, search=search, expires_before=expires_before, limit=limit, cursor=cursor)
+        )
 
     def create_subject(
-        self, gallery: str, subject: str, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+        self,
+        gallery: str,
+        subject: str,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        expires_at: datetime | None = None,
+        consent: Mapping[str, Any] | None = None,
     ) -> schemas.Subject:
-        """Makes a subject without faces."""
-        return self.send(calls.create_subject(gallery, subject, name=name, metadata=metadata))
+        """Makes a subject without faces. ``expires_at`` knows its time zone; ``consent`` has ``note`` and, if it was
+        not given now, ``given_at``."""
+        call = calls.create_subject(
+            gallery, subject, name=name, metadata=metadata, expires_at=expires_at, consent=consent
+        )
+        return self.send(call)
 
     def subject(self, gallery: str, subject: str) -> schemas.Subject:
         """One subject."""
@@ -522,10 +547,16 @@ class AsyncClient:
         images: Sequence[Image],
         *,
         quality: str | None = None,
+        expires_at: datetime | None = None,
+        consent: str | None = None,
         explain: bool | None = None,
     ) -> schemas.EnrollAnswer:
-        """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``."""
-        return await self.send(calls.enroll(gallery, subject, images, quality=quality, explain=explain))
+        """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``. ``expires_at``
+        knows its time zone; ``consent`` is a note."""
+        call = calls.enroll(
+            gallery, subject, images, quality=quality, expires_at=expires_at, consent=consent, explain=explain
+        )
+        return await self.send(call)
 
     async def galleries(self, *, limit: int | None = None, cursor: str | None = None) -> schemas.GalleryPage:
         """One page of the galleries."""
@@ -550,16 +581,35 @@ class AsyncClient:
         return await self.send(calls.check_gallery(gallery))
 
     async def subjects(
-        self, gallery: str, *, search: str | None = None, limit: int | None = None, cursor: str | None = None
+        self,
+        gallery: str,
+        *,
+        search: str | None = None,
+        expires_before: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
     ) -> schemas.SubjectPage:
-        """One page of a gallery's subjects."""
-        return await self.send(calls.subjects(gallery, search=search, limit=limit, cursor=cursor))
+        """One page of a gallery's subjects. ``expires_before`` knows its time zone."""
+        return await self.send(
+            calls.subjects(gallery, search=search, expires_before=expires_before, limit=limit, cursor=cursor)
+        )
 
     async def create_subject(
-        self, gallery: str, subject: str, *, name: str | None = None, metadata: Mapping[str, Any] | None = None
+        self,
+        gallery: str,
+        subject: str,
+        *,
+        name: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        expires_at: datetime | None = None,
+        consent: Mapping[str, Any] | None = None,
     ) -> schemas.Subject:
-        """Makes a subject without faces."""
-        return await self.send(calls.create_subject(gallery, subject, name=name, metadata=metadata))
+        """Makes a subject without faces. ``expires_at`` knows its time zone; ``consent`` has ``note`` and, if it was
+        not given now, ``given_at``."""
+        call = calls.create_subject(
+            gallery, subject, name=name, metadata=metadata, expires_at=expires_at, consent=consent
+        )
+        return await self.send(call)
 
     async def subject(self, gallery: str, subject: str) -> schemas.Subject:
         """One subject."""

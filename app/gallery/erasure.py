@@ -14,7 +14,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -66,6 +66,11 @@ class Erasures:
 
         Raises NotFound ``gallery_not_found``, ``subject_not_found``.
         """
+        return self.complete([self.delete(gallery_id, subject_id, reason=reason, rewrite=rewrite)])[0]
+
+    def delete(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> str:
+        """The first half of it; the id of the receipt, which is pending. One that is said to have `expired` is not
+        found where it has not, or not any more. Raises as `erase` does."""
         receipt_id = secrets.token_hex(16)
 
         def note(connection: Connection, erased: Erased) -> None:
@@ -79,8 +84,22 @@ class Erasures:
             }
             connection.execute(sa.insert(RECEIPTS).values(values))
 
-        self._galleries.erase_subject(gallery_id, subject_id, note)
-        return self._complete(receipt_id)
+        expired_by = _now() if reason == "expired" else None
+        self._galleries.erase_subject(gallery_id, subject_id, note, expired_by=expired_by)
+        return receipt_id
+
+    def complete(self, receipt_ids: Sequence[str]) -> list[Document]:
+        """The second half, for many at once: clears what the disk may hold, and signs."""
+        with self._database.read() as connection:
+            query = sa.select(RECEIPTS).where(RECEIPTS.c.id.in_(receipt_ids)).order_by(RECEIPTS.c.key)
+            rows = connection.execute(query).all()
+        pending = [row for row in rows if row.state == PENDING]
+        done = {row.id: _document(row) for row in rows if row.state == DONE}
+        if pending:
+            rewrite = any(_document(row)["rewrite"] for row in pending)
+            cleared = self._clear({row.gallery for row in pending}, rewrite=rewrite)
+            done |= {row.id: self._finish(row, cleared) for row in pending}
+        return [done[receipt_id] for receipt_id in receipt_ids]
 
     def receipt(self, receipt_id: str) -> Document:
         """Raises NotFound ``receipt_not_found``, also as long as its erasure is still in work."""
@@ -106,29 +125,23 @@ class Erasures:
         old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < _now(-timedelta(seconds=PENDING_S)))
         with self._database.read() as connection:
             ids = list(connection.execute(sa.select(RECEIPTS.c.id).where(old)).scalars())
-        for receipt_id in ids:
-            self._complete(receipt_id)
+        self.complete(ids)
         return len(ids)
 
-    def _complete(self, receipt_id: str) -> Document:
-        with self._database.read() as connection:
-            row = connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == receipt_id)).one()
-        if row.state == DONE:
-            return _document(row)
-        document = _document(row)
-        rewrite = document.pop("rewrite")
-        document |= self._clear(row.gallery, rewrite=rewrite) | {"completed_at": _now()}
+    def _finish(self, row: Row[Any], cleared: Document) -> Document:
+        document = _document(row) | cleared | {"completed_at": _now()}
+        del document["rewrite"]
         document["signature"] = self._sign(document)
         with self._database.write() as connection:
-            mine = (RECEIPTS.c.id == receipt_id) & (RECEIPTS.c.state == PENDING)
+            mine = (RECEIPTS.c.id == row.id) & (RECEIPTS.c.state == PENDING)
             done = {"state": DONE, "document": json.dumps(document, ensure_ascii=False)}
             connection.execute(sa.update(RECEIPTS).where(mine).values(done))
-            row = connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == receipt_id)).one()
-        return _document(row)
+            return _document(connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == row.id)).one())
 
-    def _clear(self, gallery_id: str, *, rewrite: bool) -> Document:
+    def _clear(self, gallery_ids: Iterable[str], *, rewrite: bool) -> Document:
         """Clears everything on disk that may hold what was deleted, and says what that means."""
-        index = self._galleries.scrub_index(gallery_id)
+        scrubbed = [self._galleries.scrub_index(one) for one in gallery_ids]
+        index = all(scrubbed)
         not_reached = list(NOT_REACHED)
         if self._database.is_sqlite:
             clean = self._database.scrub(SCRUB_S)

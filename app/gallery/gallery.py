@@ -24,6 +24,7 @@ from app.gallery.indexes import Indexes, Searchable
 from app.gallery.live import LocalIndexes
 from app.gallery.placement import Placement
 from app.gallery.records import (
+    NO_TERMS,
     UNSET,
     Candidate,
     CheckReport,
@@ -43,6 +44,7 @@ from app.gallery.records import (
     PlacedFace,
     Snapshotted,
     Subject,
+    Terms,
     Totals,
     Unset,
 )
@@ -236,25 +238,34 @@ class Galleries:
         subject_id: str | None = None,
         name: str | None = None,
         metadata: Metadata | None = None,
+        *,
+        terms: Terms = NO_TERMS,
     ) -> Subject:
         """A subject without faces; its id is made where none is given.
 
         Raises InvalidInput ``invalid_name``, ``invalid_metadata``; Conflict ``subject_exists``.
         """
-        return self._store.create_subject(self._store.gallery(gallery_id), subject_id, name, metadata)
+        return self._store.create_subject(self._store.gallery(gallery_id), subject_id, name, metadata, terms=terms)
 
     def subject(self, gallery_id: str, subject_id: str) -> Subject:
         """Raises NotFound ``subject_not_found``."""
         return self._store.subject(self._store.gallery(gallery_id), subject_id)
 
     def subjects(
-        self, gallery_id: str, cursor: str | None = None, limit: int = 100, search: str | None = None
+        self,
+        gallery_id: str,
+        cursor: str | None = None,
+        limit: int = 100,
+        search: str | None = None,
+        *,
+        expires_before: str | None = None,
     ) -> Page[Subject]:
         """`search` keeps those whose id or name contains it, whatever the case.
 
         Raises InvalidInput ``invalid_cursor``, ``invalid_search``.
         """
-        return self._store.subjects(self._store.gallery(gallery_id), cursor, limit, search)
+        gallery = self._store.gallery(gallery_id)
+        return self._store.subjects(gallery, cursor, limit, search, expires_before=expires_before)
 
     def update_subject(
         self,
@@ -263,12 +274,13 @@ class Galleries:
         *,
         name: str | Unset | None = UNSET,
         metadata: Metadata | Unset = UNSET,
+        terms: Terms = NO_TERMS,
     ) -> Subject:
         """Replaces what is given, metadata as a whole; a `name` of None removes it.
 
         Raises InvalidInput ``invalid_name``, ``invalid_metadata``; NotFound ``subject_not_found``.
         """
-        return self._store.update_subject(self._store.gallery(gallery_id), subject_id, name, metadata)
+        return self._store.update_subject(self._store.gallery(gallery_id), subject_id, name, metadata, terms=terms)
 
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """With its faces, crops and vectors; the subject as it was. Raises NotFound ``subject_not_found``."""
@@ -296,11 +308,22 @@ class Galleries:
         with self._current.changing(gallery):
             return self._roster.clear(gallery)
 
-    def erase_subject(self, gallery_id: str, subject_id: str, note: Callable[[Connection, Erased], None]) -> Erased:
+    def erase_subject(
+        self,
+        gallery_id: str,
+        subject_id: str,
+        note: Callable[[Connection, Erased], None],
+        *,
+        expired_by: str | None = None,
+    ) -> Erased:
         """As `delete_subject`; `note` writes to SQL in the same transaction. See `app.gallery.erasure`."""
         gallery = self._store.gallery(gallery_id)
         with self._current.changing(gallery):
-            return self._store.erase_subject(gallery, subject_id, note)
+            return self._store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
+
+    def expired(self, limit: int) -> list[tuple[str, str]]:
+        """Galleries' and subjects' ids of those whose time is over."""
+        return self._store.expired(limit)
 
     def scrub_index(self, gallery_id: str) -> bool:
         """Removes the copies of a gallery's index that may still hold what was erased; False where another server keeps
@@ -321,6 +344,7 @@ class Galleries:
         *,
         name: str | None = None,
         metadata: Metadata | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Enrolled:
         """Adds one or more faces to the subject, all or none; the subject is made where it is missing.
 
@@ -335,7 +359,9 @@ class Galleries:
             check_templates(gallery.seen_by(package), [face.by(package) or face.template for face in faces])
         crops = [_crop_to_keep(gallery, face) for face in faces]
         with self._current.changing(gallery):
-            return self._store.enroll(gallery, subject_id, faces, crops=crops, name=name, metadata=metadata)
+            return self._store.enroll(
+                gallery, subject_id, faces, crops=crops, name=name, metadata=metadata, terms=terms
+            )
 
     def faces(self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """Without their crops. Raises InvalidInput ``invalid_cursor``; NotFound ``subject_not_found``."""
@@ -441,7 +467,7 @@ class Galleries:
         ``subject_without_faces``.
         """
         gallery, vectors = self._compared(gallery_id, [probe])
-        subject = self._store.subject(gallery, subject_id)
+        subject = self._store.current_subject(gallery, subject_id)
         found = [match for match in self._current.ready(gallery).verify(vectors, subject.key) if match]
         named = self._name([found])[0]
         if not named:
@@ -477,8 +503,8 @@ class Galleries:
     # Inside
 
     def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
-        """The matches with their ids; those deleted since are left out."""
-        labels = self._store.labels([match.face for row in found for match in row])
+        """The matches with their ids; those deleted since, and those that have expired, are left out."""
+        labels = self._store.labels([match.face for row in found for match in row], current=True)
         return [
             [
                 Candidate(

@@ -10,6 +10,7 @@ import unicodedata
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -21,6 +22,8 @@ from app.types import Box, Pixels, Quality, Template, Vectors
 
 MAX_TEXT = 255
 """Characters (code points, after NFC) of an id or a name."""
+MAX_CONSENT = 1000
+"""Characters of a note of consent."""
 MAX_METADATA_BYTES = 16 * 1024
 """Default limit of a metadata object, as compact JSON in UTF-8."""
 MAX_METADATA_DEPTH = 16
@@ -109,6 +112,25 @@ def searchable(embedder: str, second: SecondPackage | None) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Consent:
+    """That somebody agreed, in a few words, and when; ``given_at`` UTC, ISO 8601."""
+
+    note: str
+    given_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Until when a subject is kept (UTC, ISO 8601), and on what grounds. UNSET: as it was; None: without."""
+
+    expires_at: str | Unset | None = UNSET
+    consent: Consent | Unset | None = UNSET
+
+
+NO_TERMS = Terms()
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """``updated_at`` moves with its name, metadata and faces."""
 
@@ -119,6 +141,9 @@ class Subject:
     face_count: int
     created_at: str
     updated_at: str
+    expires_at: str | None = None
+    """From then on nobody is answered with it, and soon it is erased."""
+    consent: Consent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,15 +433,26 @@ def clean_name(text: str) -> str:
     return _clean_text(text, "name", "invalid_name")
 
 
+def clean_consent(consent: Consent) -> Consent:
+    """Raises InvalidInput ``invalid_consent``."""
+    note = _clean_text(consent.note, "note of consent", "invalid_consent", MAX_CONSENT)
+    return Consent(note, consent.given_at)
+
+
+def utc_text(time: datetime) -> str:
+    """As all times here are kept, so that texts compare as times do; `time` knows its zone."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 def clean_search(text: str) -> str:
     """`text` in NFC, fit to look for in ids and names. Raises InvalidInput ``invalid_search``."""
     return _clean_text(text, "search text", "invalid_search")
 
 
-def _clean_text(text: str, what: str, code: str) -> str:
-    cleaned = unicodedata.normalize("NFC", text) if len(text) <= MAX_TEXT * _NFC_SHRINKS else text
-    if not 1 <= len(cleaned) <= MAX_TEXT:
-        raise InvalidInput(f"A {what} has 1 to {MAX_TEXT} characters, not {len(cleaned)}.", code=code)
+def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str:
+    cleaned = unicodedata.normalize("NFC", text) if len(text) <= longest * _NFC_SHRINKS else text
+    if not 1 <= len(cleaned) <= longest:
+        raise InvalidInput(f"A {what} has 1 to {longest} characters, not {len(cleaned)}.", code=code)
     for character in cleaned:
         if unicodedata.category(character) in _REFUSED_CATEGORIES:
             raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)

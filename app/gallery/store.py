@@ -11,22 +11,24 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.errors import Conflict, NotFound, Overloaded
+from app.errors import Conflict, InvalidInput, NotFound, Overloaded
 from app.gallery import changes
 from app.gallery.blobs import Blobs
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.placement import insert_origins
 from app.gallery.records import (
     MAX_METADATA_BYTES,
+    NO_TERMS,
     UNSET,
     Changes,
+    Consent,
     Counts,
     CropPolicy,
     Enrolled,
@@ -41,8 +43,10 @@ from app.gallery.records import (
     SecondPackage,
     Standing,
     Subject,
+    Terms,
     Totals,
     Unset,
+    clean_consent,
     clean_id,
     clean_name,
     clean_search,
@@ -205,12 +209,15 @@ class Store:
         subject_id: str | None = None,
         name: str | None = None,
         metadata: Metadata | None = None,
+        *,
+        terms: Terms = NO_TERMS,
     ) -> Subject:
         """A subject without faces; its id is made where none is given.
 
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``;
-        Conflict ``subject_exists``.
+        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
+        ``invalid_consent``; NotFound ``gallery_not_found``; Conflict ``subject_exists``.
         """
+        agreed = _terms(terms)
         cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
@@ -220,6 +227,8 @@ class Store:
             if key is None:
                 message = f"Gallery {gallery.id!r} already has a subject {cleaned!r}."
                 raise Conflict(message, code="subject_exists", gallery=gallery.id, subject=cleaned)
+            if agreed:
+                connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(agreed))
             return _read_subject(connection, gallery, cleaned)
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
@@ -227,11 +236,26 @@ class Store:
         with self._database.read() as connection:
             return _read_subject(connection, gallery, clean_id(subject_id, "subject"))
 
+    def current_subject(self, gallery: Gallery, subject_id: str) -> Subject:
+        """As `subject`; one that has expired is not found."""
+        subject = self.subject(gallery, subject_id)
+        if has_expired(subject, _now()):
+            raise _subject_not_found(gallery, subject.id)
+        return subject
+
     def subjects(
-        self, gallery: Gallery, cursor: str | None = None, limit: int = 100, search: str | None = None
+        self,
+        gallery: Gallery,
+        cursor: str | None = None,
+        limit: int = 100,
+        search: str | None = None,
+        *,
+        expires_before: str | None = None,
     ) -> Page[Subject]:
         """`search` keeps those whose id or name contains it, case folded. Raises InvalidInput ``invalid_search``."""
         query = _SUBJECTS_COUNTED.where(SUBJECTS.c.gallery_key == gallery.key)
+        if expires_before is not None:
+            query = query.where(SUBJECTS.c.expires_at < expires_before)
         if search:
             # A plain substring function: LIKE has wildcards, and folds case differently on each database.
             contains = sa.func.instr if self._database.is_sqlite else sa.func.strpos
@@ -244,13 +268,16 @@ class Store:
         subject_id: str,
         name: str | Unset | None = UNSET,
         metadata: Metadata | Unset = UNSET,
+        *,
+        terms: Terms = NO_TERMS,
     ) -> Subject:
         """Replaces what is given, metadata as a whole; a `name` of None removes it.
 
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``subject_not_found``.
+        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
+        ``invalid_consent``; NotFound ``subject_not_found``.
         """
         cleaned = clean_id(subject_id, "subject")
-        updates = self._updates(cleaned, name, metadata)
+        updates = self._updates(cleaned, name, metadata) | _terms(terms)
         with self._database.write() as connection:
             self._hold(connection, gallery)
             _update_subject(connection, _is_subject(gallery, cleaned), updates)
@@ -277,13 +304,18 @@ class Store:
         gallery: Gallery,
         subject_id: str,
         note: Callable[[Connection, Erased], None],
+        *,
+        expired_by: str | None = None,
     ) -> Erased:
-        """As `delete_subject`, with everything about them; `note` writes what it has to in the same transaction."""
+        """As `delete_subject`, with everything about them; `note` writes what it has to in the same transaction. With
+        `expired_by`, one that has not expired by then is not found."""
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
             self._hold(connection, gallery)
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
+            if expired_by is not None and not has_expired(subject, expired_by):
+                raise _subject_not_found(gallery, cleaned)
             mine = FACES.c.subject_key == subject.key
             crops, others = (
                 connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
@@ -309,15 +341,18 @@ class Store:
         crops: Sequence[bytes | None],
         name: str | None = None,
         metadata: Metadata | None = None,
+        terms: Terms = NO_TERMS,
     ) -> Enrolled:
         """Adds `faces`, with their `crops` as JPEG, to the subject, which is made where it is missing.
 
-        `name` and `metadata` replace the subject's where given.
-        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``;
+        `name`, `metadata` and `terms` replace the subject's where given.
+        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
+        ``invalid_consent``; Conflict ``subject_expired``; NotFound ``gallery_not_found``;
         Conflict ``package_mismatch`` where a face lacks a template of a package that the gallery takes by now.
         """
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
+        updates |= _terms(terms)
         with self._database.write() as connection:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
@@ -328,6 +363,9 @@ class Store:
             _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
             changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
             subject = _read_subject(connection, gallery, cleaned)
+            if has_expired(subject, _now()):  # what is acknowledged here must not go with the next sweep
+                message = f"Subject {subject.id!r} has expired and is about to be erased."
+                raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=subject.id)
             query = _faces_named(taken[0]).where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
             found = connection.execute(query)
             rows = tuple(replace(self._face(row), crop=crop) for row, crop in zip(found, crops, strict=True))
@@ -451,9 +489,19 @@ class Store:
         with self._database.write() as connection:
             return changes.prune(connection, _now(-older_than))
 
-    def labels(self, face_keys: Sequence[int]) -> dict[int, tuple[str, str, str | None]]:
-        """Of each face that there (still) is: its face_id, its subject's id and name."""
+    def expired(self, limit: int) -> list[tuple[str, str]]:
+        """Galleries' and subjects' ids of those that have expired, those longest ago first."""
+        query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
+        query = query.where(SUBJECTS.c.expires_at <= _now()).order_by(SUBJECTS.c.expires_at).limit(limit)
+        with self._database.read() as connection:
+            return [(gallery, subject) for gallery, subject in connection.execute(query)]
+
+    def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:
+        """Of each face that there (still) is: its face_id, its subject's id and name. With `current`, of those whose
+        subjects have not expired."""
         query = sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name).join(SUBJECTS)
+        if current:
+            query = query.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > _now()))
         found: dict[int, tuple[str, str, str | None]] = {}
         with self._database.read() as connection:
             for start in range(0, len(face_keys), LABELS_AT_ONCE):
@@ -648,6 +696,23 @@ def _read_subject(connection: Connection, gallery: Gallery, subject_id: str) -> 
     return _subject(row)
 
 
+def has_expired(subject: Subject, at: str) -> bool:
+    return subject.expires_at is not None and subject.expires_at <= at
+
+
+def _terms(terms: Terms) -> dict[str, object]:
+    """The columns that they change. Raises InvalidInput ``invalid_expiry``, ``invalid_consent``."""
+    columns: dict[str, object] = {}
+    if terms.expires_at is not UNSET:
+        if terms.expires_at is not None and terms.expires_at <= _now():
+            raise InvalidInput("The subject would have expired already.", code="invalid_expiry")
+        columns["expires_at"] = terms.expires_at
+    if terms.consent is not UNSET:
+        agreed = None if terms.consent is None else asdict(clean_consent(terms.consent))
+        columns["consent"] = None if agreed is None else json.dumps(agreed, ensure_ascii=False)
+    return columns
+
+
 def _find_face(
     connection: Connection, gallery: Gallery, subject: Subject, face_id: str, *, lock: bool = False
 ) -> Row[Any]:
@@ -734,4 +799,15 @@ def _gallery(row: Row[Any]) -> Gallery:
 
 def _subject(row: Row[Any]) -> Subject:
     metadata = json.loads(row.metadata)
-    return Subject(row.key, row.id, row.name, metadata, row.face_count, row.created_at, row.updated_at)
+    consent = None if row.consent is None else Consent(**json.loads(row.consent))
+    return Subject(
+        row.key,
+        row.id,
+        row.name,
+        metadata,
+        row.face_count,
+        row.created_at,
+        row.updated_at,
+        expires_at=row.expires_at,
+        consent=consent,
+    )

@@ -56,8 +56,11 @@ SUBJECTS = Table(
     Column("metadata", Text, nullable=False),
     Column("created_at", String(32), nullable=False),
     Column("updated_at", String(32), nullable=False),
+    Column("expires_at", String(32)),
+    Column("consent", Text),  # JSON
     UniqueConstraint("gallery_key", "id"),
     Index(None, "gallery_key", "key"),
+    Index(None, "expires_at"),
     sqlite_autoincrement=True,
 )
 

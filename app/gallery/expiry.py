@@ -1,0 +1,50 @@
+"""Subjects whose time is over are erased, a moment later, by whichever server looks first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeAlias
+
+from app.errors import NotFound
+from app.gallery.background import Repeating
+from app.gallery.erasure import Erasures
+from app.gallery.gallery import Galleries
+
+AT_ONCE = 100
+Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
+"""Around the erasure of a gallery's subject, both by id: puts it into the audit log."""
+
+
+class Expiry:
+    """Looks every `every_s` seconds; `recorded` is around each erasure."""
+
+    def __init__(self, galleries: Galleries, erasures: Erasures, recorded: Recorded, *, every_s: float) -> None:
+        self._galleries = galleries
+        self._erasures = erasures
+        self._recorded = recorded
+        self._sweeping = Repeating("expiry", every_s, self.sweep)
+
+    def close(self) -> None:
+        self._sweeping.close()
+
+    def sweep(self) -> int:
+        """Erases everybody who has expired, and completes receipts that servers left which died; says how many were
+        erased here."""
+        erased = 0
+        while found := self._galleries.expired(AT_ONCE):
+            pending = [receipt for gallery, subject in found if (receipt := self._erase(gallery, subject))]
+            self._erasures.complete(pending)
+            erased += len(pending)
+            if len(found) < AT_ONCE:
+                break
+        self._erasures.complete_pending()
+        return erased
+
+    def _erase(self, gallery: str, subject: str) -> str | None:
+        """The id of a receipt to complete; None where another server was first, or they were given more time."""
+        try:
+            with self._recorded(gallery, subject):
+                return self._erasures.delete(gallery, subject, reason="expired")
+        except NotFound:
+            return None
