@@ -10,6 +10,7 @@ import io
 import itertools
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import httpx
@@ -18,6 +19,7 @@ import pytest
 from PIL import Image
 
 from app.api.problems import KINDS
+from app.api.rules import Rule
 from app.doors.compreface import errors, rules
 from app.doors.similarity import Similarity
 from app.runtime.package import Thresholds, load_package
@@ -447,6 +449,44 @@ def test_what_is_refused_is_refused_as_documented(bound: httpx.Client, case: Cas
     assert bound.get(FACES).json()["total_elements"] == 0
 
 
+HOSTILE: list[dict[str, Any]] = [
+    {},
+    {"json": None},
+    {"json": "text"},
+    {"json": {"subject": "\x00", "file": 5, "embeddings": 5, "source": "x", "targets": {}}},
+    {"json": {"subject": ["x"], "file": ["AA=="], "embeddings": [5], "source": [None], "targets": [[None]]}},
+    {"json": {"embeddings": [[1e308] * 128, [-1e308] * 128], "source": [1e308] * 128, "targets": [[1e-320] * 128]}},
+    {"content": b'{"subject": "\\ud800", "embeddings": [[NaN]]}', "headers": {"content-type": "application/json"}},
+    {"content": b'{"embeddings": ' + b"[" * 100_000, "headers": {"content-type": "application/json"}},
+    {"content": b"\xff\xfe", "headers": {"content-type": "application/json"}},
+    {"content": b"--x", "headers": {"content-type": "multipart/form-data; boundary=x"}},
+    {"content": b"x", "headers": {"content-type": "multipart/form-data"}},
+    {"files": [("file", COLLINS), ("file", COLLINS)]},
+    {"files": {"file": b"GIF89a" + b"\xff" * 100}, "data": {"limit": "-1"}},
+]
+QUERIES = (
+    "",
+    "?subject=%00",
+    "?subject=.&page=99999999999999999999&size=-1&limit=1e9",
+    "?det_prob_threshold=nan&prediction_count=99999999999999999999",
+    "?status=&face_plugins=%F0%9F%98%80,,,calculator",
+    "?subject=a&subject=b",
+)
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: f"{rule.method} {rule.path}")
+def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Client, rule: Rule) -> None:
+    some = [*zip(HOSTILE, itertools.cycle(QUERIES), strict=False), *itertools.product([{}, PHOTO], QUERIES)]
+    for place, (sent, query) in enumerate(some):
+        name = ("%00", "%2E", "%ff", "nobody", NOBODY)[place % 5]
+        path = rule.path.format(subject=name, face_id=name)
+        answer = bound.request(rule.method, path + query, **sent)
+        assert answer.status_code < 500, (path + query, sent, answer.text)
+        if not answer.is_success:
+            assert set(answer.json()) == {"message", "code"}, answer.text
+            assert isinstance(answer.json()["code"], int)
+
+
 def test_every_number_is_the_one_that_the_code_stands_for() -> None:
     assert set(errors.KINDS) <= {kind.code for kind in KINDS} | {"invalid_template"}
 
@@ -482,6 +522,24 @@ def test_a_key_of_all_galleries_works_on_default_made_on_first_use(tmp_path_fact
             ("enroll", 201),
         ]
         assert entries[2]["subject"] == "Eileen"
+
+
+def test_many_first_askers_find_one_gallery(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with running(tmp_path_factory.mktemp("first") / "data") as client, ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: client.get(SUBJECTS), range(16)))
+        assert [answer.json() for answer in answers] == [{"subjects": []}] * 16
+        assert [one["id"] for one in client.get("/v1/galleries").json()["galleries"]] == ["default"]
+
+
+def test_limits_are_those_of_our_own_api(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with running(tmp_path_factory.mktemp("limits") / "data", max_image_bytes=1024) as client:
+        refused(client.post(f"{API}/detection/detect", files={"file": COLLINS}), 413, 0)
+        made = client.post("/v1/keys", json={"scopes": ["read"], "rate": "1/m:1"}).json()
+        headers = {"x-api-key": made["secret"]}
+        assert client.get(SUBJECTS, headers=headers).is_success
+        slower = client.get(SUBJECTS, headers=headers)
+        refused(slower, 429, 0)
+        assert 1 <= int(slower.headers["retry-after"]) <= 60
 
 
 def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> None:

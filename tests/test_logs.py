@@ -97,6 +97,25 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})
 
 
+def through_compreface(client: httpx.Client) -> Iterator[httpx.Response]:
+    """The same people by CompreFace's interface, in the gallery `default`."""
+    recognition, name = "/api/v1/recognition", f"{MARK} of 王"
+    file = (f"{MARK}.jpg", marked_photo("JPEG"), f"image/{MARK}")
+    yield client.post(f"{recognition}/subjects", json={"subject": name})
+    added = client.post(f"{recognition}/faces", params={"subject": name}, files={"file": file})
+    yield added
+    face = f"{recognition}/faces/{added.json()['image_id']}"
+    yield client.post(f"{recognition}/recognize?face_plugins=calculator&status=true", files={"file": file})
+    yield client.post(f"{face}/verify", files={"file": file})
+    yield client.post("/api/v1/detection/detect", files={"file": file})
+    yield client.post("/api/v1/verification/verify", files={"source_image": file, "target_image": file})
+    for path in (f"{recognition}/subjects", f"{recognition}/faces?subject={quoted(name)}", f"{face}/img"):
+        yield client.get(path)
+    yield client.put(f"{recognition}/subjects/{quoted(name)}", json={"subject": f"{name}2"})
+    yield client.delete(face)
+    yield client.delete(f"{recognition}/subjects/{quoted(name)}2")
+
+
 def deletions(client: httpx.Client) -> Iterator[httpx.Response]:
     gallery = f"/v1/galleries/{quoted(GALLERY)}"
     person = f"{gallery}/subjects/{quoted(SUBJECT)}"
@@ -169,7 +188,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
             document = client.get("/openapi.json").json()
             bad = list(wrongly(client, document))
             worse = list(broken(client, server))
-            good += list(deletions(client))
+            good += [*deletions(client), *through_compreface(client)]
         with opened(server) as connection:
             connection.sendall(MARK.encode() + b" \x00\r\n\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
@@ -201,7 +220,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
     assert {line.get("status") for line in lines} >= {500}
     if level in {"debug", "info"}:
         routes = {line.get("route") for line in lines}
-        assert "/v1/galleries/{gallery}/subjects/{subject}/faces" in routes
+        assert {"/v1/galleries/{gallery}/subjects/{subject}/faces", "/api/v1/recognition/subjects/{subject}"} <= routes
         failed = {line["request_id"] for line in lines if line.get("status") == 500}
         assert failed == {line["request_id"] for line in lines if "exception" in line}
 
