@@ -195,6 +195,9 @@ class Settings(BaseSettings):
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
     )
+    max_import_bytes: int = Field(
+        default=10 * 1024 * MIB, ge=1024, description="Largest upload of an import, packed and unpacked, in bytes."
+    )
     job_days: float = Field(
         default=7,
         gt=0,

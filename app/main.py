@@ -35,6 +35,7 @@ from app.api import (
     answers,
     audit,
     auth,
+    bulk,
     docs,
     faces,
     galleries,
@@ -58,6 +59,8 @@ from app.api.dialects import Dialect
 from app.api.door import Door, answer_error
 from app.api.service import Service
 from app.api.work import Workers
+from app.bulk.desk import Desk
+from app.bulk.writing import Tools
 from app.config import PREFIX, Settings
 from app.doors.compreface.dialect import ROUTERS as COMPREFACE_ROUTERS
 from app.doors.compreface.dialect import CompreFace
@@ -78,7 +81,7 @@ from app.gallery.secrets import SIGNING_KEY, SecretStore
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.jobs.files import JobFiles
-from app.jobs.runner import Runner, Work
+from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
 from app.pipeline import Pipeline
@@ -98,6 +101,7 @@ ROUTERS = (
     own_key.router,
     audit.router,
     jobs.router,
+    bulk.router,
     models.router,
     receipts.router,
     health.router,
@@ -114,6 +118,10 @@ SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """What the line to paste uses, where the server was started in the project's own folder."""
 SNAPSHOT_FOLDER = "snapshots"
 JOBS_FOLDER = "jobs"
+JOBS = 2
+"""At once in one process: a long import should not keep an export waiting."""
+IMPORT_THREADS = 4
+"""For photos of imports: the others are for those who wait for an answer."""
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -267,11 +275,20 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     operations = Operations(
         Pipeline(detector, limits), embedders, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
     )
-    works: dict[str, Work] = {}
     job_store = JobStore(sql.database)
-    runner = Runner(
-        job_store, works, files=JobFiles(settings.data_dir / JOBS_FOLDER), kept=timedelta(days=settings.job_days)
+    files = JobFiles(settings.data_dir / JOBS_FOLDER)
+    tools = Tools(
+        operations=operations,
+        galleries=store,
+        files=files,
+        max_image_bytes=settings.max_image_bytes,
+        max_bytes=settings.max_import_bytes,
+        threads=min(settings.threads, IMPORT_THREADS),
+        package_sha256=partial(_package_sha256, embedders),
+        signer=signer,
     )
+    desk = Desk(tools, job_store)
+    runner = Runner(job_store, desk.works(), files=files, workers=JOBS, kept=timedelta(days=settings.job_days))
     detector.detect(_grey())
     _open_embedders(embedders, store, settings.max_embedders)
     loading.result()
@@ -296,6 +313,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         erasures=erasures,
         jobs=job_store,
         runner=runner,
+        desk=desk,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=partial(_models, found, embedders),
     )
@@ -313,6 +331,11 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries
     sealer = rings.faces if rings.seals else None
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds and not remote else None
     return Galleries(store, indexes=remote, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+
+
+def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
+    package = embedders.packages().get(package_id)
+    return None if package is None else package.manifest.sha256
 
 
 def _open_milvus(settings: Settings) -> Milvus:

@@ -335,6 +335,14 @@ class Operations:
         self._observe(clock.stages)
         return made.faces[0]
 
+    def examine(self, gallery: str, image: bytes, quality: QualityLevel = QualityLevel.MEDIUM) -> NewFace:
+        """The photo's face as `enroll` would take it, without taking it.
+
+        Raises NotFound, and the InvalidInput that `enroll` would refuse the photo with.
+        """
+        with self._used_by(gallery) as used:
+            return _new_face(self._enrollable(image, quality, used))
+
     def create_gallery(
         self, gallery: str, embedder: str | None, store: CropPolicy = "crop", metadata: Metadata | None = None
     ) -> Gallery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.jobs import waiting_job
+from tests.jobs import NOBODYS, waiting_job
 from tests.service import COLLINS, error_of, running
 
 OWN, OTHER = "own", "elsewhere"
@@ -54,6 +55,9 @@ NEEDS: dict[str, str] = {
     "DELETE /v1/keys/{key}": "admin",
     "POST /v1/keys/{key}/rotate": "admin",
     "GET /v1/audit": "admin",
+    f"POST {GALLERY}/import": "admin",
+    f"POST {GALLERY}/export": "admin",
+    "GET /v1/jobs/{job}/result": "admin",
     "GET /v1/jobs": "read",
     "GET /v1/jobs/{job}": "read",
     "GET /v1/jobs/{job}/report": "read",
@@ -107,6 +111,7 @@ class Ground:
             "face_id": face,
             "key": key,
             "job": self.job(),
+            "exported": self.exported(),
             "receipt": self.receipt(),
         }
 
@@ -123,8 +128,23 @@ class Ground:
         waiting = self.admin("GET", "/v1/jobs", params={"gallery": OWN, "state": "queued"}).json()["jobs"]
         return str(waiting[0]["id"]) if waiting else waiting_job(self.data_dir, OWN).id
 
+    def exported(self) -> str:
+        """A job of the key's own gallery that has left a file."""
+        done = {"gallery": OWN, "state": "done"}
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            jobs = self.admin("GET", "/v1/jobs", params=done).json()["jobs"]
+            if found := [job["id"] for job in jobs if job["has_result"]]:
+                return str(found[0])
+            if not self.admin("GET", "/v1/jobs", params={"gallery": OWN, "state": "running"}).json()["jobs"]:
+                self.admin("POST", f"/v1/galleries/{OWN}/export").raise_for_status()
+            time.sleep(0.05)
+        raise AssertionError("no export came to its end")
+
     def ask(self, name: str, somebody: dict[str, str], token: str) -> httpx.Response:
         method, path = name.split()
+        if path.endswith("/result"):
+            somebody = somebody | {"job": somebody["exported"]}
         return self.client.request(method, path.format(**somebody), headers={"x-api-key": token}, **self._body(name))
 
     def _body(self, name: str) -> dict[str, Any]:
@@ -133,6 +153,8 @@ class Ground:
             return {"files": {"image1": COLLINS, "image2": COLLINS}}
         if name == f"POST {SUBJECT}/faces":
             return {"files": {"images": COLLINS}}
+        if name == f"POST {GALLERY}/import":
+            return {"files": {"archive": b"no tar"}}
         content = self.operations[name].get("requestBody", {}).get("content", {})
         if "multipart/form-data" in content:
             return {"files": {"image": COLLINS}}
@@ -152,11 +174,12 @@ class Ground:
         paths = [
             "/v1/galleries?limit=1000",
             "/v1/keys?limit=1000",
-            "/v1/jobs?limit=1000",
             subjects,
             f"{subjects}/eileen/faces",
         ]
-        return [self.admin("GET", path).raise_for_status().json() for path in paths]
+        jobs = self.admin("GET", "/v1/jobs?limit=1000").raise_for_status().json()["jobs"]
+        waiting = [(job["id"], job["kind"] == NOBODYS and job["state"]) for job in jobs]
+        return [waiting, *(self.admin("GET", path).raise_for_status().json() for path in paths)]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from PIL import Image
 from tests.jobs import waiting_job
 from tests.live import LiveServer, serving
 from tests.service import COLLINS, HOPPER
+from tests.tarred import tar_of
 from tests.test_serving import opened
 
 MARK = "zqxmark"
@@ -92,6 +94,14 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     for path in ("/v1/jobs", job, f"{job}/report"):
         yield client.get(path)
     yield client.post(f"{job}/cancel")
+    upload = tar_of({f"{MARK}-person/{MARK}.jpg": photo, f"{MARK}-other/{MARK}": MARK.encode()})
+    made = client.post(f"{gallery}/import", files={"archive": (f"{MARK}.tar", upload)})
+    yield made
+    wait(client, made)
+    exported = client.post(f"{gallery}/export")
+    yield exported
+    wait(client, exported)
+    yield client.get(f"/v1/jobs/{exported.json()['id']}/result")
     rotated = client.post(f"/v1/keys/{MARK}-key/rotate", json={})
     yield rotated
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})
@@ -114,6 +124,13 @@ def through_compreface(client: httpx.Client) -> Iterator[httpx.Response]:
     yield client.put(f"{recognition}/subjects/{quoted(name)}", json={"subject": f"{name}2"})
     yield client.delete(face)
     yield client.delete(f"{recognition}/subjects/{quoted(name)}2")
+
+
+def wait(client: httpx.Client, job: httpx.Response) -> None:
+    end = time.monotonic() + 60
+    while client.get(f"/v1/jobs/{job.json()['id']}").json()["state"] in {"queued", "running"}:
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def deletions(client: httpx.Client) -> Iterator[httpx.Response]:

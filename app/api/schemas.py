@@ -288,6 +288,34 @@ class JobPageParams(PageParams):
     state: JobState | None = Field(default=None, description="Only jobs in this state.")
 
 
+class ImportParams(Params):
+    content: Literal["photos", "templates", "archive"] = Field(
+        default="photos",
+        description="What is in the tar: `photos` in a folder a person; `templates.npy` with `faces.jsonl` or "
+        "`ids.txt`; the `archive` that an export made.",
+    )
+    quality: QualityGate = Field(default="medium", description="Photos: the least quality that is taken.")
+    package: str | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that made them."
+    )
+    normalize: bool = Field(default=False, description="Templates: bring them to length 1 first.")
+    trust: str | None = Field(
+        default=None,
+        max_length=128,
+        description="Archives: the public key of the server that signed it, base64, or that key's SHA-256.",
+    )
+
+    @model_validator(mode="after")
+    def _package_named(self) -> Self:
+        if self.content == "templates" and self.package is None:
+            raise ValueError("name the package that made the templates")
+        return self
+
+
+class ExportParams(Params):
+    crops: bool = Field(default=True, description="Whether the stored crops go with it.")
+
+
 class ReportParams(Params):
     format: Literal["jsonl", "csv"] = Field(default="jsonl", description="Lines of JSON, or CSV with a head.")
 

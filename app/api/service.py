@@ -15,6 +15,7 @@ from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.work import Workers
+from app.bulk.desk import Desk
 from app.embedders import Embedders
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
@@ -44,6 +45,7 @@ class Service:
     erasures: Erasures
     jobs: JobStore
     runner: Runner
+    desk: Desk
     models: Callable[[], Sequence[schemas.Model]]
     """The model packages that are installed now."""
     open_paths: frozenset[str] = OPEN_PATHS

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, bench, doctor, erasure, jobs, moving, output, recognition, vault
+from app.cli import access, administration, bench, bulk, doctor, erasure, jobs, moving, output, recognition, vault
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -20,6 +20,8 @@ app.command()(recognition.verify)
 app.command()(recognition.enroll)
 app.command()(recognition.identify)
 app.command()(erasure.erase)
+app.command("import")(bulk.import_)
+app.command()(bulk.export)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
 app.command("import-compreface")(moving.import_compreface)

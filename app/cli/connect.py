@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.from_thread
+import anyio.to_thread
 import httpx
 
 from app import instance
@@ -42,7 +43,19 @@ class InProcess(httpx.BaseTransport):
         self._asgi = httpx.ASGITransport(app=with_state)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if not isinstance(request.stream, httpx.AsyncByteStream):
+            return self._portal.call(self._handle_upload, request)
         return self._portal.call(self._handle, request)
+
+    async def _handle_upload(self, request: httpx.Request) -> httpx.Response:
+        """A body that is still being made, in a thread."""
+        pieces = iter(cast(httpx.SyncByteStream, request.stream))
+
+        async def body() -> AsyncIterator[bytes]:
+            while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
+                yield piece
+
+        return await self._handle(httpx.Request(request.method, request.url, headers=request.headers, content=body()))
 
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         response = await self._asgi.handle_async_request(request)

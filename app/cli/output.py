@@ -31,7 +31,7 @@ class Exit(IntEnum):
 
 
 REFUSALS = frozenset({400, 413, 415, 422})
-MISUSE = frozenset({"unknown_setting", "invalid_setting", "file_not_found"})
+MISUSE = frozenset({"unknown_setting", "invalid_setting", "file_not_found", "invalid_source"})
 
 
 def exit_code(error: LikenessError) -> Exit:

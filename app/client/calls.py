@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Generic, TypeAlias, TypeVar
 from urllib.parse import quote
 
 from app.api import schemas
 
 Answer = TypeVar("Answer")
 
+Tar: TypeAlias = bytes | os.PathLike[str] | Callable[[], Iterator[bytes]]
+"""A tar's bytes, where the file lies, or what makes it, piece by piece, each time it is called."""
+PIECE = 1024 * 1024
+TAR_TYPE = "application/x-tar"
 Image: TypeAlias = bytes | os.PathLike[str]
 """An image file's bytes, or where the file lies."""
 
@@ -28,6 +34,8 @@ class Call(Generic[Answer]):
     params: Mapping[str, Any] = field(default_factory=dict)
     files: Sequence[tuple[str, tuple[str, bytes]]] = ()
     json: Mapping[str, Any] | None = None
+    content: Callable[[], Iterator[bytes]] | None = None
+    """A body that is sent as it is made."""
 
 
 def path_of(*segments: str) -> str:
@@ -246,6 +254,57 @@ def audit(
         cursor=cursor,
     )
     return Call("GET", path_of("audit"), schemas.AuditPage, params)
+
+
+def import_faces(
+    gallery: str,
+    data: Callable[[], Iterator[bytes]],
+    *,
+    content: str,
+    quality: str | None,
+    package: str | None,
+    normalize: bool | None,
+    trust: str | None,
+) -> Call[schemas.Job]:
+    params = given(content=content, quality=quality, package=package, normalize=normalize, trust=trust)
+    path = path_of("galleries", gallery, "import")
+    return Call("POST", path, schemas.Job, params, content=data)
+
+
+def export_gallery(gallery: str, *, crops: bool | None) -> Call[schemas.Job]:
+    return Call("POST", path_of("galleries", gallery, "export"), schemas.Job, given(crops=crops))
+
+
+def job_result(job_id: str) -> Call[bytes]:
+    return Call("GET", path_of("jobs", job_id, "result"), bytes)
+
+
+def tar_of(source: Tar) -> Callable[[], Iterator[bytes]]:
+    """A tar's bytes, its file, or what makes it, as what makes it."""
+    if isinstance(source, bytes):
+        return lambda: iter([source])
+    if callable(source):
+        return source
+
+    def pieces() -> Iterator[bytes]:
+        with Path(source).open("rb") as file:
+            while piece := file.read(PIECE):
+                yield piece
+
+    return pieces
+
+
+@contextmanager
+def draft_of(path: os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file for its owner alone, which is at ``path`` when it is whole."""
+    target = Path(path)
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            yield file
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def jobs(*, gallery: str | None, state: str | None, limit: int | None, cursor: str | None) -> Call[schemas.JobPage]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.client import calls
-from app.client.calls import Call, Image
+from app.client.calls import Call, Image, Tar
 from app.client.errors import Unreachable, api_error
 
 Answer = TypeVar("Answer")
@@ -32,7 +33,21 @@ def _headers(key: str | None) -> dict[str, str]:
 
 
 def _arguments(call: Call[Any]) -> dict[str, Any]:
+    if call.content is not None:
+        return {"params": call.params, "content": call.content(), "headers": {"content-type": calls.TAR_TYPE}}
     return {"params": call.params, "files": list(call.files) or None, "json": call.json}
+
+
+def _async_arguments(call: Call[Any]) -> dict[str, Any]:
+    arguments = _arguments(call)
+    if "content" in arguments:
+        arguments["content"] = _in_threads(arguments["content"])
+    return arguments
+
+
+async def _in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece
 
 
 def _wait_s(response: httpx.Response) -> float:
@@ -338,6 +353,43 @@ class Client:
             )
         )
 
+    def import_faces(
+        self,
+        gallery: str,
+        tar: Tar,
+        *,
+        content: str = "photos",
+        quality: str | None = None,
+        package: str | None = None,
+        normalize: bool | None = None,
+        trust: str | None = None,
+    ) -> schemas.Job:
+        """Sends a tar of ``photos``, ``templates`` or an exported ``archive``; the job that enrolls them."""
+        data = calls.tar_of(tar)
+        return self.send(
+            calls.import_faces(
+                gallery, data, content=content, quality=quality, package=package, normalize=normalize, trust=trust
+            )
+        )
+
+    def export_gallery(self, gallery: str, *, crops: bool | None = None) -> schemas.Job:
+        """The job that writes a gallery into one archive."""
+        return self.send(calls.export_gallery(gallery, crops=crops))
+
+    def job_result(self, job_id: str, path: os.PathLike[str]) -> None:
+        """Writes what the job has left to a file."""
+        call = calls.job_result(job_id)
+        try:
+            with self._http.stream(call.method, call.path) as response:
+                if not response.is_success:
+                    response.read()
+                    raise api_error(response)
+                with calls.draft_of(path) as file:
+                    for piece in response.iter_bytes(calls.PIECE):
+                        file.write(piece)
+        except httpx.TransportError as error:
+            raise Unreachable(f"{self._http.base_url}: {error}") from error
+
     def jobs(
         self,
         *,
@@ -441,7 +493,7 @@ class AsyncClient:
         """Sends one call; raises ``ApiError`` or ``Unreachable``."""
         for attempt in range(self._retries + 1):
             try:
-                response = await self._http.request(call.method, call.path, **_arguments(call))
+                response = await self._http.request(call.method, call.path, **_async_arguments(call))
             except httpx.TransportError as error:
                 raise Unreachable(f"{self._http.base_url}: {error}") from error
             if response.status_code != BUSY or attempt == self._retries:
@@ -707,6 +759,43 @@ class AsyncClient:
                 cursor=cursor,
             )
         )
+
+    async def import_faces(
+        self,
+        gallery: str,
+        tar: Tar,
+        *,
+        content: str = "photos",
+        quality: str | None = None,
+        package: str | None = None,
+        normalize: bool | None = None,
+        trust: str | None = None,
+    ) -> schemas.Job:
+        """Sends a tar of ``photos``, ``templates`` or an exported ``archive``; the job that enrolls them."""
+        data = calls.tar_of(tar)
+        return await self.send(
+            calls.import_faces(
+                gallery, data, content=content, quality=quality, package=package, normalize=normalize, trust=trust
+            )
+        )
+
+    async def export_gallery(self, gallery: str, *, crops: bool | None = None) -> schemas.Job:
+        """The job that writes a gallery into one archive."""
+        return await self.send(calls.export_gallery(gallery, crops=crops))
+
+    async def job_result(self, job_id: str, path: os.PathLike[str]) -> None:
+        """Writes what the job has left to a file."""
+        call = calls.job_result(job_id)
+        try:
+            async with self._http.stream(call.method, call.path) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise api_error(response)
+                with calls.draft_of(path) as file:
+                    async for piece in response.aiter_bytes(calls.PIECE):
+                        file.write(piece)
+        except httpx.TransportError as error:
+            raise Unreachable(f"{self._http.base_url}: {error}") from error
 
     async def jobs(
         self,

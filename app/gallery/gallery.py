@@ -8,15 +8,18 @@ this process's index has followed the log so far. Other processes over the same 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.background import Repeating
+from app.gallery.bulk import BulkFace, BulkSubject, Written
 from app.gallery.crops import encode_crop
 from app.gallery.current import CurrentIndexes
 from app.gallery.index import Match
@@ -363,6 +366,42 @@ class Galleries:
                 gallery, subject_id, faces, crops=crops, name=name, metadata=metadata, terms=terms
             )
 
+    def check_subject(self, subject: BulkSubject) -> None:
+        """Raises what `write_many` would: InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``."""
+        self._store.check_subject(subject)
+
+    def write_many(
+        self,
+        gallery_id: str,
+        subjects: Sequence[BulkSubject],
+        faces: Sequence[BulkFace],
+        vectors: Vectors,
+        package: str,
+        *,
+        also: Callable[[Connection, Written], None] = lambda *_: None,
+    ) -> Written:
+        """Many faces at once, `vectors` (N, D) being what their templates are; all or none of them, with `also` in the
+        same transaction.
+
+        Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
+        ``package_mismatch``.
+        """
+        gallery = self._store.gallery(gallery_id)
+        if package != gallery.embedder:
+            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
+            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=package)
+        if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
+            message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
+            raise InvalidInput(message, code="invalid_template")
+        with self._current.changing(gallery):
+            return self._store.write_many(gallery, subjects, faces, also=also)
+
+    def everything(
+        self, gallery_id: str, *, crops: bool
+    ) -> AbstractContextManager[tuple[Counts, Iterator[BulkSubject], Iterator[BulkFace]]]:
+        """See `Store.everything`."""
+        return self._store.everything(self._store.gallery(gallery_id), crops=crops)
+
     def faces(self, gallery_id: str, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """Without their crops. Raises InvalidInput ``invalid_cursor``; NotFound ``subject_not_found``."""
         return self._store.faces(self._store.gallery(gallery_id), subject_id, cursor, limit)
@@ -545,6 +584,12 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     return np.stack([template.vector for template in templates]).astype(np.float32)
 
 
+def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
+    """(N,): which rows have length 1. NaN has none."""
+    found: NDArray[np.bool_] = np.abs(np.linalg.norm(vectors, axis=1) - 1) <= UNIT_TOLERANCE
+    return found
+
+
 def _search_together(searches: list[_Search]) -> list[list[list[Match]]]:
     """Searches of the same index share one pass over its vectors."""
     results: list[list[list[Match]]] = [[] for _ in searches]
@@ -558,6 +603,18 @@ def _search_together(searches: list[_Search]) -> list[list[list[Match]]]:
         for place, search in zip(places, group, strict=True):
             results[place] = [next(found)[: search.limit] for _ in search.probes]
     return results
+
+
+def bulk_face(gallery: Gallery, subject: str, face: NewFace) -> BulkFace:
+    """A face of a photo as `Galleries.write_many` takes it."""
+    return BulkFace(
+        subject=subject,
+        template=face.template.vector.astype("<f4").tobytes(),
+        quality=face.quality.score,
+        reasons=[str(reason) for reason in face.quality.reasons],
+        box=face.box,
+        crop=_crop_to_keep(gallery, face),
+    )
 
 
 def _crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:

@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.errors import Conflict, InvalidInput, NotFound, Overloaded
-from app.gallery import changes
+from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
+from app.gallery.bulk import BulkFace, BulkSubject, Written
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.placement import insert_origins
 from app.gallery.records import (
@@ -370,6 +371,60 @@ class Store:
             found = connection.execute(query)
             rows = tuple(replace(self._face(row), crop=crop) for row, crop in zip(found, crops, strict=True))
         return Enrolled(subject, rows, created)
+
+    def check_subject(self, subject: BulkSubject) -> None:
+        """Raises what `write_many` would."""
+        bulk.check_subject(subject, self._max_metadata_bytes)
+
+    def write_many(
+        self,
+        gallery: Gallery,
+        subjects: Sequence[BulkSubject],
+        faces: Sequence[BulkFace],
+        *,
+        also: Callable[[Connection, Written], None] = lambda *_: None,
+    ) -> Written:
+        """All of it in one transaction, `also` included, which is called last but for the change log.
+
+        Faces of subjects that are not among `subjects` need no more than their id. Faces that the gallery has
+        already, by their id, are left out. Raises InvalidInput ``invalid_id``, ``invalid_name``,
+        ``invalid_metadata``; NotFound ``gallery_not_found``.
+        """
+        told = {subject.id for subject in subjects}
+        untold = dict.fromkeys(face.subject for face in faces if face.subject not in told)
+        wanted = [*subjects, *(BulkSubject(name) for name in untold)]
+        checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
+        now = _now()
+        with self._database.write() as connection:
+            self._hold(connection, gallery)
+            if _taken_now(connection, gallery) != (gallery.embedder,):
+                message = f"Gallery {gallery.id!r} is on its way to another package: its faces need a template of each."
+                raise Conflict(message, code="package_mismatch")
+            found, made = bulk.write_subjects(connection, self._database, gallery, checked, now)
+            keys = {raw.id: found[clean.id] for raw, clean in zip(wanted, checked, strict=True)}
+            new, taken = bulk.place_ids(connection, gallery, faces)
+            pairs = bulk.write_faces(connection, gallery, keys, new, now, blobs=self._blobs) if new else []
+            written = Written(made, len(new), taken)
+            also(connection, written)
+            if pairs:
+                bulk.record_added(connection, gallery, pairs, now)
+        return written
+
+    @contextmanager
+    def everything(
+        self, gallery: Gallery, *, crops: bool
+    ) -> Iterator[tuple[Counts, Iterator[BulkSubject], Iterator[BulkFace]]]:
+        """The gallery's counts, subjects and faces as one moment saw them, each in order of their keys; to be read one
+        after the other. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch`` while the gallery is on
+        its way to another package."""
+        with self._database.read(one_moment=True) as connection:
+            if changes.head(connection, gallery.key) is None:
+                raise _gallery_not_found(gallery.id)
+            if _taken_now(connection, gallery) != (gallery.embedder,):
+                message = f"Gallery {gallery.id!r} is on its way to another package; export it afterwards."
+                raise Conflict(message, code="package_mismatch")
+            subjects = bulk.read_subjects(connection, gallery)
+            yield _count(connection, gallery), subjects, bulk.read_faces(connection, gallery, self._blobs, crops=crops)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""

@@ -287,9 +287,9 @@ def _refusal(job: Job, one: Refusal) -> dict[str, Any]:
     return {
         "job_key": job.key,
         "item": one.item,
-        "name": one.name[:MAX_REFUSED_NAME],
+        "name": _storable(one.name[:MAX_REFUSED_NAME]),
         "code": one.code,
-        "message": one.message,
+        "message": _storable(one.message),
         "reasons": _dump(list(one.reasons)),
     }
 
@@ -316,6 +316,11 @@ def _job(row: Row[Any]) -> Job:
         started_at=row.started_at,
         finished_at=row.finished_at,
     )
+
+
+def _storable(text: str) -> str:
+    """Names come from anywhere; databases hold no NUL and no half of a surrogate pair."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _dump(value: object) -> str:

@@ -1,0 +1,340 @@
+"""A whole gallery as one signed file, and back.
+
+A tar of, in this order: `manifest.json`, `signature.json` (Ed25519, of the manifest's very bytes), and what the
+manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy` and, with crops, `crops.bin`, the
+JPEGs one after the other, as long as `faces.jsonl` says. Faces and templates are in the same order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.bulk import arrays, lines
+from app.bulk.arrays import RowReader
+from app.bulk.lines import FaceLine, SubjectLine
+from app.bulk.spool import Pieces, SpoolWriter, read_sealed
+from app.bulk.tars import TAR_END, Entry, cut_short, header, padding
+from app.bulk.writing import Batch, Tools, Upload, face_of, gallery_of
+from app.errors import Conflict, InvalidInput, Unusable
+from app.gallery.bulk import BulkFace, BulkSubject
+from app.gallery.gallery import is_unit
+from app.gallery.records import Gallery
+from app.jobs.records import Result
+from app.jobs.runner import Running
+from app.vault import signing
+from app.vault.sealing import Sealer
+
+FORMAT, VERSION = "likeness-gallery", 1
+MANIFEST, SIGNATURE = "manifest.json", "signature.json"
+SUBJECTS, FACES, TEMPLATES, CROPS = "subjects.jsonl", "faces.jsonl", "templates.npy", "crops.bin"
+MEDIA_TYPE = "application/x-tar"
+PURPOSE = b"gallery archive"
+MAX_MANIFEST = 64 * 1024
+ROWS_AT_ONCE = 1_000
+WRITTEN_AT_ONCE = 5_000
+T = TypeVar("T")
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Member(_Document):
+    name: str
+    size: int = Field(ge=0)
+    sha256: str
+
+
+class Manifest(_Document):
+    format: str
+    version: int
+    created_at: str
+    gallery: str
+    metadata: dict[str, Any]
+    store: str
+    package: str
+    package_sha256: str | None
+    dimension: int
+    subjects: int = Field(ge=0)
+    faces: int = Field(ge=0)
+    members: list[Member]
+
+
+class Signature(_Document):
+    algorithm: str
+    public_key: str
+    signature: str
+
+
+# ---------------------------------------------------------------- export
+
+
+def export_gallery(tools: Tools, job: Running) -> None:
+    """Begins anew where it was interrupted: it reads the gallery as one moment saw it."""
+    gallery = gallery_of(tools, job)
+    secret = job.secret
+    if secret is None:
+        raise Unusable("The key of the job's file is gone.", code="upload_missing")
+    with ExitStack() as stack:
+        parts = _write_parts(tools, job, gallery, secret, stack)
+        if parts is None:
+            return
+        manifest = _manifest(tools, gallery, job, parts)
+        signature = _sign(tools.signer, manifest)
+        whole = _Part(MANIFEST, tools.files.draft(), secret)
+        stack.callback(whole.remove)
+        for name, content in ((MANIFEST, manifest), (SIGNATURE, signature)):
+            whole.writer.write(header(name, len(content)) + content + padding(len(content)))
+        for part in parts:
+            whole.writer.write(header(part.name, part.writer.size))
+            for piece in read_sealed(part.path, Sealer([secret])):
+                whole.writer.write(piece)
+            whole.writer.write(padding(part.writer.size))
+            if job.cancelled:
+                return
+        whole.writer.write(TAR_END)
+        whole.writer.finish(tools.files.result(job.job.id))
+        job.result = Result(whole.writer.size, whole.writer.sha256, MEDIA_TYPE, f"{gallery.id}.tar")
+
+
+class _Part:
+    """A file that will be in the archive."""
+
+    def __init__(self, name: str, path: Path, secret: bytes) -> None:
+        self.name = name
+        self.path = path
+        self.writer = SpoolWriter(path, secret)
+
+    def remove(self) -> None:
+        self.writer.abort()
+
+
+def _write_parts(tools: Tools, job: Running, gallery: Gallery, secret: bytes, stack: ExitStack) -> list[_Part] | None:
+    """None where the job is cancelled."""
+    crops = bool(job.params["crops"])
+    names = (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))
+    parts = []
+    for name in names:
+        parts.append(_Part(name, tools.files.draft(), secret))
+        stack.callback(parts[-1].remove)
+    with tools.galleries.everything(gallery.id, crops=crops) as (counts, subjects, faces):
+        for some in _some(subjects, ROWS_AT_ONCE):
+            parts[0].writer.write(b"".join(lines.write(_subject_line(one)) for one in some))
+        parts[2].writer.write(arrays.head(counts.faces, gallery.dimension))
+        done = 0
+        job.progress(0, counts.faces)
+        for rows in _some(faces, ROWS_AT_ONCE):
+            parts[1].writer.write(b"".join(lines.write(_face_line(one)) for one in rows))
+            parts[2].writer.write(b"".join(one.template for one in rows))
+            if crops:
+                parts[3].writer.write(b"".join(one.crop or b"" for one in rows))
+            done += len(rows)
+            job.progress(done)
+            if job.cancelled:
+                return None
+        job.counts["subjects"], job.counts["faces"] = counts.subjects, counts.faces
+    for part in parts:
+        part.writer.finish()
+    job.checkpoint({})
+    return parts
+
+
+def _subject_line(one: BulkSubject) -> dict[str, Any]:
+    return asdict(one)
+
+
+def _face_line(one: BulkFace) -> dict[str, Any]:
+    return {
+        "face_id": one.face_id,
+        "subject": one.subject,
+        "quality": one.quality,
+        "reasons": list(one.reasons),
+        "box": [one.box.x, one.box.y, one.box.width, one.box.height],
+        "created_at": one.created_at,
+        "crop": None if one.crop is None else len(one.crop),
+    }
+
+
+def _manifest(tools: Tools, gallery: Gallery, job: Running, parts: Sequence[_Part]) -> bytes:
+    document = Manifest(
+        format=FORMAT,
+        version=VERSION,
+        created_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        gallery=gallery.id,
+        metadata=dict(gallery.metadata),
+        store=gallery.store,
+        package=gallery.embedder,
+        package_sha256=tools.package_sha256(gallery.embedder),
+        dimension=gallery.dimension,
+        subjects=job.counts["subjects"],
+        faces=job.counts["faces"],
+        members=[Member(name=part.name, size=part.writer.size, sha256=part.writer.sha256) for part in parts],
+    )
+    return json.dumps(document.model_dump(), ensure_ascii=False, indent=1).encode()
+
+
+def _sign(signer: signing.Signer, manifest: bytes) -> bytes:
+    document = Signature(
+        algorithm=signing.ALGORITHM,
+        public_key=signing.encode(signer.public_key),
+        signature=signing.encode(signer.sign(manifest, PURPOSE)),
+    )
+    return json.dumps(document.model_dump(), indent=1).encode()
+
+
+# ---------------------------------------------------------------- import
+
+
+def import_archive(tools: Tools, job: Running) -> None:
+    """Checks all of it before anything is written: signature, signer, checksums, order, that it fits the gallery."""
+    upload = Upload(tools, job)
+    gallery = gallery_of(tools, job)
+    if not job.saved:
+        manifest = _verify(upload, tools, str(job.params["trust"]))
+        _check_fit(manifest, gallery, tools)
+        job.progress(0, manifest.subjects + manifest.faces)
+        job.checkpoint({"subjects": 0, "faces": 0, "crops": any(one.name == CROPS for one in manifest.members)})
+    _import_subjects(tools, job, upload, gallery)
+    if not job.cancelled:
+        _import_faces(tools, job, upload, gallery)
+
+
+def _import_subjects(tools: Tools, job: Running, upload: Upload, gallery: Gallery) -> None:
+    at = int(job.saved["subjects"])
+    for some in _some(islice(lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
+        told = [lines.parse(line, SubjectLine) for line in some]
+        batch = Batch(subjects=[BulkSubject(**one.model_dump()) for one in told])
+        at += len(some)
+        job.progress(at)
+        batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "subjects": at})
+        if job.cancelled:
+            return
+
+
+def _import_faces(tools: Tools, job: Running, upload: Upload, gallery: Gallery) -> None:
+    at = int(job.saved["faces"])
+    rows = RowReader(Pieces(upload.member(TEMPLATES).pieces()), gallery.dimension)
+    rows.skip(at)
+    crops = Pieces(upload.member(CROPS).pieces()) if job.saved["crops"] else None
+    told = (lines.parse(line, FaceLine) for line in lines.split(upload.member(FACES).pieces()))
+    for done in islice(told, at):
+        _crop(crops, done)
+    for some in _some(told, WRITTEN_AT_ONCE):
+        vectors = rows.read(len(some))
+        if not is_unit(vectors).all():
+            raise InvalidInput("A template is not of length 1.", code="invalid_template")
+        batch = Batch()
+        for place, one in enumerate(some):
+            crop = _crop(crops, one)
+            kept = crop if gallery.store == "crop" else None
+            face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
+            batch.add(at + place, one.face_id or one.subject, face, vectors[place])
+        at += len(some)
+        job.progress(int(job.saved["subjects"]) + at)
+        batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
+        if job.cancelled:
+            return
+
+
+def _crop(crops: Pieces | None, face: FaceLine) -> bytes | None:
+    """The next crop, where the face has one in the archive."""
+    if crops is None or face.crop is None:
+        return None
+    crop = crops.read(face.crop)
+    if len(crop) != face.crop:
+        raise InvalidInput(f"{CROPS} does not hold what {FACES} says.", code="invalid_archive")
+    return crop
+
+
+def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]:
+    """The first two entries, not yet believed. Raises InvalidInput ``invalid_archive``."""
+    raw, signature = (_document(entries, name) for name in (MANIFEST, SIGNATURE))
+    try:
+        manifest, signed = Manifest.model_validate_json(raw), Signature.model_validate_json(signature)
+    except ValidationError:
+        raise InvalidInput("The archive's manifest or signature is not readable.", code="invalid_archive") from None
+    if manifest.format != FORMAT or manifest.version != VERSION or signed.algorithm != signing.ALGORITHM:
+        message = f"The archive is none of {FORMAT}, version {VERSION}."
+        raise InvalidInput(message, code="invalid_archive")
+    return manifest, raw, signed
+
+
+def fingerprint(public_key: bytes) -> str:
+    """What people compare: the SHA-256 of a public key, hexadecimal."""
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def _verify(upload: Upload, tools: Tools, trust: str) -> Manifest:
+    """Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
+    entries = upload.entries()
+    manifest, raw, signed = read_manifest(entries)
+    try:
+        public_key, signature = signing.decode(signed.public_key), signing.decode(signed.signature)
+        signing.verify(public_key, signature, raw, PURPOSE)
+    except Unusable as error:
+        raise InvalidInput("The archive's signature is wrong: it was altered.", code=error.code) from None
+    if not _is_trusted(public_key, trust, tools.signer):
+        message = (
+            f"The archive was signed by a server unknown here, whose key has the SHA-256 {fingerprint(public_key)}"
+        )
+        raise InvalidInput(message, code="unknown_signer")
+    for member in manifest.members:
+        entry = next(entries, None)
+        if entry is None:
+            raise cut_short()
+        digest = hashlib.sha256()
+        for piece in entry.pieces() if entry.problem is None else ():
+            digest.update(piece)
+        if (entry.name, entry.size, digest.hexdigest()) != (member.name, member.size, member.sha256):
+            message = f"{member.name} is not what the archive's manifest says: it was altered, or its order was."
+            raise InvalidInput(message, code="invalid_archive")
+    if next(entries, None) is not None:
+        raise InvalidInput("The archive holds more than its manifest says.", code="invalid_archive")
+    return manifest
+
+
+def _is_trusted(public_key: bytes, trust: str, own: signing.Signer) -> bool:
+    if hmac.compare_digest(public_key, own.public_key):
+        return True
+    wanted = trust.strip()
+    return bool(wanted) and (
+        hmac.compare_digest(wanted.lower().encode(), fingerprint(public_key).encode())
+        or hmac.compare_digest(wanted.encode(), signing.encode(public_key).encode())
+    )
+
+
+def _check_fit(manifest: Manifest, gallery: Gallery, tools: Tools) -> None:
+    """Raises Conflict ``package_mismatch``; InvalidInput ``invalid_archive``."""
+    here = tools.package_sha256(gallery.embedder)
+    other_file = None not in {here, manifest.package_sha256} and here != manifest.package_sha256
+    if manifest.package != gallery.embedder or other_file:
+        message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, the archive's are of another package."
+        raise Conflict(message, code="package_mismatch")
+    names = [member.name for member in manifest.members]
+    if names not in ([SUBJECTS, FACES, TEMPLATES], [SUBJECTS, FACES, TEMPLATES, CROPS]):
+        raise InvalidInput("The archive's members are not the ones of its format.", code="invalid_archive")
+    if manifest.dimension != gallery.dimension:
+        raise InvalidInput("The archive's templates have another length.", code="invalid_archive")
+
+
+def _document(entries: Iterator[Entry], name: str) -> bytes:
+    entry = next(entries, None)
+    if entry is None or entry.name != name or entry.problem is not None or entry.size > MAX_MANIFEST:
+        raise InvalidInput(f"The archive does not begin with {MANIFEST} and {SIGNATURE}.", code="invalid_archive")
+    return entry.read()
+
+
+def _some(items: Iterator[T], count: int) -> Iterator[list[T]]:
+    while some := list(islice(items, count)):
+        yield some

@@ -1,0 +1,108 @@
+"""What imports and exports say of subjects, faces and photos: lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from app.errors import InvalidInput
+from app.types import Reason
+
+MAX_LINE = 1024 * 1024
+QUALITY_UNKNOWN = 50.0
+"""Of a template that comes without one: in the middle, so that it weighs as much as most."""
+_FACE_ID = re.compile("[0-9a-f]{32}")
+
+
+def _face_id(value: str) -> str:
+    if not _FACE_ID.fullmatch(value):
+        raise ValueError("a face's id is 32 hexadecimal digits")
+    return value
+
+
+def _time(value: str) -> str:
+    """As the database keeps times."""
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise ValueError("a time with its zone is due")
+    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+Time = Annotated[str, Field(max_length=40), AfterValidator(_time)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PhotoLine(Line):
+    """Whose a photo of the archive is, where its folder doesn't say it."""
+
+    photo: str
+    subject: str
+    name: str | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class FaceLine(Line):
+    """What belongs to the template in the same place; ``crop`` is the length of its JPEG."""
+
+    subject: str
+    name: str | None = None
+    metadata: dict[str, Any] | None = None
+    quality: float = Field(default=QUALITY_UNKNOWN, ge=0, le=100, allow_inf_nan=False)
+    reasons: list[Reason] = []
+    box: tuple[Number, Number, Number, Number] = (0.0, 0.0, 0.0, 0.0)
+    face_id: Annotated[str, AfterValidator(_face_id)] | None = None
+    created_at: Time | None = None
+    crop: int | None = Field(default=None, ge=0, le=MAX_LINE)
+
+
+class SubjectLine(Line):
+    id: str
+    name: str | None
+    metadata: dict[str, Any]
+    created_at: Time
+    updated_at: Time
+
+
+AnyLine = TypeVar("AnyLine", bound=Line)
+
+
+def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Lines without their ends, empty ones left out. Raises InvalidInput ``invalid_archive`` beyond MAX_LINE."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if stripped := line.strip():
+                yield _fit(stripped)
+        _fit(rest)
+    if stripped := rest.strip():
+        yield stripped
+
+
+def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
+    """Raises InvalidInput ``invalid_item``, which quotes nothing of the line."""
+    try:
+        return kind.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(str(part)[:50] for part in first["loc"])
+        raise InvalidInput(f"{place or 'line'}: {first['msg']}", code="invalid_item") from None
+
+
+def write(document: object) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _fit(line: bytes) -> bytes:
+    if len(line) > MAX_LINE:
+        raise InvalidInput(f"A line is longer than {MAX_LINE} bytes.", code="invalid_archive")
+    return line

@@ -1,0 +1,242 @@
+"""From what people have (folders, CSV, arrays, Parquet) to the tar that an import takes, made as it is sent."""
+
+from __future__ import annotations
+
+import csv
+import json
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.bulk import arrays, lines, tars
+from app.bulk.archive import MANIFEST
+from app.bulk.photos import PEOPLE
+from app.bulk.templates import FACES, IDS, TEMPLATES
+from app.cli import photos
+from app.errors import InvalidInput, Unusable
+
+PIECE = 1024 * 1024
+ROWS = 4096
+ID_COLUMNS, PATH_COLUMNS = ("id", "subject"), ("path", "photo", "image", "file")
+VECTOR_COLUMNS = ("embedding", "template", "vector")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """``missing`` are photos that a CSV names and that are not there."""
+
+    content: str
+    tar: Callable[[], Iterator[bytes]]
+    missing: Sequence[str] = ()
+
+
+def find(path: Path, content: str | None, ids: Path | None) -> Source:
+    """What ``path`` is: a folder, a CSV, an `.npy` with ``ids``, a Parquet file, or a tar, whose ``content`` is looked
+    for in it where it is not said.
+
+    Raises InvalidInput (``file_not_found``, ``invalid_source``), Unusable (``parquet_missing``).
+    """
+    if path.is_dir():
+        return Source("photos", lambda: _folder(path))
+    if not path.is_file():
+        raise InvalidInput(f"{path}: no such file or folder", code="file_not_found")
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        return _table(path)
+    if suffix == ".npy":
+        return _arrays(path, ids)
+    if suffix in {".parquet", ".pq"}:
+        return _parquet(path)
+    return Source(content or _content(path), lambda: _file(path))
+
+
+def _content(path: Path) -> str:
+    """Of a tar, by its first files."""
+    try:
+        with tarfile.open(path, "r|*") as tar:
+            names = [member.name.removeprefix("./") for member, _ in zip(tar, range(3), strict=False)]
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InvalidInput(
+            f"{path}: neither a tar nor anything else that can be imported", code="invalid_source"
+        ) from error
+    if names[:1] == [MANIFEST]:
+        return "archive"
+    return "templates" if {TEMPLATES, FACES, IDS} & set(names) else "photos"
+
+
+def _file(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
+
+
+def _member(name: str, path: Path) -> Iterator[bytes]:
+    """A file as it is now; one that changes its length while it is read makes no valid tar, which is refused."""
+    size = path.stat().st_size
+    yield tars.header(name, size)
+    yield from _file(path)
+    yield tars.padding(size)
+
+
+def _folder(path: Path) -> Iterator[bytes]:
+    for person, files in photos.people(path).items():
+        for file in files:
+            yield from _member(f"{person}/{file.relative_to(path / person).as_posix()}", file)
+    yield tars.TAR_END
+
+
+# ---------------------------------------------------------------- CSV
+
+
+def _table(path: Path) -> Source:
+    rows = list(_rows(path))
+    there = [(name, file, line) for name, file, line in rows if file.is_file()]
+
+    def pieces() -> Iterator[bytes]:
+        people = b"".join(lines.write(line) for _, _, line in there)
+        yield tars.header(PEOPLE, len(people)) + people + tars.padding(len(people))
+        for name, file, _ in there:
+            yield from _member(name, file)
+        yield tars.TAR_END
+
+    return Source("photos", pieces, [str(file) for _, file, _ in rows if not file.is_file()])
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """The photo's name in the tar, where it is, and its line in `people.jsonl`."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        columns = list(reader.fieldnames or [])
+        id_column, path_column = _column(path, columns, ID_COLUMNS), _column(path, columns, PATH_COLUMNS)
+        for number, row in enumerate(reader, 1):
+            photo = path.parent / (row[path_column] or "")
+            name = f"{number:09}/{photo.name}"
+            line = {"photo": name, "subject": row[id_column] or "", **_about(row, {id_column, path_column})}
+            yield name, photo, line
+
+
+def _about(row: dict[str, Any], used: set[str]) -> dict[str, Any]:
+    """Name and metadata: a column `metadata` of JSON, and every other column."""
+    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    for column, value in row.items():
+        if column in used or column is None or value in {None, ""}:
+            continue
+        if column == "name":
+            found["name"] = value
+        elif column == "metadata":
+            metadata |= _json_object(value)
+        else:
+            metadata[column] = value
+    return found | ({"metadata": metadata} if metadata else {})
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput("the column `metadata` holds something that is no JSON object", code="invalid_source")
+    return value
+
+
+def _column(path: Path, columns: Sequence[str], names: Sequence[str]) -> str:
+    for name in names:
+        if name in columns:
+            return name
+    raise InvalidInput(f"{path}: a column {' or '.join(names)} is due", code="invalid_source")
+
+
+# ---------------------------------------------------------------- templates
+
+
+def _arrays(path: Path, ids: Path | None) -> Source:
+    beside = [path.with_suffix(suffix) for suffix in (".jsonl", ".csv", ".txt")]
+    told = ids or next((file for file in beside if file.is_file()), None)
+    if told is None or not told.is_file():
+        message = f"{told or path}: give the templates' ids with --ids: a .txt, .csv or .jsonl with a line a template"
+        raise InvalidInput(message, code="file_not_found")
+    suffix = told.suffix.lower()
+
+    def pieces() -> Iterator[bytes]:
+        if suffix == ".csv":
+            about = b"".join(lines.write(line) for line in _template_rows(told))
+            yield tars.header(FACES, len(about)) + about + tars.padding(len(about))
+        else:
+            yield from _member(FACES if suffix == ".jsonl" else IDS, told)
+        yield from _member(TEMPLATES, path)
+        yield tars.TAR_END
+
+    return Source("templates", pieces)
+
+
+def _template_rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        id_column = _column(path, list(reader.fieldnames or []), ID_COLUMNS)
+        for row in reader:
+            line = {"subject": row[id_column] or "", **_about(row, {id_column, "quality"})}
+            if row.get("quality"):
+                line["quality"] = _number(row["quality"])
+            yield line
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InvalidInput("the column `quality` holds something that is no number", code="invalid_source") from None
+
+
+def _parquet(path: Path) -> Source:
+    opened = _open_parquet(path)
+    columns = list(opened.schema_arrow.names)
+    id_column, vector_column = _column(path, columns, ID_COLUMNS), _column(path, columns, VECTOR_COLUMNS)
+    others = [name for name in columns if name != vector_column]
+
+    def about() -> Iterator[bytes]:
+        for batch in opened.iter_batches(ROWS, columns=others):
+            for row in batch.to_pylist():
+                yield lines.write(_parquet_line(row, id_column))
+
+    def vectors() -> Iterator[Any]:
+        for batch in opened.iter_batches(ROWS, columns=[vector_column]):
+            found = batch.column(0)
+            yield found.flatten().to_numpy(zero_copy_only=False).reshape(len(found), -1).astype("<f4")
+
+    def pieces() -> Iterator[bytes]:
+        size = sum(len(line) for line in about())
+        yield tars.header(FACES, size)
+        yield from about()
+        yield tars.padding(size)
+        dimension = next((some.shape[1] for some in vectors()), 1)
+        head = arrays.head(opened.metadata.num_rows, dimension)
+        size = len(head) + opened.metadata.num_rows * dimension * 4
+        yield tars.header(TEMPLATES, size) + head
+        for some in vectors():
+            yield some.tobytes()
+        yield tars.padding(size) + tars.TAR_END
+
+    return Source("templates", pieces)
+
+
+def _open_parquet(path: Path) -> Any:
+    try:
+        from pyarrow import parquet  # noqa: PLC0415 (an extra, and large)
+    except ModuleNotFoundError:
+        message = "Parquet needs pyarrow: pip install 'likeness[parquet]'"
+        raise Unusable(message, code="parquet_missing") from None
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path}: no Parquet file", code="invalid_source") from error
+
+
+def _parquet_line(row: dict[str, Any], id_column: str) -> dict[str, Any]:
+    quality = {} if row.get("quality") is None else {"quality": float(row["quality"])}
+    if isinstance(row.get("metadata"), dict):
+        row["metadata"] = json.dumps(row["metadata"])
+    return {"subject": str(row[id_column]), **_about(row, {id_column, "quality"}), **quality}

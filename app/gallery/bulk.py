@@ -1,0 +1,251 @@
+"""Many faces in one transaction: what imports write, and what exports read."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.gallery import changes
+from app.gallery.blobs import Blobs
+from app.gallery.database import Database
+from app.gallery.records import Gallery, Metadata, clean_id, clean_name, encode_metadata, fold
+from app.gallery.tables import CROPS, FACES, SUBJECTS
+from app.types import Box
+
+AT_ONCE = 5_000
+"""Keys in one IN (...)."""
+EXPORT_ROWS = 1_000
+
+
+NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
+"""Of a face whose photo nobody has seen here."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkFace:
+    """A face to be written as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG. Without ``face_id`` or
+    ``created_at`` they are made."""
+
+    subject: str
+    template: bytes
+    quality: float
+    reasons: Sequence[str] = ()
+    box: Box = NOWHERE
+    crop: bytes | None = None
+    face_id: str | None = None
+    created_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BulkSubject:
+    """What a subject is to be: ``name`` and ``metadata`` replace what it has, where given. Times are a new one's."""
+
+    id: str
+    name: str | None = None
+    metadata: Metadata | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many subjects were new and how many faces written; ``taken`` are the places of those that the gallery had."""
+
+    subjects: int
+    faces: int
+    taken: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSubject:
+    """As it goes into SQL; ``None``: not given."""
+
+    id: str
+    name: str | None
+    metadata: str | None
+    created_at: str | None
+    updated_at: str | None
+
+
+def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubject:
+    """Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``."""
+    return CheckedSubject(
+        clean_id(subject.id, "subject"),
+        None if subject.name is None else clean_name(subject.name),
+        None if subject.metadata is None else encode_metadata(subject.metadata, max_metadata_bytes),
+        subject.created_at,
+        subject.updated_at,
+    )
+
+
+def write_subjects(
+    connection: Connection, database: Database, gallery: Gallery, subjects: Sequence[CheckedSubject], now: str
+) -> tuple[dict[str, int], int]:
+    """Makes those that are missing and changes the others as far as they say; their keys by id, and how many are new.
+
+    Where two subjects have one id, the later one's words count.
+    """
+    wanted = {subject.id: subject for subject in subjects}
+    keys = _subject_keys(connection, gallery, list(wanted))
+    known = dict(keys)
+    new = [wanted[name] for name in wanted if name not in keys]
+    if new:
+        insert = database.insert(SUBJECTS).on_conflict_do_nothing()
+        connection.execute(insert, [_new_subject(gallery, subject, now) for subject in new])
+        keys |= _subject_keys(connection, gallery, [subject.id for subject in new])
+    changed = [wanted[name] for name in known if wanted[name].name is not None or wanted[name].metadata is not None]
+    for subject in changed:
+        updates: dict[str, object] = {"updated_at": now}
+        if subject.name is not None:
+            updates |= {"name": subject.name, "folded": fold(subject.id, subject.name)}
+        if subject.metadata is not None:
+            updates["metadata"] = subject.metadata
+        connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == keys[subject.id]).values(updates))
+    return keys, len(new)
+
+
+def place_ids(
+    connection: Connection, gallery: Gallery, faces: Sequence[BulkFace]
+) -> tuple[list[BulkFace], tuple[int, ...]]:
+    """The faces to write, and the places of those that are not: the gallery has a face of that id, or one before it
+    has. A face whose id is taken in another gallery (this one's copy, maybe) gets a new one."""
+    first: dict[str, int] = {}
+    taken: set[int] = set()
+    for place, face in enumerate(faces):
+        if face.face_id is not None and first.setdefault(face.face_id, place) != place:
+            taken.add(place)
+    elsewhere: set[int] = set()
+    for some in _some(list(first)):
+        query = sa.select(FACES.c.face_id, FACES.c.gallery_key).where(FACES.c.face_id.in_(some))
+        for face_id, gallery_key in connection.execute(query):
+            (taken if gallery_key == gallery.key else elsewhere).add(first[face_id])
+    new = [
+        replace(face, face_id=None) if place in elsewhere else face
+        for place, face in enumerate(faces)
+        if place not in taken
+    ]
+    return new, tuple(sorted(taken))
+
+
+def write_faces(
+    connection: Connection,
+    gallery: Gallery,
+    subject_keys: Mapping[str, int],
+    faces: Sequence[BulkFace],
+    now: str,
+    *,
+    blobs: Blobs,
+) -> list[tuple[int, int]]:
+    """The new faces' subject keys and keys, in their order, to be told to the change log."""
+    keys = _take_keys(connection, len(faces))
+    rows, crops = [], []
+    blobs.mark(connection)
+    for key, face in zip(keys, faces, strict=True):
+        face_id = face.face_id or uuid.uuid4().hex
+        rows.append(
+            {
+                "key": key,
+                "gallery_key": gallery.key,
+                "subject_key": subject_keys[face.subject],
+                "face_id": face_id,
+                "package": gallery.embedder,
+                "template": blobs.pack("template", face_id, face.template),
+                "quality": face.quality,
+                "reasons": json.dumps(list(face.reasons)) if face.reasons else "[]",
+                "x": face.box.x,
+                "y": face.box.y,
+                "width": face.box.width,
+                "height": face.box.height,
+                "created_at": face.created_at or now,
+            }
+        )
+        if face.crop is not None:
+            crops.append({"face_key": key, "jpeg": blobs.pack("crop", face_id, face.crop)})
+    connection.execute(sa.insert(FACES), rows)
+    if crops:
+        connection.execute(sa.insert(CROPS), crops)
+    pairs = [(int(subject_keys[face.subject]), key) for key, face in zip(keys, faces, strict=True)]
+    touched = {subject for subject, _ in pairs}
+    for some in _some(sorted(touched)):
+        connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key.in_(some)).values(updated_at=now))
+    return pairs
+
+
+def record_added(connection: Connection, gallery: Gallery, pairs: Sequence[tuple[int, int]], now: str) -> None:
+    """The change log's entries; to be the transaction's last write."""
+    changes.record_all(connection, gallery.key, [(changes.ADD, subject, face) for subject, face in pairs], now)
+
+
+def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
+    """In order of their keys."""
+    query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
+    for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
+        yield BulkSubject(row.id, row.name, json.loads(row.metadata), row.created_at, row.updated_at)
+
+
+def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
+    """In order of their keys."""
+    columns: list[Any] = [FACES, SUBJECTS.c.id.label("subject")]
+    source = FACES.join(SUBJECTS)
+    if crops:
+        columns.append(CROPS.c.jpeg)
+        source = source.outerjoin(CROPS)
+    query = sa.select(*columns).select_from(source).where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+    for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
+        yield _face(row, blobs, row.jpeg if crops else None)
+
+
+def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
+    return BulkFace(
+        subject=row.subject,
+        template=blobs.unpack("template", row.face_id, bytes(row.template)),
+        quality=row.quality,
+        reasons=json.loads(row.reasons),
+        box=Box(row.x, row.y, row.width, row.height),
+        crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
+        face_id=row.face_id,
+        created_at=row.created_at,
+    )
+
+
+def _subject_keys(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, int]:
+    """Of those that there are; the rows are ours until the transaction ends."""
+    keys: dict[str, int] = {}
+    for some in _some(ids):
+        query = sa.select(SUBJECTS.c.id, SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
+        query = query.where(SUBJECTS.c.id.in_(some)).order_by(SUBJECTS.c.key).with_for_update()
+        keys |= {row.id: row.key for row in connection.execute(query)}
+    return keys
+
+
+def _new_subject(gallery: Gallery, subject: CheckedSubject, now: str) -> dict[str, Any]:
+    return {
+        "gallery_key": gallery.key,
+        "id": subject.id,
+        "name": subject.name,
+        "folded": fold(subject.id, subject.name),
+        "metadata": "{}" if subject.metadata is None else subject.metadata,
+        "created_at": subject.created_at or now,
+        "updated_at": subject.updated_at or now,
+    }
+
+
+def _take_keys(connection: Connection, count: int) -> list[int]:
+    """As many new keys of faces: rows that bring their keys are written several times as fast as rows that are asked
+    for them."""
+    if connection.dialect.name == "sqlite":  # the caller holds the database's one write lock
+        last = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")).scalar() or 0
+        return list(range(last + 1, last + count + 1))
+    query = "SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)"
+    return sorted(connection.execute(sa.text(query), {"count": count}).scalars())
+
+
+def _some(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    for start in range(0, len(values), AT_ONCE):
+        yield values[start : start + AT_ONCE]
