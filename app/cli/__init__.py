@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from app.cli import access, administration, bench, bulk, doctor, erasure, jobs, moving, output, recognition, vault
+from app.cli import access, administration, backup, bench, bulk, doctor, erasure, jobs, moving, output, recognition, vault
 from app.errors import LikenessError
 
 app = typer.Typer(
@@ -22,6 +22,8 @@ app.command()(recognition.identify)
 app.command()(erasure.erase)
 app.command("import")(bulk.import_)
 app.command()(bulk.export)
+app.command()(backup.backup)
+app.command()(backup.restore)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
 app.command("import-compreface")(moving.import_compreface)

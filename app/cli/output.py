@@ -31,7 +31,7 @@ class Exit(IntEnum):
 
 
 REFUSALS = frozenset({400, 413, 415, 422})
-MISUSE = frozenset({"unknown_setting", "invalid_setting", "file_not_found", "invalid_source"})
+MISUSE = frozenset({"unknown_setting", "invalid_setting", "file_not_found", "invalid_source", "vault_key_missing"})
 
 
 def exit_code(error: LikenessError) -> Exit:

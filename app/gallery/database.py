@@ -27,7 +27,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from app.errors import Overloaded, Unusable
+from app.errors import Conflict, Overloaded, Unusable
 
 BUSY_TIMEOUT_S = 30.0
 """How long a SQLite write waits for another process's."""
@@ -126,23 +126,98 @@ class Database:
         return not busy
 
     def _migrate(self) -> None:
-        from alembic import command  # noqa: PLC0415 - slow to import, needed here only
-        from alembic.config import Config  # noqa: PLC0415
-        from alembic.util import CommandError  # noqa: PLC0415
+        with self.write() as connection:
+            if not self.is_sqlite:
+                _check_encoding(connection)
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+            migrate(connection, "head")
 
-        config = Config()
-        config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-        config.set_main_option("path_separator", "os")
+
+def migrate(connection: Connection, revision: str) -> None:
+    """Brings the schema up to that revision. Raises Unusable ``database_too_new`` where this program has none of it."""
+    from alembic import command  # noqa: PLC0415 - slow to import, needed here only
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, revision)
+    except CommandError as error:
+        message = f"The database was made by a newer version of this program: {error}"
+        raise Unusable(message, code="database_too_new") from error
+
+
+@contextmanager
+def fresh_database(url: str, *, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
+    """A transaction in a database without tables, which takes the place of the one at `url` when the block ends well.
+
+    Nobody else may use that one. Raises Conflict ``database_not_empty`` where there is one that is not empty, unless
+    told to `replace` it.
+    """
+    parsed = parse_url(url)
+    with _translated():
+        if parsed.get_backend_name() == "sqlite":
+            with _fresh_sqlite(parsed, replace, is_empty) as connection:
+                yield connection
+            return
+        engine = open_engine(parsed, round(BUSY_TIMEOUT_S * 1000))
         try:
-            with self.write() as connection:
-                if not self.is_sqlite:
-                    _check_encoding(connection)
-                    connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-        except CommandError as error:
-            message = f"The database was made by a newer version of this program: {error}"
-            raise Unusable(message, code="database_too_new") from error
+            with engine.begin() as connection:
+                _check_encoding(connection)
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+                if not (is_empty(connection) or replace):
+                    raise _not_empty()
+                there = sa.MetaData()
+                there.reflect(connection)
+                there.drop_all(connection)
+                yield connection
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _fresh_sqlite(url: URL, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
+    """In a file beside the old one, which it replaces at the end."""
+    busy_ms = round(BUSY_TIMEOUT_S * 1000)
+    path = Path(url.database or "")
+    if path.exists():
+        old = open_engine(url, busy_ms)
+        try:
+            with old.connect() as connection:
+                if not (is_empty(connection) or replace):
+                    raise _not_empty()
+            with closing(old.raw_connection()) as raw:  # so that its log, which goes first, holds nothing
+                raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            old.dispose()
+    draft = path.with_name(f"{path.name}.restoring")
+    for name in _sqlite_files(draft):
+        name.unlink(missing_ok=True)
+    engine = open_engine(url.set(database=str(draft)), busy_ms)
+    try:
+        with engine.execution_options(likeness_write=True).begin() as connection:
+            yield connection
+        with closing(engine.raw_connection()) as raw:
+            raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        engine.dispose()
+        for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+            name.unlink(missing_ok=True)
+        draft.replace(path)
+    finally:
+        engine.dispose()
+        for name in _sqlite_files(draft):
+            name.unlink(missing_ok=True)
+
+
+def _sqlite_files(path: Path) -> tuple[Path, ...]:
+    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")))
+
+
+def _not_empty() -> Conflict:
+    return Conflict("There is a database already that is not empty.", code="database_not_empty")
 
 
 class _Scrubber:

@@ -91,7 +91,7 @@ class Running:
             self._job,
             self._owner,
             saved=saved,
-            counts=self.counts,
+            counts=+self.counts,  # without zeros
             done=self.done,
             total=self.total,
             refusals=refusals,

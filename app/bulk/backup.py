@@ -1,0 +1,300 @@
+"""The whole database as one file, taken while servers go on, and back: of SQLite or PostgreSQL, into either.
+
+Lines of JSON, packed by gzip: what made it and of which schema; of each table its name, its columns, and its rows; at
+last the numbers of rows, the SHA-256 of all lines before, and the last key each table has given out. Bytes are base64.
+
+The database as one moment saw it: whatever was acknowledged before is in it. Secrets are in it only as the database has
+them, sealed (the server's) or hashed (API keys); keys of jobs' files are left out, since their files are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from app.errors import InvalidInput, Unusable
+from app.gallery.blobs import MARK_PREFIX
+from app.gallery.database import Database, fresh_database, migrate
+from app.gallery.tables import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
+
+FORMAT, VERSION = "likeness-backup", 1
+ROWS_AT_ONCE = 2_000
+MAX_LINE = 64 * 1024 * 1024
+LEVEL = 1
+"""Of gzip: base64 shrinks by a quarter at any level, and templates by nothing."""
+LEFT_OUT: Mapping[str, Collection[str]] = {"jobs": {JOBS.c.secret.name}}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """``rows`` by table; ``sealed``: whether there are secrets that need the data folder's key."""
+
+    created_at: str
+    rows: Mapping[str, int]
+    sealed: bool
+
+
+# ---------------------------------------------------------------- out
+
+
+def write_backup(database: Database, path: Path, version: str) -> Summary:
+    """A new file for its owner alone, which is at `path` when it is whole."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=LEVEL, mtime=0, filename="") as packed:
+                summary = _write(database, packed, version)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise Unusable(f"{path}: {error.strerror or error}", code="backup_not_written") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    return summary
+
+
+def _write(database: Database, file: gzip.GzipFile, version: str) -> Summary:
+    digest = hashlib.sha256()
+
+    def put(document: object) -> None:
+        line = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        digest.update(line)
+        file.write(line)
+
+    created_at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    counts: dict[str, int] = {}
+    with database.read(one_moment=True) as connection:
+        revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one()
+        put({"format": FORMAT, "version": VERSION, "revision": revision, "made_by": version, "created_at": created_at})
+        for table in METADATA.sorted_tables:
+            columns = [column for column in table.c if column.name not in LEFT_OUT.get(table.name, ())]
+            binary = [column.name for column in columns if isinstance(column.type, sa.LargeBinary)]
+            put({"table": table.name, "columns": [column.name for column in columns], "binary": binary})
+            counts[table.name] = 0
+            query = sa.select(*columns).order_by(*table.primary_key.columns)
+            for row in connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query):
+                put([_plain(value) for value in row])
+                counts[table.name] += 1
+        last = _last_keys(connection)
+    put({"rows": counts, "last_keys": last, "sha256": digest.hexdigest()})
+    return Summary(created_at, counts, bool(counts[SECRETS.name]))
+
+
+def _plain(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes | memoryview) else value
+
+
+def _last_keys(connection: Connection) -> dict[str, int]:
+    """Of each table that numbers its rows: keys are never used again, in a restored database neither."""
+    if connection.dialect.name == "sqlite":
+        found = connection.execute(sa.text("SELECT name, seq FROM sqlite_sequence")).all()
+        return {name: seq for name, seq in found if name in METADATA.tables}
+    last: dict[str, int] = {}
+    for table in _numbered():
+        sequence = connection.execute(sa.select(sa.func.pg_get_serial_sequence(table, "key"))).scalar_one()
+        value, called = connection.execute(sa.text(f"SELECT last_value, is_called FROM {sequence}")).one()  # noqa: S608 (the database's own name)
+        if called:
+            last[table] = value
+    return last
+
+
+def _numbered() -> list[str]:
+    return [
+        table.name
+        for table in METADATA.sorted_tables
+        if "key" in table.c and table.c.key.primary_key and table.c.key.autoincrement is not False
+    ]
+
+
+# ---------------------------------------------------------------- in
+
+
+def restore(path: Path, url: str, *, replace: bool = False, without_secrets: bool = False) -> Summary:
+    """Makes the database at `url` what the backup holds, and brings it up to date; all of it or nothing.
+
+    No server may run on it. `without_secrets` leaves out what only the old data folder's key opens: the server's
+    signing key, which is then made anew, and keys that AWS's clients sign with.
+    Raises Conflict ``database_not_empty`` unless told to `replace`; InvalidInput ``invalid_backup``; Unusable as
+    `Database` does.
+    """
+    with _opened(path) as file:
+        lines = _Lines(file)
+        head = lines.next()
+        if head.get("format") != FORMAT or head.get("version") != VERSION:
+            raise _invalid("it is none of this program's, or of a later version")
+        with fresh_database(url, replace=replace, is_empty=_is_empty) as connection:
+            migrate(connection, str(head.get("revision")))
+            try:
+                counts = _fill(connection, lines, without_secrets=without_secrets)
+            except (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.StatementError, KeyError, TypeError) as error:
+                raise _invalid("its rows don't fit together") from error
+            migrate(connection, "head")
+    Database(url).close()
+    return Summary(str(head.get("created_at")), counts, bool(counts.get(SECRETS.name)))
+
+
+def _is_empty(connection: Connection) -> bool:
+    tables = sa.inspect(connection).get_table_names()
+    return not any(
+        table.name in tables and connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+        for table in (GALLERIES, API_KEYS)
+    )
+
+
+def _fill(connection: Connection, lines: _Lines, *, without_secrets: bool) -> dict[str, int]:
+    there = sa.MetaData()
+    there.reflect(connection)
+    filling: _Filling | None = None
+    counts: dict[str, int] = {}
+    while True:
+        digest = lines.sha256
+        line = lines.next_any()
+        if isinstance(line, list):
+            if filling is None:
+                raise _invalid("a row is in no table")
+            filling.add(line)
+            continue
+        if filling is not None:
+            filling.flush()
+            counts[filling.table.name] = filling.count
+        if "table" not in line:
+            break
+        filling = _Filling(connection, there, line, without_secrets=without_secrets)
+    if line.get("sha256") != digest or line.get("rows") != counts or not lines.ended:
+        raise _invalid("it was altered, or cut short")
+    _number(connection, line.get("last_keys", {}))
+    return counts
+
+
+class _Filling:
+    """One table that gets its rows."""
+
+    def __init__(
+        self, connection: Connection, there: sa.MetaData, line: Mapping[str, Any], *, without_secrets: bool
+    ) -> None:
+        table = there.tables.get(str(line["table"]))
+        self._columns: list[str] = list(line["columns"])
+        self._binary = frozenset(line["binary"])
+        if table is None or table.name == "alembic_version" or not set(self._columns) <= set(table.c.keys()):
+            raise _invalid("it holds a table or a column that its schema has not")
+        self._connection = connection
+        self._without_secrets = without_secrets and table.name == SECRETS.name
+        self._waiting: list[dict[str, Any]] = []
+        self.table = table
+        self.count = 0
+
+    def add(self, values: list[Any]) -> None:
+        if len(values) != len(self._columns):
+            raise _invalid("a row is not as long as its table is wide")
+        self.count += 1
+        row = dict(zip(self._columns, values, strict=True))
+        row |= {name: _bytes(row[name]) for name in self._binary}
+        if not self._without_secrets or str(row["name"]).startswith(MARK_PREFIX):
+            self._waiting.append(row)
+        if len(self._waiting) == ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._waiting:
+            self._connection.execute(sa.insert(self.table), self._waiting)
+        self._waiting = []
+
+
+def _number(connection: Connection, last_keys: Mapping[str, int]) -> None:
+    """Has rows numbered on from there."""
+    for table, last in last_keys.items():
+        if table not in METADATA.tables:
+            continue
+        if connection.dialect.name == "sqlite":
+            connection.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), {"name": table})
+            values = {"name": table, "seq": int(last)}
+            connection.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :seq)"), values)
+        else:
+            connection.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table, "key"), int(last))))
+
+
+def _bytes(value: object) -> bytes | None:
+    if value is None:
+        return None
+    try:
+        return base64.b64decode(str(value), validate=True)
+    except binascii.Error:
+        raise _invalid("bytes in it are not base64") from None
+
+
+class _Lines:
+    """A backup's lines, and the SHA-256 of those read."""
+
+    def __init__(self, file: gzip.GzipFile) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    @property
+    def ended(self) -> bool:
+        return not self._read()
+
+    def next(self) -> dict[str, Any]:
+        line = self.next_any()
+        if isinstance(line, list):
+            raise _invalid("it begins with a row")
+        return line
+
+    def next_any(self) -> dict[str, Any] | list[Any]:
+        line = self._read()
+        self._digest.update(line)
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict | list):
+            raise _invalid("it was altered, or cut short")
+        return value
+
+    def _read(self) -> bytes:
+        try:
+            return self._file.readline(MAX_LINE)
+        except (OSError, EOFError, zlib.error) as error:
+            raise _invalid("it is damaged, cut short, or no backup") from error
+
+
+def _opened(path: Path) -> closing[gzip.GzipFile]:
+    try:
+        file: BinaryIO = path.open("rb")
+    except OSError as error:
+        raise InvalidInput(f"{path}: {error.strerror}", code="file_not_found") from None
+    return closing(_Owning(file))
+
+
+class _Owning(gzip.GzipFile):
+    """Closes what it reads from."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(fileobj=file, mode="rb")
+        self._owned = file
+
+    def close(self) -> None:
+        super().close()
+        self._owned.close()
+
+
+def _invalid(why: str) -> InvalidInput:
+    return InvalidInput(f"This backup can't be restored: {why}.", code="invalid_backup")
