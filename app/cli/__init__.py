@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from app.cli import access, administration, backup, bench, bulk, doctor, erasure, jobs, moving, output, recognition, vault
+from app.cli import (
+    access,
+    administration,
+    backup,
+    bench,
+    bulk,
+    doctor,
+    erasure,
+    jobs,
+    moving,
+    output,
+    recognition,
+    vault,
+)
 from app.errors import LikenessError
 
 app = typer.Typer(
