@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -103,13 +103,13 @@ class Database:
         """Waits until nothing of what was deleted is left in SQLite's files; False where that took too long."""
         return self._scrubber.wait(timeout_s) if self._scrubber else True
 
-    def vacuum(self, *, full: bool = False) -> None:
-        """PostgreSQL: gives deleted rows' space free; with `full` every table is rewritten, so that nothing of them
-        stays in its files, and locked meanwhile."""
+    def vacuum(self, tables: Iterable[str], *, full: bool = False) -> None:
+        """PostgreSQL: gives deleted rows' space free; with `full` the tables are rewritten, so that nothing of them
+        stays in their files, and locked meanwhile."""
         if self.is_sqlite:
             return
         with _translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-            connection.exec_driver_sql("VACUUM FULL" if full else "VACUUM")
+            connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
 
     def _scrub_once(self) -> bool:
         """Moves the write-ahead log into the database and empties it; False while that can't be done."""

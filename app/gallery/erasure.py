@@ -25,7 +25,16 @@ from app.errors import NotFound, Unusable
 from app.gallery.database import Database
 from app.gallery.gallery import Galleries
 from app.gallery.records import Erased, Page, decode_cursor, encode_cursor
-from app.gallery.tables import RECEIPTS
+from app.gallery.tables import (
+    ANSWERED_REQUESTS,
+    CHANGES,
+    CROPS,
+    FACE_ORIGINS,
+    FACES,
+    RECEIPTS,
+    SECOND_TEMPLATES,
+    SUBJECTS,
+)
 from app.vault import signing
 from app.vault.signing import Signer
 
@@ -34,6 +43,8 @@ Document: TypeAlias = dict[str, Any]
 """A receipt as JSON; the REST interface's schema describes it."""
 
 PURPOSE = b"erasure receipt"
+TABLES = (SUBJECTS, FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS, ANSWERED_REQUESTS, CHANGES)
+"""What somebody who was erased was in."""
 FORMAT = 1
 PENDING, DONE = "pending", "done"
 SCRUB_S = 10.0
@@ -43,7 +54,7 @@ PENDING_S = 60.0
 SALT_BYTES = 16
 NOT_REACHED = (
     "backups, exports and other copies made before",
-    "results of finished jobs, until they are deleted or LIKENESS_JOB_DAYS have passed",
+    "uploads, reports and results of jobs, until LIKENESS_JOB_DAYS have passed",
     "snapshots in data folders of servers that are not running, which remove them at their next start",
     "the audit log, which keeps ids (no names, images or vectors) for LIKENESS_AUDIT_DAYS",
     "the file system's and the storage's own copies of files and blocks that were removed or overwritten",
@@ -148,7 +159,7 @@ class Erasures:
             tables = "overwritten"
             log = "emptied" if clean else "emptied as soon as no reader uses it"
         else:
-            self._database.vacuum(full=rewrite)
+            self._database.vacuum([table.name for table in TABLES], full=rewrite)
             clean = True
             tables = "rewritten" if rewrite else "vacuumed"
             log = "not reached"
