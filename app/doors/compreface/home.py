@@ -10,7 +10,7 @@ from app.errors import Conflict, NotFound
 from app.gallery.records import Gallery
 
 DEFAULT = "default"
-CREATED = 201
+CREATED, THERE_ALREADY = 201, 409
 
 
 async def home_of(request: Request, service: Service) -> Gallery:
@@ -48,9 +48,8 @@ def _make(service: Service, grant: Grant, asked: AuditEntry) -> Gallery:
     entry.gallery = DEFAULT
     service.audit.write(entry).result()
     try:
-        made = service.operations.create_gallery(DEFAULT, None)
+        made, entry.status = service.operations.create_gallery(DEFAULT, None), CREATED
     except Conflict:
-        made = service.galleries.gallery(DEFAULT)
-    entry.status = CREATED
+        made, entry.status = service.galleries.gallery(DEFAULT), THERE_ALREADY
     service.audit.write(entry).result()
     return made
