@@ -23,8 +23,8 @@ from app.types import Vectors
 
 TIMEOUT_S = 10.0
 """Of one call, with what pymilvus tries again inside it."""
-MAKE_TIMEOUT_S = 60.0
-"""Of one that makes, loads or flushes a collection."""
+MAKE_TIMEOUT_S = 60
+"""Of one that makes, loads or flushes a collection; an int, since pymilvus takes no other in all of its waits."""
 DEFAULT_PORT = 19_530
 FETCH_MAX = 16_384
 """Milvus takes no more as a search's or query's limit."""
@@ -154,13 +154,11 @@ class Milvus:
         indexes.add_index("subject", index_type="INVERTED")
         with self._translated():
             self._client.create_collection(
-                name,
-                schema=schema,
-                index_params=indexes,
-                num_shards=1,
-                consistency_level="Strong",
-                timeout=MAKE_TIMEOUT_S,
+                name, schema=schema, num_shards=1, consistency_level="Strong", timeout=MAKE_TIMEOUT_S
             )
+            # There is nothing to be indexed yet, so nothing to wait for.
+            self._client.create_index(name, indexes, timeout=MAKE_TIMEOUT_S, sync=False)
+            self._client.load_collection(name, timeout=MAKE_TIMEOUT_S)
 
     def open(self, name: str, dimension: int) -> bool:
         """Makes the collection ready to be searched; False where there is none, or one of another form."""
