@@ -27,6 +27,7 @@ from app.gallery.inspection import inspect
 from app.main import admin_key
 from tests.conftest import PROJECT
 from tests.live import LiveServer, environment, free_port
+from tests.milvus import milvus_server, need_milvus
 from tests.test_serving import make_certificate
 
 
@@ -57,7 +58,8 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
     found = examined(data)
     assert failed(found) == {}
     assert set(found) == {
-        "python", "packages", "models", "device", "data", "key", "database", "vault", "disk", "port", "limits", "clock"
+        "python", "packages", "models", "device", "data", "key", "database", "index", "vault", "disk", "port", "limits",
+        "clock",
     }  # fmt: skip
     assert [one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]] == [
         "ok"
@@ -172,6 +174,19 @@ def test_a_database_server_that_is_not_there_is_found_and_its_password_kept(data
     found = failed(examined(data, "database", database_url=url))["database"]
     assert "LIKENESS_DATABASE_URL" in found.remedy
     assert "very-secret" not in str(found)
+
+
+def test_a_milvus_is_looked_at(tmp_path: Path, data: Path) -> None:
+    port = free_port()
+    where = f"milvus://127.0.0.1:{port}"
+    assert examined(data, "index")["index"][0].verdict == "ok"
+    need_milvus()
+    for bad in (where, "milvus://"):
+        assert "LIKENESS_INDEX" in failed(examined(data, "index", index=bad))["index"].remedy
+    assert examined(data, "index", index=f"milvus://{tmp_path}/v.db")["index"][0].verdict == "warning"
+    with milvus_server(tmp_path / "milvus", port):
+        [found] = examined(data, "index", index=where)["index"]
+        assert (found.verdict, "milvus" in found.found) == ("ok", True)
 
 
 def test_a_port_that_somebody_holds_is_found_with_its_holder(data: Path) -> None:

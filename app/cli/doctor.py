@@ -45,6 +45,7 @@ REMEDIES = {
     "device": "Name an embedding package in LIKENESS_EMBEDDER, or mend this one.",
     "key": "Restore the file, or make a new key: likeness key --rotate",
     "vault": "Put back the key file that the database was sealed with (vault.key, LIKENESS_ENCRYPTION_KEY_FILE).",
+    "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/milvus.md), and see that Milvus is up.",
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its own key, PEM, readable, no password.",
 }
@@ -314,6 +315,27 @@ def _vault(settings: Settings) -> Iterator[Finding]:
         yield Finding("vault", "ok", f"the database's {len(sealed)} secrets open; new templates and crops are {how}")
 
 
+def _index(settings: Settings) -> Iterator[Finding]:
+    """Milvus, where vectors are searched there."""
+    from app.gallery.milvus import Milvus, parse_address  # noqa: PLC0415 - so that a broken package is a finding
+
+    if settings.index == "faiss":
+        yield Finding("index", "ok", "in memory, with FAISS")
+        return
+    try:
+        address = parse_address(settings.index)
+    except ValueError as error:
+        yield Finding("index", "failed", f"LIKENESS_INDEX: {error}", REMEDIES["index"])
+        return
+    if address.is_file:  # which only one process at a time may open
+        yield Finding("index", "warning", f"{address.name}: milvus-lite, which is to try things out", REMEDIES["index"])
+        return
+    token = settings.index_token.get_secret_value() if settings.index_token else None
+    milvus = Milvus(address, token)
+    yield Finding("index", "ok", f"{address.name} answers: Milvus {milvus.version}")
+    milvus.close()
+
+
 def _disk(settings: Settings) -> Iterator[Finding]:
     folder = next(one for one in (settings.data_dir.absolute(), *settings.data_dir.absolute().parents) if one.exists())
     free = shutil.disk_usage(folder).free
@@ -412,6 +434,7 @@ CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
     "data": _data_dir,
     "key": _key,
     "database": _database,
+    "index": _index,
     "vault": _vault,
     "disk": _disk,
     "port": _port,

@@ -21,10 +21,10 @@ from app.errors import Unusable
 from app.gallery.records import FaceBlock, Position
 from app.types import Vectors
 
-TIMEOUT_S = 10.0
-"""Of one call, with what pymilvus tries again inside it."""
+TIMEOUT_S = 10
+"""Of one call, with what pymilvus tries again inside it; an int, since some of its waits take no other."""
 MAKE_TIMEOUT_S = 60
-"""Of one that makes, loads or flushes a collection; an int, since pymilvus takes no other in all of its waits."""
+"""Of one that makes or loads a collection."""
 DEFAULT_PORT = 19_530
 FETCH_MAX = 16_384
 """Milvus takes no more as a search's or query's limit."""
@@ -100,7 +100,7 @@ class Milvus:
     (calls that make a collection: MAKE_TIMEOUT_S); and those that name a collection CollectionLost.
     """
 
-    def __init__(self, address: Address, token: str | None = None, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, address: Address, token: str | None = None, *, timeout_s: int = TIMEOUT_S) -> None:
         """`token` is Milvus's: an API key or ``user:password``. Raises Unusable ``index_driver_missing`` too."""
         try:
             import pymilvus  # noqa: PLC0415 - an extra, and slow to import
@@ -124,6 +124,12 @@ class Milvus:
 
     def close(self) -> None:
         self._client.close()
+
+    @property
+    def version(self) -> str:
+        """As Milvus calls it."""
+        with self._translated():
+            return str(self._client.get_server_version(timeout=self._timeout_s))
 
     @property
     def available(self) -> bool:
@@ -181,8 +187,8 @@ class Milvus:
     def purge(self, name: str) -> None:
         """Asks for what was removed to be dropped from Milvus's files too: done some time later."""
         with self._translated():
-            self._client.flush(name, timeout=MAKE_TIMEOUT_S)
-            self._client.compact(name, timeout=MAKE_TIMEOUT_S)
+            self._client.flush(name, timeout=self._timeout_s)
+            self._client.compact(name, timeout=self._timeout_s)
 
     # Rows
 

@@ -16,13 +16,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.gallery.asking import Count, Searcher
 from app.gallery.catalogue import Catalogue
 from app.gallery.comparison import Comparison
@@ -197,7 +197,8 @@ class RemoteIndex:
         """Asks Milvus to clear its files of what was removed, which it does some time later."""
         name = self._catalogue.current(self._gallery)
         if name is not None:
-            self._milvus.purge(name)
+            with suppress(Unusable):  # the next `save` asks again
+                self._milvus.purge(name)
         return name is None
 
     def save(self) -> None:
