@@ -330,7 +330,13 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries
         shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
     sealer = rings.faces if rings.seals else None
     snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds and not remote else None
-    return Galleries(store, indexes=remote, snapshots=snapshots, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+    return Galleries(
+        store,
+        indexes=remote,
+        search_threads=os.cpu_count() or 1,
+        snapshots=snapshots,
+        snapshot_s=settings.snapshot_seconds or SNAPSHOT_S,
+    )
 
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:

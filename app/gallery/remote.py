@@ -36,6 +36,7 @@ CHANGES_AT_ONCE = 5_000
 SETTLE_S = 2.0
 """How long a change is left to the server that made it, before others look whether Milvus holds it."""
 PING_S = 2.0
+PING_TIMEOUT_S = 2.0
 REPLACED_KEPT = timedelta(minutes=1)
 """Searches that began before a collection was replaced are over by then."""
 ABANDONED = timedelta(hours=1)
@@ -61,7 +62,7 @@ class RemoteIndexes:
 
     def look(self) -> None:
         if time.monotonic() >= self._next_ping:
-            self._milvus.ping(PING_S)
+            self._milvus.ping(PING_TIMEOUT_S)
             self._next_ping = time.monotonic() + PING_S
 
     def open(self, gallery: Gallery) -> RemoteIndex:
