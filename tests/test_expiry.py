@@ -18,6 +18,7 @@ import app.gallery.migrations
 from app.access.audit import AuditLog
 from app.access.records import AuditFilter
 from app.access.store import AuditStore
+from app.client import Client
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.erasure import check_receipt
 from app.gallery.expiry import Expiry
@@ -26,6 +27,7 @@ from app.gallery.records import Consent, NewFace, Terms, utc_text
 from app.gallery.store import Store
 from app.gallery.tables import SUBJECTS
 from app.types import Box, Quality
+from app.vault import signing
 from tests.following import DIMENSION, NEVER_S, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.live import serving
 from tests.service import COLLINS, HOPPER, error_of, running
@@ -203,6 +205,24 @@ def test_terms_over_http(api: httpx.Client, gallery: str) -> None:
     for body, code in (({"expires_at": PAST}, "invalid_expiry"), ({"consent": {"note": "\u2028"}}, "invalid_consent")):
         error_of(api.patch(f"{gallery}/subjects/eileen", json=body), 422, code)
         error_of(api.post(f"{gallery}/subjects", json={"id": "new", **body}), 422, code)
+
+
+def test_the_client_says_them_and_erases(api: httpx.Client, gallery: str) -> None:
+    client = Client("http://service", api.headers["x-api-key"], transport=api._transport)  # left open: it is the tests'
+    name, at = gallery.rpartition("/")[2], datetime(2096, 1, 31, 12, tzinfo=UTC)
+    made = client.create_subject(name, "eileen", expires_at=at, consent={"note": "form 12"})
+    assert (made.expires_at, made.consent and made.consent.note) == (at, "form 12")
+    client.enroll(name, "grace", [HOPPER], expires_at=at, consent="form 13")
+    found = client.subjects(name, expires_before=datetime(2097, 1, 1, tzinfo=UTC)).subjects
+    assert [(one.id, one.consent and one.consent.note) for one in found] == [
+        ("eileen", "form 12"),
+        ("grace", "form 13"),
+    ]
+    receipt = client.erase_subject(name, "grace")
+    assert client.receipt(receipt.id) == receipt
+    assert receipt in list(client.all_receipts())
+    assert receipt.signature.public_key == client.server_key().public_key
+    assert check_receipt(receipt.model_dump(mode="json"), signing.decode(client.server_key().public_key))
 
 
 def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
