@@ -43,6 +43,7 @@ NEEDS: dict[str, str] = {
     f"GET {FACE}": "read",
     f"DELETE {FACE}": "enroll",
     f"GET {FACE}/crop": "read",
+    f"POST {FACE}/move": "enroll",
     "GET /v1/models": "any",
     f"POST {SUBJECT}/erase": "admin",
     "GET /v1/receipts": "admin",
@@ -164,6 +165,7 @@ class Ground:
             f"POST {GALLERY}/subjects": {"id": f"new-{number}"},
             f"PATCH {SUBJECT}": {"name": f"new-{number}"},
             "POST /v1/keys": {"scopes": ["read"]},
+            f"POST {FACE}/move": {"subject": "eileen"},
             "POST /v1/keys/{key}/rotate": {},
         }
         return {"json": bodies[name]} if name in bodies else {}

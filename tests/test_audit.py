@@ -220,13 +220,17 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     do("update_subject", "PATCH", subject, ("g/1", "eileen", None), json={"name": "Never In The Log"})
     enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
     face = enrolled["enrolled"][0]["face_id"]
+    do("move_face", "POST", f"{subject}/faces/{face}/move", ("g/1", "eileen", face), json={"subject": "eileen"})
     do("delete_face", "DELETE", f"{subject}/faces/{face}", ("g/1", "eileen", face))
     do("delete_subject", "DELETE", subject, ("g/1", "eileen", None))
+    service.post(f"{gallery}/subjects", json={"id": "eileen"})
+    do("erase_subject", "POST", f"{subject}/erase", ("g/1", "eileen", None))
     do("delete_gallery", "DELETE", gallery, ("g/1", None, None))
     do("create_key", "POST", "/v1/keys", (None, None, "door"), json={"id": "door", "scopes": ["read"]})
     do("rotate_key", "POST", "/v1/keys/door/rotate", (None, None, "door"), json={})
     do("revoke_key", "DELETE", "/v1/keys/door", (None, None, "door"))
-    assert {name for name, _, _ in made} == {rule.name for rule in RULES if rule.changes}
+    others = {"cancel_job", "import", "export"}  # which need a job, and have tests of their own
+    assert {name for name, _, _ in made} == {rule.name for rule in RULES if rule.changes} - others
     text = service.get("/v1/audit?limit=1000").text.lower()
     assert "never in the log" not in text
     assert "in-the-log" not in text

@@ -72,6 +72,7 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     for path in (gallery, f"{gallery}/check", f"{gallery}/subjects", person, f"{person}/faces", face, f"{face}/crop"):
         yield client.get(path)
     yield client.get(f"{gallery}/subjects", params={"search": MARK})
+    yield client.post(f"{face}/move", json={"subject": SUBJECT})
     for path in (
         "/v1/galleries",
         "/v1/models",

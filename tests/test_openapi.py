@@ -84,6 +84,7 @@ OPERATIONS = [
     f"GET {FACE}",
     f"DELETE {FACE}",
     f"GET {FACE}/crop",
+    f"POST {FACE}/move",
     "GET /v1/models",
     f"POST {SUBJECT}/erase",
     "GET /v1/receipts",

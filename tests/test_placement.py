@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -15,6 +16,7 @@ from app.gallery.store import Store
 from app.gallery.tables import FACE_ORIGINS, SUBJECTS
 from app.types import Box, Quality
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.service import COLLINS, error_of
 from tests.test_migrations import downgrade
 
 ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")
@@ -205,3 +207,21 @@ def test_a_database_of_the_version_before_origins_is_kept(database_url: str) -> 
     assert again.gallery("staff") == made
     assert again.placed_faces("staff").items == ()
     again.close()
+
+
+def test_a_face_is_given_to_another_subject_over_http(api: httpx.Client, gallery: str) -> None:
+    subjects = f"{gallery}/subjects"
+    face = api.post(f"{subjects}/ann/faces", files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]
+    path = f"{subjects}/ann/faces/{face['face_id']}/move"
+    error_of(api.post(path, json={"subject": "bob"}), 404, "subject_not_found")
+    api.post(subjects, json={"id": "bob"}).raise_for_status()
+    before = api.get(f"{subjects}/ann/faces/{face['face_id']}").json()
+    assert api.post(path, json={"subject": "bob"}).raise_for_status().json() == before
+    error_of(api.post(path, json={"subject": "bob"}), 404, "face_not_found")
+    error_of(api.post(path.replace("/ann/", "/nobody/"), json={"subject": "bob"}), 404, "subject_not_found")
+    (seen,) = api.post(f"{gallery}/identify", files={"image": COLLINS}).json()["faces"]
+    assert [(one["subject"], one["face_id"]) for one in seen["candidates"]] == [("bob", face["face_id"])]
+    assert [api.get(f"{subjects}/{name}").json()["face_count"] for name in ("ann", "bob")] == [0, 1]
+    assert api.get(f"{gallery}/check").json()["ok"]
+    crop = api.get(f"{subjects}/bob/faces/{face['face_id']}/crop")
+    assert crop.headers["content-type"] == "image/jpeg"

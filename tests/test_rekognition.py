@@ -676,6 +676,41 @@ def test_a_body_that_is_stated_to_be_another_is_refused(place: Place) -> None:
     assert post(place, headers, body) == (400, "InvalidSignatureException")
 
 
+def test_whoever_names_no_key_is_answered_before_the_body(place: Place) -> None:
+    headers = signed(place, "ListFaces", b"{}")
+    headers["Authorization"] = headers["Authorization"].replace("LKIA_", "LKIA_NOBODY_")
+    address = urlsplit(place.server.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=20)
+    connection.putrequest("POST", "/")
+    for name, value in (headers | {"Content-Length": "100"}).items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["__type"]) == (400, "UnrecognizedClientException")
+    connection.close()
+
+
+def test_as_many_faces_as_a_request_may_name_fit_into_it(rekognition: Any, collection: str) -> None:
+    ids = [str(uuid.uuid4()) for _ in range(4096)]
+    done = rekognition.delete_faces(CollectionId=collection, FaceIds=ids)
+    assert len(done["UnsuccessfulFaceDeletions"]) == 4096
+    assert rekognition.list_faces(CollectionId=collection, FaceIds=ids)["Faces"] == []
+
+
+def test_the_log_holds_nothing_of_anybody(place: Place) -> None:
+    client = place.client("admin", name="zqxmark")
+    client.create_collection(CollectionId="zqxmark-c", Tags={"zqxmark": "zqxmark"})
+    index(client, "zqxmark-c", COLLINS, "zqxmark-photo")
+    client.create_user(CollectionId="zqxmark-c", UserId="zqxmark-u")
+    refusal(client.create_user, "InvalidParameterException", CollectionId="zqxmark-c", UserId="zqxmark u")
+    refusal(client.list_users, "ResourceNotFoundException", CollectionId="zqxmark-d")
+    client.delete_collection(CollectionId="zqxmark-c")
+    log = place.server.log.read_text()
+    assert "request" in log
+    assert "zqxmark" not in log
+    assert "Signature=" not in log
+
+
 def test_a_body_too_long_is_not_read(place: Place) -> None:
     headers = signed(place, "ListFaces", b"{}")
     address = urlsplit(place.server.url)

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from starlette.datastructures import Headers
 
@@ -24,6 +25,8 @@ from app.access.limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.vault.keyfile import draft_of, write_new
+
+T = TypeVar("T")
 
 KEY_FILE = "admin.key"
 KEY_PREFIX = "lk_"
@@ -76,12 +79,17 @@ class Guard:
     async def admit(self, recalled: Grant | None, look_up: Callable[[], Grant], address: str, *, known: bool) -> Grant:
         """The same for keys that come in other ways: `recalled` is what is known of it at once, `look_up` asks the
         database, and `known` says whether the caller has shown a secret that was good when it was last looked up."""
-        grant = recalled or await self._look_up(look_up, address_group(address), known=known)
+        grant = recalled if recalled is not None else await self.attempt(look_up, address, known=known)
         if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
             raise Overloaded("this key asks too often", code="rate_limited", retry_after=wait_s)
         return grant
 
-    async def _look_up(self, look_up: Callable[[], Grant], caller: str, *, known: bool) -> Grant:
+    async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
+        """What `look_up` finds in the database; its InvalidInput counts as a failure of the address.
+
+        Raises Overloaded (``too_many_failures``) without asking, where the caller is not `known`.
+        """
+        caller = address_group(address)
         if not known and (wait_s := self.attempts.wait(caller, self.failures)):
             raise Overloaded("too many wrong keys from this address", code="too_many_failures", retry_after=wait_s)
         try:

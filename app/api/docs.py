@@ -40,6 +40,7 @@ BODIES: tuple[tuple[type[BaseModel], ImageFields | None], ...] = (
     (schemas.GalleryCreate, None),
     (schemas.SubjectCreate, None),
     (schemas.SubjectPatch, None),
+    (schemas.FaceMove, None),
     (schemas.KeyCreate, None),
     (schemas.KeyRotate, None),
 )

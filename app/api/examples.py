@@ -265,4 +265,5 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "KeyCreate": {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"},
     "KeyRotate": {"grace_seconds": 3600},
     "SubjectPatch": {"name": "Eileen Marie Collins"},
+    "FaceMove": {"subject": "eileen"},
 }

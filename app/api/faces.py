@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from app.api import answers, docs, schemas
 from app.api.paths import FaceId, GalleryId, SubjectId
 from app.api.service import ServiceDep
 from app.errors import NotFound
+from app.gallery.records import Move
 
 router = APIRouter(prefix="/v1/galleries/{gallery}/subjects/{subject}/faces", tags=["faces"])
 
@@ -85,3 +86,26 @@ async def get_crop(service: ServiceDep, gallery: GalleryId, subject: SubjectId, 
     if face.crop is None:
         raise NotFound("the gallery keeps no crops", code="crop_not_stored")
     return Response(face.crop, media_type=JPEG_TYPE)
+
+
+@router.post(
+    "/{face_id}/move",
+    summary="Give a face to another subject",
+    responses=docs.answer(schemas.StoredFace) | docs.call_errors(*docs.JSON_CODES, *FACE_CODES),
+    openapi_extra=docs.request_body(schemas.FaceMove),
+)
+async def move_face(
+    request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId
+) -> schemas.StoredFace:
+    """The face keeps its id, template, quality and crop; it is found under its new subject as soon as this answers. The
+    subject it leaves stays, even without any face."""
+    asked = await service.read_json(request, schemas.FaceMove)
+
+    def move() -> schemas.StoredFace:
+        home = service.galleries.gallery(gallery)
+        known = service.galleries.face(gallery, subject, face_id)
+        target = service.galleries.subject(gallery, asked.subject).id
+        service.galleries.move_faces(gallery, [Move(known.face_id, known.subject, target)])
+        return answers.stored_face(service.galleries.face(gallery, target, face_id), home)
+
+    return await service.run(move)

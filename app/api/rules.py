@@ -55,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", FACE, "show_face", READ),
     Rule("DELETE", FACE, "delete_face", ENROLL, changes=True),
     Rule("GET", f"{FACE}/crop", "show_crop", READ),
+    Rule("POST", f"{FACE}/move", "move_face", ENROLL, changes=True),
     Rule("GET", "/v1/jobs", "list_jobs", READ),
     Rule("GET", JOB, "show_job", READ),
     Rule("GET", f"{JOB}/report", "show_report", READ),

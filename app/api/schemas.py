@@ -257,6 +257,10 @@ class KeyRotate(Params):
     )
 
 
+class FaceMove(Params):
+    subject: Id = Field(description="Whose it becomes; somebody of the same gallery.")
+
+
 class PageParams(Params):
     limit: int = Field(default=100, ge=1, le=MAX_PAGE, description="How many rows one page has at most.")
     cursor: str | None = Field(default=None, max_length=2048, description="`next_cursor` of the page before.")

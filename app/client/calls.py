@@ -187,6 +187,11 @@ def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
     return Call("GET", path_of("galleries", gallery, "subjects", subject, "faces", face_id, "crop"), bytes)
 
 
+def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[schemas.StoredFace]:
+    path = path_of("galleries", gallery, "subjects", subject, "faces", face_id, "move")
+    return Call("POST", path, schemas.StoredFace, json={"subject": to})
+
+
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     return Call("DELETE", path_of("galleries", gallery, "subjects", subject, "faces", face_id), type(None))
 

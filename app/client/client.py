@@ -278,6 +278,10 @@ class Client:
         """One enrolled face."""
         return self.send(calls.face(gallery, subject, face_id))
 
+    def move_face(self, gallery: str, subject: str, face_id: str, to: str) -> schemas.StoredFace:
+        """Gives an enrolled face to another subject of the gallery, ``to``."""
+        return self.send(calls.move_face(gallery, subject, face_id, to))
+
     def face_crop(self, gallery: str, subject: str, face_id: str) -> bytes:
         """The aligned crop of an enrolled face, a JPEG file."""
         return self.send(calls.face_crop(gallery, subject, face_id))
@@ -684,6 +688,10 @@ class AsyncClient:
     async def face(self, gallery: str, subject: str, face_id: str) -> schemas.StoredFace:
         """One enrolled face."""
         return await self.send(calls.face(gallery, subject, face_id))
+
+    async def move_face(self, gallery: str, subject: str, face_id: str, to: str) -> schemas.StoredFace:
+        """Gives an enrolled face to another subject of the gallery, ``to``."""
+        return await self.send(calls.move_face(gallery, subject, face_id, to))
 
     async def face_crop(self, gallery: str, subject: str, face_id: str) -> bytes:
         """The aligned crop of an enrolled face, a JPEG file."""

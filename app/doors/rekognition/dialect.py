@@ -29,6 +29,8 @@ from app.errors import LikenessError, NotFound
 
 MEDIA_TYPE = "application/x-amz-json-1.1"
 TARGET_HEADER = "x-amz-target"
+MAX_JSON = 256 * 1024
+"""Bytes of a body without images: 4,096 faces' ids, and more."""
 HASHED_HERE = 64 * 1024
 """Bytes of a body that are hashed at once; more of them in a thread."""
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
@@ -59,9 +61,11 @@ class Rekognition(Dialect):
         """Raises Refused and InvalidInput where the request is nobody's, Overloaded where its key asks too often."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
+        if not self._prover.is_known(claim):  # whoever names no key of ours is not listened to any longer
+            await service.guard.attempt(lambda: self._prover.expect(service.keys, claim), address_of(scope))
         operation = find_operation(request.header(TARGET_HEADER))
         limits = service.limits
-        limit = limits.body_bytes(operation.images) if operation and operation.images else limits.json_bytes
+        limit = limits.body_bytes(operation.images) if operation and operation.images else MAX_JSON
         body = (await read_body(Request(scope, receive), limit, limits.seconds, service.workers.take)).data
         body_hash = await _hash(body)
         grant = await self._prove(scope, service, claim, request, body_hash)

@@ -26,6 +26,16 @@ class Prover:
         self._derived: OrderedDict[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = OrderedDict()
         self._lock = threading.Lock()
 
+    def is_known(self, claim: Claim) -> bool:
+        """Whether the key that the claim names has signed before."""
+        with self._lock:
+            return _name(claim) in self._derived
+
+    def expect(self, keys: Keys, claim: Claim) -> None:
+        """Raises Refused (UnrecognizedClientException) where no key of that name signs; asks the database."""
+        if not keys.signing_tokens(claim.access_key):
+            raise _nobody()
+
     def recall(self, claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
         """The token of the key that signed the request, where its derived key is remembered; asks no database."""
         with self._lock:
@@ -40,9 +50,7 @@ class Prover:
         """
         tokens = keys.signing_tokens(claim.access_key)
         if not tokens:
-            raise Refused(
-                errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key"
-            )
+            raise _nobody()
         secrets = [token.split("_", 2)[2] for token in tokens]
         derived = tuple(
             (token, signing_key(secret, claim.date, claim.region))
@@ -61,6 +69,10 @@ class Prover:
             while len(self._derived) > self._size:
                 self._derived.popitem(last=False)
         return keys.check(token)
+
+
+def _nobody() -> Refused:
+    return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
 
 
 def _name(claim: Claim) -> tuple[str, str, str]:
