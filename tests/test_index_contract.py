@@ -78,6 +78,20 @@ def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: G
     assert found(galleries, 3) == []
 
 
+def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: Galleries) -> None:
+    enroll(galleries, "ann", 1, 2)
+    enroll(galleries, "bob", 3)
+    galleries.rename_subject("staff", "ann", "anna")
+    assert (found(galleries, 1), found(galleries, 3)) == (["anna"], ["bob"])
+    galleries.rename_subject("staff", "anna", "bob")
+    assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
+    assert galleries.subjects_with_faces("staff") == 1
+    assert galleries.check("staff").ok
+    galleries.delete_subjects("staff")
+    assert found(galleries, 1) == []
+    assert galleries.check("staff").ok
+
+
 def test_a_start_finds_what_was_left(galleries: Galleries, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     enroll(galleries, "ann", 1, 2)
     galleries.follow()
