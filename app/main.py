@@ -50,6 +50,7 @@ from app.api import (
     page,
     receipts,
     recognition,
+    reembedding,
     schemas,
     serving,
     subjects,
@@ -71,11 +72,13 @@ from app.errors import InvalidInput, Unusable
 from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
+from app.gallery.background import Repeating
 from app.gallery.blobs import Blobs
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
 from app.gallery.gallery import SNAPSHOT_S, Galleries
 from app.gallery.milvus import Milvus, parse_address
+from app.gallery.reembedding import Reembeddings
 from app.gallery.remote import RemoteIndexes
 from app.gallery.secrets import SIGNING_KEY, SecretStore
 from app.gallery.snapshots import Snapshots
@@ -85,6 +88,8 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.reembedding import KIND as REEMBED
+from app.reembedding import Reembedder
 from app.runtime.package import CROP_SIDE, Package, find_packages, locate, select
 from app.runtime.session import open_embedder
 from app.types import Pixels
@@ -95,6 +100,7 @@ DISTRIBUTION = "likeness"
 ROUTERS = (
     recognition.router,
     galleries.router,
+    reembedding.router,
     subjects.router,
     faces.router,
     keys.router,
@@ -122,6 +128,8 @@ JOBS = 2
 """At once in one process: a long import should not keep an export waiting."""
 IMPORT_THREADS = 4
 """For photos of imports: the others are for those who wait for an answer."""
+REEMBEDDINGS_S = 60.0
+"""Between looks for re-embeddings whose time to roll back is over."""
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -276,6 +284,12 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         Pipeline(detector, limits), embedders, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
     )
     job_store = JobStore(sql.database)
+    runner: Runner
+
+    def wake() -> None:
+        runner.wake()
+
+    reembedder = Reembedder(store, Reembeddings(sql), embedders, job_store, wake)
     files = JobFiles(settings.data_dir / JOBS_FOLDER)
     tools = Tools(
         operations=operations,
@@ -288,16 +302,19 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         signer=signer,
     )
     desk = Desk(tools, job_store)
-    runner = Runner(job_store, desk.works(), files=files, workers=JOBS, kept=timedelta(days=settings.job_days))
+    works = {**desk.works(), REEMBED: reembedder.work}
+    runner = Runner(job_store, works, files=files, workers=JOBS, kept=timedelta(days=settings.job_days))
     detector.detect(_grey())
     _open_embedders(embedders, store, settings.max_embedders)
     loading.result()
     stack.callback(runner.close)
     runner.start()
+    stack.callback(Repeating("reembeddings", REEMBEDDINGS_S, reembedder.look).close)
     return Service(
         operations=operations,
         embedders=embedders,
         galleries=store,
+        reembedder=reembedder,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,

@@ -13,8 +13,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from app.gallery.records import (
     NO_TERMS,
     Candidate,
     CropPolicy,
+    Enrolled,
     FaceRow,
     Gallery,
     Metadata,
@@ -41,6 +42,10 @@ AMBIGUOUS_SHARE = 0.5
 """An enrollment photo whose second face is at least half as prominent as the first doesn't say whom it shows."""
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point decided at down to the one of ten times its FMR."""
+
+CHANGES = 3
+"""How often an operation may find that its gallery's packages have changed since it began."""
+T = TypeVar("T")
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 
@@ -229,6 +234,11 @@ class Operations:
 
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
+        return _steady(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+
+    def _verify_subject(
+        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
+    ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
             self._galleries.subject(gallery, subject)  # before any work on the photo
@@ -249,6 +259,11 @@ class Operations:
 
         Raises NotFound, OperatingPointUnavailable, and what the image deserves.
         """
+        return _steady(lambda: self._identify(gallery, image, limit, fmr, fpir))
+
+    def _identify(
+        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
+    ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
@@ -279,9 +294,10 @@ class Operations:
 
         Raises InvalidInput when no photo is good enough (``details.rejected`` says why each isn't), NotFound, Conflict.
         """
+        own, *_ = self._galleries.enrolled_by(gallery)
         taken: list[tuple[int, Chosen]] = []
         rejected: list[Rejected] = []
-        with self._used_by(gallery) as used:
+        with self._embedders.use(own) as used:
             for index, image in enumerate(images):
                 try:
                     taken.append((index, self._enrollable(image, quality, used)))
@@ -291,7 +307,7 @@ class Operations:
             raise _all_rejected(rejected)
         clock = _Clock()
         with clock.time("store"):
-            made = self._galleries.enroll(gallery, subject, [_new_face(chosen) for _, chosen in taken], terms=terms)
+            made = self._add(gallery, subject, [_new_face(chosen) for _, chosen in taken], terms)
         self._observe(clock.stages)
         enrolled = tuple(zip((index for index, _ in taken), made.faces, strict=True))
         faces = tuple(chosen for _, chosen in taken)
@@ -331,7 +347,7 @@ class Operations:
         check_quality(chosen.face, quality)
         clock = _Clock()
         with clock.time("store"):
-            made = self._galleries.enroll(gallery, subject, [_new_face(chosen, origin)])
+            made = self._add(gallery, subject, [_new_face(chosen, origin)])
         self._observe(clock.stages)
         return made.faces[0]
 
@@ -357,9 +373,30 @@ class Operations:
 
     @contextmanager
     def _used_by(self, gallery: str) -> Iterator[Model]:
-        """The gallery's package. Raises NotFound."""
-        with self._embedders.use(self._galleries.gallery(gallery).embedder) as used:
+        """The package that the gallery is searched by. Raises NotFound."""
+        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             yield used
+
+    def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
+        """With a template of each package that the gallery takes by now."""
+
+        def add() -> Enrolled:
+            own, *others = self._galleries.enrolled_by(gallery)
+            whole = [replace(face, template=one) for face, one in zip(faces, self._by(faces, own), strict=True)]
+            for other in others:
+                whole = [replace(face, second=one) for face, one in zip(whole, self._by(faces, other), strict=True)]
+            return self._galleries.enroll(gallery, subject, whole, terms=terms)
+
+        return _steady(add)
+
+    def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
+        """The faces' templates of this package, made of their crops where they have none."""
+        lacking = [face.crop for face in faces if face.by(package) is None and face.crop is not None]
+        if not lacking:
+            return [face.by(package) or face.template for face in faces]
+        with self._embedders.use(package) as used:
+            made = iter(used.embedder.embed(lacking)[0])
+        return [face.by(package) or next(made, face.template) for face in faces]
 
     def _embed(self, image: bytes, used: Model) -> Photo:
         return self._observed(self._pipeline.embed(image, used.embedder))
@@ -493,6 +530,17 @@ def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, 
     margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
     others = ranking if decision == "unknown" else ranking[1:]
     return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
+
+
+def _steady(work: Callable[[], T]) -> T:
+    """Once more where the gallery changed its packages while it was worked for."""
+    for _ in range(CHANGES - 1):
+        try:
+            return work()
+        except Conflict as error:
+            if error.code != "package_mismatch":
+                raise
+    return work()
 
 
 def _template(face: Face) -> Template:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-START_S = 60.0
+START_S = 180.0
 STOP_S = 30.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import httpx
 import pytest
 from PIL import Image
 
+from tests import packages
+from tests.conftest import PROJECT
 from tests.jobs import waiting_job
 from tests.live import LiveServer, serving
 from tests.service import COLLINS, HOPPER
@@ -28,6 +31,7 @@ MARK = "zqxmark"
 GALLERY, SUBJECT, NAME = f"{MARK}-gallery é/", f"{MARK}-subject %", f"{MARK} von Eileen"
 KEY = f"lk_{MARK}" + "k" * 40
 LEVELS = ("debug", "info", "warning", "error")
+WAIT_S = 60.0
 METHODS = ("get", "post", "patch", "delete", "put")
 PARAMETERS = {
     "gallery": GALLERY,
@@ -86,6 +90,16 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
         "/openapi.json",
     ):
         yield client.get(path)
+    reembed = f"{gallery}/reembed"
+    yield client.post(reembed, json={"embedder": "small"})
+    wait_reembedded(client, reembed, "switched")
+    yield client.post(f"{reembed}/rollback")
+    yield client.get(reembed)
+    yield client.delete(reembed)
+    wait_reembedded(client, reembed, None)
+    yield client.post(reembed, json={"embedder": "small"})
+    wait_reembedded(client, reembed, "switched")
+    yield client.post(f"{reembed}/finish")
     yield client.patch(person, json={"name": NAME + "2", "metadata": metadata})
     yield client.post("/v1/keys", json={"id": f"{MARK}-key", "name": NAME, "scopes": ["read"], "galleries": [GALLERY]})
     for path in ("/v1/keys", f"/v1/keys/{MARK}-key"):
@@ -131,6 +145,13 @@ def wait(client: httpx.Client, job: httpx.Response) -> None:
     end = time.monotonic() + 60
     while client.get(f"/v1/jobs/{job.json()['id']}").json()["state"] in {"queued", "running"}:
         assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def wait_reembedded(client: httpx.Client, path: str, state: str | None) -> None:
+    """Until the re-embedding has come to this state, or, with None, to its end."""
+    end = time.monotonic() + WAIT_S
+    while client.get(path).json().get("state") != state and time.monotonic() < end:
         time.sleep(0.05)
 
 
@@ -200,7 +221,11 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
     data.mkdir(mode=0o700)
     (data / "admin.key").write_text(KEY[::-1])
     client_headers = {"x-api-key": KEY[::-1], "user-agent": MARK, "cookie": MARK, "referer": f"http://{MARK}/"}
-    with serving(data, {"LOG_LEVEL": level, "MAX_IMAGE_SIDE": 4096, "FAILED_KEYS": "100000/s"}) as server:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    packages.install(models, "small")
+    settings = {"LOG_LEVEL": level, "MAX_IMAGE_SIDE": 4096, "FAILED_KEYS": "100000/s", "MODELS_DIR": models}
+    with serving(data, settings) as server:
         with httpx.Client(base_url=server.url, headers=client_headers, timeout=60) as client:
             good = list(as_promised(client, data))
             document = client.get("/openapi.json").json()

@@ -70,6 +70,11 @@ OPERATIONS = [
     f"GET {GALLERY}",
     f"DELETE {GALLERY}",
     f"GET {GALLERY}/check",
+    f"GET {GALLERY}/reembed",
+    f"POST {GALLERY}/reembed",
+    f"DELETE {GALLERY}/reembed",
+    f"POST {GALLERY}/reembed/rollback",
+    f"POST {GALLERY}/reembed/finish",
     f"POST {GALLERY}/identify",
     f"POST {GALLERY}/import",
     f"POST {GALLERY}/export",
@@ -217,6 +222,7 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "signature_wrong",
         "unknown_signer",
         "unsafe_path",  # ...to here
+        "reembedding_incomplete",  # within its job
         "upload_missing",
         "upload_not_kept",  # answered as `unusable`
         "conflict",  # a base class's; each conflict says which

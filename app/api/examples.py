@@ -210,6 +210,19 @@ ANSWERS: dict[str, dict[str, Any]] = {
     },
     "Job": JOB,
     "JobPage": {"jobs": [JOB], "next_cursor": None},
+    "Reembedding": {
+        "gallery": "staff",
+        "source": MODEL,
+        "target": "mine@1",
+        "state": "embedding",
+        "without_crop": "refuse",
+        "missing": 0,
+        "keep_days": 7,
+        "started_at": TIME,
+        "switched_at": None,
+        "keep_until": None,
+        "job": JOB | {"kind": "reembed", "gallery": "staff"},
+    },
     "ModelList": {
         "models": [
             {
@@ -261,6 +274,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "IdentifyRequest": {"image": PHOTO, "limit": 5, "fpir": 0.01},
     "EnrollRequest": {"images": [PHOTO, PHOTO], "quality": "medium"},
     "GalleryCreate": {"id": "staff"},
+    "ReembedStart": {"embedder": "mine"},
     "SubjectCreate": {"id": "collins", "name": "Eileen Collins", "metadata": {"team": "STS-114"}},
     "KeyCreate": {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"},
     "KeyRotate": {"grace_seconds": 3600},

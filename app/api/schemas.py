@@ -207,6 +207,26 @@ class Consent(Params):
     given_at: Time | None = Field(default=None, description="Now if absent.", examples=[EXAMPLE_TIME])
 
 
+class ReembedStart(Params):
+    embedder: str = Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="The model package to move to, as `name` or `name@version`.",
+    )
+    without_crop: Literal["refuse", "drop"] = Field(
+        default="refuse",
+        description="What to do about faces that have no crop to embed again. `refuse`: nothing is begun. `drop`: they "
+        "stay behind, found again by a rollback, until `finish` deletes them.",
+    )
+    keep_days: float = Field(
+        default=7,
+        ge=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="How long after the switch a rollback is possible; then `finish` comes by itself.",
+    )
+
+
 class SubjectCreate(Params):
     id: Id
     name: Name | None = Field(default=None, description="How people call the subject; free text in any script.")
@@ -668,6 +688,26 @@ class Job(Wire):
 class JobPage(Wire):
     jobs: list[Job]
     next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class Reembedding(Wire):
+    """A gallery on its way from one model package to another."""
+
+    gallery: str
+    source: str = Field(description="The package that the gallery comes from.")
+    target: str = Field(description="The package that it goes to.")
+    state: Literal["embedding", "ready", "switched", "ending"] = Field(
+        description="`embedding`: faces get templates of the target, the source answers. `ready`: all have both (also "
+        "after a rollback), the source answers. `switched`: the target answers. `ending`: what is not needed any more "
+        "is being removed."
+    )
+    without_crop: Literal["refuse", "drop"]
+    missing: int = Field(ge=0, description="Faces that have no template of the target, for want of a crop.")
+    keep_days: float
+    started_at: datetime
+    switched_at: datetime | None
+    keep_until: datetime | None = Field(description="Until when a rollback is possible.")
+    job: Job | None = Field(description="The job that works on it, or did so last.")
 
 
 # ---------------------------------------------------------------- the server itself

@@ -23,6 +23,7 @@ from app.gallery.gallery import Galleries
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.reembedding import Reembedder
 from app.vault.signing import Signer
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ class Service:
     operations: Operations
     embedders: Embedders
     galleries: Galleries
+    reembedder: Reembedder
     workers: Workers
     limits: body.BodyLimits
     guard: Guard

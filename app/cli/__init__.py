@@ -18,6 +18,7 @@ from app.cli import (
     moving,
     output,
     recognition,
+    reembed,
     vault,
 )
 from app.errors import LikenessError
@@ -43,6 +44,7 @@ app.command("import-compreface")(moving.import_compreface)
 app.add_typer(administration.galleries, name="galleries")
 app.add_typer(administration.models, name="models")
 app.add_typer(jobs.jobs, name="jobs")
+app.add_typer(reembed.reembed, name="reembed")
 app.add_typer(access.keys, name="keys")
 administration.key.command()(access.create)
 app.add_typer(administration.key, name="key")

@@ -140,6 +140,29 @@ def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     return Call("GET", path_of("galleries", gallery, "check"), schemas.GalleryCheck)
 
 
+def reembed(
+    gallery: str, embedder: str, *, without_crop: str | None, keep_days: float | None
+) -> Call[schemas.Reembedding]:
+    body = given(embedder=embedder, without_crop=without_crop, keep_days=keep_days)
+    return Call("POST", path_of("galleries", gallery, "reembed"), schemas.Reembedding, json=body)
+
+
+def reembedding(gallery: str) -> Call[schemas.Reembedding]:
+    return Call("GET", path_of("galleries", gallery, "reembed"), schemas.Reembedding)
+
+
+def cancel_reembedding(gallery: str) -> Call[schemas.Reembedding]:
+    return Call("DELETE", path_of("galleries", gallery, "reembed"), schemas.Reembedding)
+
+
+def roll_back_reembedding(gallery: str) -> Call[schemas.Reembedding]:
+    return Call("POST", path_of("galleries", gallery, "reembed", "rollback"), schemas.Reembedding)
+
+
+def finish_reembedding(gallery: str) -> Call[schemas.Reembedding]:
+    return Call("POST", path_of("galleries", gallery, "reembed", "finish"), schemas.Reembedding)
+
+
 def subjects(
     gallery: str, *, search: str | None, expires_before: datetime | None, limit: int | None, cursor: str | None
 ) -> Call[schemas.SubjectPage]:

@@ -225,6 +225,28 @@ class Client:
         """Whether database and index agree."""
         return self.send(calls.check_gallery(gallery))
 
+    def reembed(
+        self, gallery: str, embedder: str, *, without_crop: str | None = None, keep_days: float | None = None
+    ) -> schemas.Reembedding:
+        """Moves a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
+        return self.send(calls.reembed(gallery, embedder, without_crop=without_crop, keep_days=keep_days))
+
+    def reembedding(self, gallery: str) -> schemas.Reembedding:
+        """How far a gallery's move is."""
+        return self.send(calls.reembedding(gallery))
+
+    def cancel_reembedding(self, gallery: str) -> schemas.Reembedding:
+        """Gives a gallery's move up, before the switch or after a rollback."""
+        return self.send(calls.cancel_reembedding(gallery))
+
+    def roll_back_reembedding(self, gallery: str) -> schemas.Reembedding:
+        """Has the gallery's package before answer again."""
+        return self.send(calls.roll_back_reembedding(gallery))
+
+    def finish_reembedding(self, gallery: str) -> schemas.Reembedding:
+        """Removes the templates of the gallery's package before."""
+        return self.send(calls.finish_reembedding(gallery))
+
     def subjects(
         self,
         gallery: str,
@@ -635,6 +657,28 @@ class AsyncClient:
     async def check_gallery(self, gallery: str) -> schemas.GalleryCheck:
         """Whether database and index agree."""
         return await self.send(calls.check_gallery(gallery))
+
+    async def reembed(
+        self, gallery: str, embedder: str, *, without_crop: str | None = None, keep_days: float | None = None
+    ) -> schemas.Reembedding:
+        """Moves a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
+        return await self.send(calls.reembed(gallery, embedder, without_crop=without_crop, keep_days=keep_days))
+
+    async def reembedding(self, gallery: str) -> schemas.Reembedding:
+        """How far a gallery's move is."""
+        return await self.send(calls.reembedding(gallery))
+
+    async def cancel_reembedding(self, gallery: str) -> schemas.Reembedding:
+        """Gives a gallery's move up, before the switch or after a rollback."""
+        return await self.send(calls.cancel_reembedding(gallery))
+
+    async def roll_back_reembedding(self, gallery: str) -> schemas.Reembedding:
+        """Has the gallery's package before answer again."""
+        return await self.send(calls.roll_back_reembedding(gallery))
+
+    async def finish_reembedding(self, gallery: str) -> schemas.Reembedding:
+        """Removes the templates of the gallery's package before."""
+        return await self.send(calls.finish_reembedding(gallery))
 
     async def subjects(
         self,

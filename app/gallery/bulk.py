@@ -16,6 +16,7 @@ from app.gallery.blobs import Blobs
 from app.gallery.database import Database
 from app.gallery.records import Gallery, Metadata, clean_id, clean_name, encode_metadata, fold
 from app.gallery.tables import CROPS, FACES, SUBJECTS
+from app.gallery.templates import faces_by, template_of, with_second
 from app.types import Box
 
 AT_ONCE = 5_000
@@ -190,13 +191,14 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
 
 
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
-    """In order of their keys."""
-    columns: list[Any] = [FACES, SUBJECTS.c.id.label("subject")]
-    source = FACES.join(SUBJECTS)
+    """In order of their keys, those that have a template of the gallery's package."""
+    columns: list[Any] = [*faces_by(gallery.embedder), SUBJECTS.c.id.label("subject")]
+    source = with_second(FACES.join(SUBJECTS), gallery.embedder)
     if crops:
         columns.append(CROPS.c.jpeg)
-        source = source.outerjoin(CROPS)
-    query = sa.select(*columns).select_from(source).where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+        source = source.outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
+    here = (FACES.c.gallery_key == gallery.key) & template_of(gallery.embedder).is_not(None)
+    query = sa.select(*columns).select_from(source).where(here).order_by(FACES.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         yield _face(row, blobs, row.jpeg if crops else None)
 

@@ -50,6 +50,7 @@ from app.gallery.records import (
     Terms,
     Totals,
     Unset,
+    fit_face,
 )
 from app.gallery.roster import Roster
 from app.gallery.snapshots import Snapshots
@@ -223,6 +224,10 @@ class Galleries:
         """Id of the package whose templates probes of this gallery should be of."""
         return self._current.view(self._store.gallery(gallery_id)).embedder
 
+    def prepare(self, gallery_id: str, package: str) -> None:
+        """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
+        self._current.ready(self._store.gallery(gallery_id).seen_by(package))
+
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
         """Ids of the packages of which each new face of this gallery needs a template."""
         return self._store.gallery(gallery_id).taken
@@ -358,8 +363,9 @@ class Galleries:
         if not faces:
             raise ValueError("an enrollment needs a face")
         gallery = self._store.gallery(gallery_id)
+        faces = [fit_face(face, gallery.taken) for face in faces]
         for package in gallery.taken:
-            check_templates(gallery.seen_by(package), [face.by(package) or face.template for face in faces])
+            check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
         crops = [_crop_to_keep(gallery, face) for face in faces]
         with self._current.changing(gallery):
             return self._store.enroll(

@@ -349,6 +349,42 @@ class Position:
     stamp: int
 
 
+WithoutCrop: TypeAlias = Literal["refuse", "drop"]
+"""What becomes of faces that have no crop to embed again: nothing is begun, or they stay behind and go at the end."""
+ReembeddingState: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reembedding:
+    """A gallery on its way from the package `source` to `target`.
+
+    ``embedding``: faces get templates of the target. ``ready``: all have one; also after a rollback. ``switched``: the
+    target is the gallery's package, and the way back is open until ``keep_until``. ``ending``: what is left of the
+    other package is removed. ``missing`` faces have no template of the target.
+    """
+
+    gallery: str
+    source: str
+    target: str
+    state: ReembeddingState
+    without_crop: WithoutCrop
+    missing: int
+    keep_days: float
+    job: str | None
+    started_at: str
+    switched_at: str | None
+    keep_until: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCrop:
+    """A face's crop, JPEG; None where there is none."""
+
+    key: int
+    face_id: str
+    jpeg: bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """Where a gallery's change log ends, and by which packages it can be searched, its own first."""
@@ -386,6 +422,17 @@ class Changes:
     position: Position
     more: bool
     """Whether the log went on when it was read."""
+
+
+def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
+    """With the templates of these packages and no others. Raises Conflict ``package_mismatch`` where one is missing."""
+    templates = [face.by(package) for package in taken]
+    first, *others = templates
+    second = others[0] if others else None
+    if first is None or None in others:
+        message = f"The gallery takes templates of {' and of '.join(taken)} now."
+        raise Conflict(message, code="package_mismatch", expected=list(taken), given=face.template.package)
+    return replace(face, template=first, second=second)
 
 
 def to_bytes(template: Template) -> bytes:

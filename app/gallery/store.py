@@ -54,6 +54,7 @@ from app.gallery.records import (
     decode_cursor,
     encode_cursor,
     encode_metadata,
+    fit_face,
     fold,
     searchable,
     to_block,
@@ -117,6 +118,11 @@ class Store:
     def database(self) -> Database:
         """For what else is kept in it."""
         return self._database
+
+    @property
+    def blobs(self) -> Blobs:
+        """How templates and crops lie in it."""
+        return self._blobs
 
     def close(self) -> None:
         self._database.close()
@@ -358,7 +364,7 @@ class Store:
             self._hold(connection, gallery)
             subject_key, created = self._ensure_subject(connection, gallery, cleaned)
             taken = _taken_now(connection, gallery)
-            fit = [_fit(face, taken) for face in faces]
+            fit = [fit_face(face, taken) for face in faces]
             keys = _insert_faces(connection, gallery, subject_key, fit, crops, blobs=self._blobs)
             insert_origins(connection, gallery, keys, faces)
             _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
@@ -786,17 +792,6 @@ def _find_face(
 def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
     """`Gallery.taken` as it is in this transaction, which holds the gallery's row."""
     return moving_gallery(connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one()).taken
-
-
-def _fit(face: NewFace, taken: Sequence[str]) -> NewFace:
-    """With the templates of these packages and no others. Raises Conflict ``package_mismatch`` where one is missing."""
-    templates = [face.by(package) for package in taken]
-    first, *others = templates
-    second = others[0] if others else None
-    if first is None or None in others:
-        message = f"The gallery takes templates of {' and of '.join(taken)} now."
-        raise Conflict(message, code="package_mismatch", expected=list(taken), given=face.template.package)
-    return replace(face, template=first, second=second)
 
 
 def _insert_faces(
