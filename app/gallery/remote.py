@@ -167,13 +167,8 @@ class RemoteIndex:
         if self._due is None:
             self._due = (time.monotonic() + SETTLE_S, head)
         when, until = self._due
-        if time.monotonic() < when or not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._settle(until)
+        if time.monotonic() >= when and self._settle(until):
             self._due = None
-        finally:
-            self._lock.release()
 
     def behind(self, head: Position) -> int:
         """How many changes this process hasn't looked after yet; whoever made them has, most likely."""
@@ -207,17 +202,61 @@ class RemoteIndex:
 
         A server may have been about to add a face while another one removed it, and have died before it could look.
         """
-        with self._lock:
-            searcher, until = self._searcher, self._sweep_until
-            self._sweep_until = self._store.heads().get(self._gallery.key)
-            if searcher is None or searcher.name is None or until is None or until == self._swept:
-                return
-            try:
-                if self._remove_again(searcher.name, until):
-                    self._milvus.purge(searcher.name)
-            except CollectionLost:
-                return  # whoever searches next makes it anew
-            self._swept = until
+        searcher, until = self._searcher, self._sweep_until
+        self._sweep_until = self._store.heads().get(self._gallery.key)
+        if searcher is None or searcher.name is None or until is None or until == self._swept:
+            return
+        try:
+            if self._remove_again(searcher.name, until):
+                self._milvus.purge(searcher.name)
+        except CollectionLost:
+            return  # whoever searches next makes it anew
+        self._swept = until
+
+    # Changes don't wait for this: whatever is done twice, or by several, is none the worse for it.
+
+    def _settle(self, until: Position) -> bool:
+        """See `follow`; False where that has to be tried again."""
+        searcher = self._searcher
+        if searcher is None or searcher.name is None:
+            return True
+        lost, reached = self._catalogue.current(self._gallery) != searcher.name, None
+        try:
+            if not lost:
+                reached = self._settle_in(searcher.name, until)
+        except CollectionLost:
+            lost = True
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._searcher is not searcher:
+                return True
+            if lost:
+                self._searcher = None
+                self._catch_up()
+            elif reached is None:
+                _log.warning(MADE_ANEW, self._gallery.key)
+                self._build()
+            else:
+                self._settled = until
+                if self._position.number < reached.number:
+                    self._position = reached
+                    self._count.changed(reached)
+            return True
+        finally:
+            self._lock.release()
+
+    def _settle_in(self, name: str, until: Position) -> Position | None:
+        """How far the collection is then; None where that can't be said."""
+        since = self._milvus.position(name)
+        if since is None:
+            return None
+        if since.number >= until.number:  # another server was here
+            return self._replay(name, since, since)
+        reached = self._replay(name, since, until)
+        if reached is not None:
+            self._milvus.mark(name, reached, self._gallery.dimension)
+        return reached
 
     # All below is called with the lock held.
 
@@ -309,39 +348,6 @@ class RemoteIndex:
         self._position, self._settled = position, None
         self._searcher = self._search_in(name)
         return self._searcher
-
-    def _settle(self, until: Position) -> None:
-        """See `follow`."""
-        searcher = self._searcher
-        if searcher is None or searcher.name is None or self._catalogue.current(self._gallery) != searcher.name:
-            self._searcher = None  # whoever searches next opens the one there is
-            return
-        try:
-            reached = self._settle_in(searcher.name, until)
-        except CollectionLost:
-            self._searcher = None
-            self._catch_up()
-            return
-        if reached is None:
-            _log.warning(MADE_ANEW, self._gallery.key)
-            self._build()
-            return
-        self._settled = until
-        if self._position.number < reached.number:
-            self._position = reached
-            self._count.changed(reached)
-
-    def _settle_in(self, name: str, until: Position) -> Position | None:
-        """How far the collection is then; None where that can't be said."""
-        since = self._milvus.position(name)
-        if since is None:
-            return None
-        if since.number >= until.number:  # another server was here
-            return self._replay(name, since, since)
-        reached = self._replay(name, since, until)
-        if reached is not None:
-            self._milvus.mark(name, reached, self._gallery.dimension)
-        return reached
 
     def _must_replay(self, name: str, since: Position) -> Position:
         reached = self._replay(name, since)
