@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -148,6 +150,43 @@ def test_who_may_only_read_is_offered_nothing_else(visitor: Visitor, api: httpx.
     assert page.locator("main input").count() == 0
     visitor.go("#/galleries/unseen")
     expect(page.get_by_role("alert")).to_contain_text("There is no such gallery, or your key does not see it")
+
+
+def tar_of(path: Path, people: dict[str, bytes]) -> Path:
+    """Photos by their name within the tar."""
+    with tarfile.open(path, "w") as archive:
+        for name, photo in people.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(photo)
+            archive.addfile(entry, io.BytesIO(photo))
+    return path
+
+
+def test_a_tar_is_imported_and_a_gallery_exported_by_jobs(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
+    make_gallery(api, "moved")
+    photos = {f"{who}/1.jpg": (SAMPLES / f"{who}.jpg").read_bytes() for who in ("collins", "hopper")}
+    tar = tar_of(tmp_path / "people.tar", photos | {"nobody/1.jpg": b"no photo"})
+    visitor.sign_in(where="#/galleries/moved/enroll")
+    page = visitor.page
+    page.get_by_text("Import a tar instead").click()
+    page.get_by_label("File").set_input_files(tar)
+    page.get_by_role("button", name="Import").click()
+    visitor.heading("Jobs").wait_for()
+    job = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=re.compile("import.*moved")))
+    expect(job.get_by_text("done", exact=True)).to_be_visible()
+    expect(job).to_contain_text("3 of 3")
+    job.get_by_role("button", name="What was refused").click()
+    expect(page.get_by_role("dialog")).to_contain_text("This is no photo that can be read")
+    visitor.picture("job-report")
+    page.get_by_role("button", name="Close").click()
+    visitor.go("#/galleries/moved")
+    expect(page.get_by_role("list", name="People").get_by_role("link")).to_have_count(2)
+    page.get_by_role("button", name="Export").click()
+    visitor.heading("Jobs").wait_for()
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save its file").click()
+    saving.value.save_as(tmp_path / "moved.tar")
+    assert tarfile.is_tarfile(tmp_path / "moved.tar")
 
 
 # ---------------------------------------------------------------- a hundred thousand people

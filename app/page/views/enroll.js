@@ -4,9 +4,11 @@ import { path, patiently, send } from "../api.js";
 import { field, h, newId, put, select } from "../dom.js";
 import { icon } from "../icons.js";
 import { link } from "../router.js";
+import * as session from "../session.js";
 import { galleryControl } from "../choosing.js";
 import { problem, problemPlace, showing } from "../problem.js";
 import { count, explain } from "../words.js";
+import { importPanel } from "./importing.js";
 
 const AT_ONCE = 3;
 const REFUSED_SHOWN = 200;
@@ -31,6 +33,7 @@ export function enrolling(gallery) {
   );
   const panel = enrollPanel({ gallery });
   element.append(panel.element);
+  if (session.may("admin")) element.append(importPanel(gallery));
   return { element, leave: panel.leave };
 }
 

@@ -10,6 +10,7 @@ import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
 import { enrolling } from "./enroll.js";
+import { exportGallery } from "./importing.js";
 import { person } from "./person.js";
 
 const PAGE = 1000;
@@ -114,15 +115,16 @@ function people(id) {
   const ready = showing(place, async () => {
     const gallery = await get(path("galleries", id));
     put(about, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`);
-    put(actions, offered(gallery));
+    put(actions, offered(gallery, place));
     fillWith(body, gallery, state, place);
   });
   return { element, ready, leave: () => state.grid?.leave() };
 }
 
-function offered(gallery) {
+function offered(gallery, place) {
   return [
     session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
     session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
   ];
 }

@@ -2,7 +2,8 @@
 
 import { call, get, path, post } from "../api.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
-import { problemPlace, showing } from "../problem.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { save } from "../saving.js";
 import * as session from "../session.js";
 import { count, refused, when } from "../words.js";
 
@@ -26,14 +27,14 @@ export function jobs() {
   const read = async () => {
     const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
     const held = body.contains(document.activeElement);
-    if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read)) : h("li.waiting", {}, "There is no job."));
+    if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
     clearTimeout(timer);
     timer = setTimeout(read, page?.jobs.some((job) => OPEN.has(job.state)) ? EVERY_MS : EVERY_MS * 5);
   };
   return { element, ready: read(), leave: () => clearTimeout(timer) };
 }
 
-function card(job, again) {
+function card(job, again, place) {
   const known = job.total !== null && job.total > 0;
   const far = known ? `${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}` : `${job.done.toLocaleString("en")} done`;
   const counts = Object.entries(job.counts).map(([word, number]) => `${number.toLocaleString("en")} ${word.replaceAll("_", " ")}`);
@@ -49,9 +50,16 @@ function card(job, again) {
       "div.row",
       {},
       job.counts.refused ? h("button.small", { type: "button", onclick: () => report(job) }, "What was refused") : null,
+      job.has_result && session.may("admin") ? fetching(job, place) : null,
       OPEN.has(job.state) && session.may("admin") ? h("button.danger.small", { type: "button", onclick: () => cancel(job, again) }, "Cancel") : null,
     ),
   );
+}
+
+function fetching(job, place) {
+  const fetched = () => call("GET", `${path("jobs", job.id)}/result`, { as: "blob" });
+  const button = h("button.small", { type: "button", onclick: () => showing(place, () => busy(button, async () => save(await fetched(), `${job.gallery}-${job.id.slice(0, 8)}.tar`))) }, "Save its file");
+  return button;
 }
 
 async function cancel(job, again) {
