@@ -1,17 +1,33 @@
 /** Lines over an axis, as SVG that fills whatever room it has; every figure drawn is in a table beneath, too. */
 
-import { h, svg } from "./dom.js";
+import { h, put, svg } from "./dom.js";
 
 const STYLES = 7;
 const SIZE = 1000;
 
 /** `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks: [[value, words]]}.
  * `words` says in a sentence what is to be seen; `columns` heads the table. */
-export function chart({ title, words, series, x, y, columns }) {
+export function chart(options) {
+  const [caption, plot] = [h("figcaption", {}), h("div.plot", { role: "img" })];
+  const rows = h("div.scrolling", { tabindex: "0", role: "region", "aria-label": `${options.title}, figures` });
+  const details = options.columns && h("details", {}, h("summary", {}, "Figures"), rows);
+  const figure = h("figure.chart", {}, caption, plot, details);
+  /** The same figure with other values; what is open in it stays open. */
+  figure.update = (next) => {
+    put(caption, h("h3", {}, next.title), next.series.length > 1 || next.series[0]?.last ? legend(next.series) : null);
+    plot.setAttribute("aria-label", `${next.title}. ${next.words}`);
+    put(plot, drawing(next));
+    if (details) put(rows, table(next));
+  };
+  figure.update(options);
+  return figure;
+}
+
+function drawing({ series, x, y }) {
   const placeX = scaleOf(x);
   const placeY = scaleOf(y);
   const at = ([a, b]) => `${(placeX(a) * SIZE).toFixed(1)} ${((1 - placeY(b)) * SIZE).toFixed(1)}`;
-  const drawing = svg(
+  const lines = svg(
     "svg",
     { viewBox: `0 0 ${SIZE} ${SIZE}`, preserveAspectRatio: "none", "aria-hidden": "true", focusable: "false" },
     y.ticks.map(([value]) => svg("path", { class: "rule", d: `M0 ${(1 - placeY(value)) * SIZE}H${SIZE}` })),
@@ -22,13 +38,7 @@ export function chart({ title, words, series, x, y, columns }) {
   );
   const left = y.ticks.map(([value, text]) => h("span", { style: { top: `${(1 - placeY(value)) * 100}%` } }, text));
   const below = x.ticks.map(([value, text]) => h("span", { style: { left: `${placeX(value) * 100}%` } }, text));
-  return h(
-    "figure.chart",
-    {},
-    h("figcaption", {}, h("h3", {}, title), series.length > 1 || series[0]?.last ? legend(series) : null),
-    h("div.plot", { role: "img", "aria-label": `${title}. ${words}` }, h("div.axis-y", {}, left), h("div.area", {}, drawing), h("div.axis-x", {}, below)),
-    columns && table(title, columns, series),
-  );
+  return [h("div.axis-y", {}, left), h("div.area", {}, lines), h("div.axis-x", {}, below)];
 }
 
 function scaleOf({ min, max, log }) {
@@ -63,23 +73,14 @@ const legend = (series) =>
 const swatch = (index) =>
   svg("svg", { viewBox: "0 0 20 6", class: "swatch", "aria-hidden": "true" }, svg("path", { class: `line s${index % STYLES}`, d: "M0 3H20" }));
 
-function table(title, columns, series) {
-  const rows = columns.rows(series);
+function table({ title, columns, series }) {
+  const row = (values) => h("tr", {}, values.map((value, index) => (index ? h("td.number", {}, value) : h("th", { scope: "row" }, value))));
   return h(
-    "details",
+    "table",
     {},
-    h("summary", {}, "Figures"),
-    h(
-      "div.scrolling",
-      { tabindex: "0", role: "region", "aria-label": `${title}, figures` },
-      h(
-        "table",
-        {},
-        h("caption.hidden", {}, title),
-        h("thead", {}, h("tr", {}, columns.heads.map((head, index) => h(index ? "th.number" : "th", { scope: "col" }, head)))),
-        h("tbody", {}, rows.map((row) => h("tr", {}, row.map((value, index) => (index ? h("td.number", {}, value) : h("th", { scope: "row" }, value)))))),
-      ),
-    ),
+    h("caption.hidden", {}, title),
+    h("thead", {}, h("tr", {}, columns.heads.map((head, index) => h(index ? "th.number" : "th", { scope: "col" }, head)))),
+    h("tbody", {}, columns.rows(series).map(row)),
   );
 }
 

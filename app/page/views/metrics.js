@@ -31,6 +31,11 @@ export function metrics() {
     charts,
     stages,
   );
+  const figuresOf = new Map();
+  const keep = (options) => {
+    figuresOf.set(options.title, chart(options));
+    return figuresOf.get(options.title);
+  };
   let timer = 0;
   const read = async () => {
     await showing(place, async () => {
@@ -39,7 +44,10 @@ export function metrics() {
       const now = readings.at(-1).samples;
       put(tiles, figures(now));
       put(stages, stageTable(now));
-      if (!charts.contains(document.activeElement) && !charts.querySelector("details[open]")) put(charts, drawn());
+      for (const options of drawn()) {
+        if (!figuresOf.has(options.title)) charts.append(keep(options));
+        figuresOf.get(options.title).update(options);
+      }
     });
     timer = setTimeout(read, readings.length < 2 ? SOON_MS : EVERY_MS);
   };
@@ -115,14 +123,14 @@ function timed(title, all, tickWords, binary = false) {
   const most = Math.max(0, ...all.flatMap((one) => one.points.map(([, value]) => value ?? 0)));
   const ticks = niceTicks(most, tickWords, binary);
   const rows = () => (all[0]?.points ?? []).map(([at], index) => [new Date(at * 1000).toLocaleTimeString(), ...all.map((one) => (one.points[index][1] === null ? "–" : one.words(one.points[index][1])))]).reverse();
-  return chart({
+  return {
     title,
     words: all.length ? `Now ${all.map((one) => `${one.name} ${one.last}`).join(", ")}.` : "Nothing yet.",
     series: all,
     x: { min: start, max: end, ticks: [[start, ago(end - start)], [end, "now"]] },
     y: { min: 0, max: ticks.at(-1)[0], ticks },
     columns: { heads: ["Time", ...all.map((one) => one.name)], rows },
-  });
+  };
 }
 
 const ago = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`);
