@@ -57,7 +57,8 @@ def test_nothing_else_of_the_folder_is_served(api: httpx.Client, path: str) -> N
 
 
 def test_only_reading_is_open(api: httpx.Client) -> None:
-    error_of(api.post("/", headers={"x-api-key": ""}), 401, "missing_key")
+    assert api.post("/", headers={"x-api-key": ""}).is_client_error
+    error_of(api.post("/page/main.js", headers={"x-api-key": ""}), 401, "missing_key")
     error_of(api.delete("/page/main.js", headers={"x-api-key": ""}), 401, "missing_key")
 
 
