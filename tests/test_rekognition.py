@@ -20,13 +20,18 @@ from PIL import Image
 
 pytest.importorskip("boto3", reason="the dev extra brings boto3")
 
+import botocore.session
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from app.client import Client
+from app.doors.rekognition.errors import answer_of
+from app.doors.rekognition.rules import OPERATIONS, rules_table
+from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from tests import aws
+from tests.conftest import PROJECT
 from tests.live import LiveServer, serving
 from tests.service import AGAIN, BOTH, COLLINS, HOPPER, encoded
 
@@ -306,7 +311,7 @@ def test_faces_are_compared(rekognition: Any) -> None:
     assert lenient["UnmatchedFaces"] == []
     assert 0 <= lenient["FaceMatches"][0]["Similarity"] < 80
     same = rekognition.compare_faces(SourceImage=image(HOPPER), TargetImage=image(HOPPER))
-    assert same["FaceMatches"][0]["Similarity"] == 100
+    assert same["FaceMatches"][0]["Similarity"] > 99.99
     empty = rekognition.compare_faces(SourceImage=image(HOPPER), TargetImage=image(GREY))
     assert empty["FaceMatches"] == empty["UnmatchedFaces"] == []
     with pytest.raises(rekognition.exceptions.InvalidParameterException):
@@ -722,6 +727,37 @@ def test_a_body_too_long_is_not_read(place: Place) -> None:
     answer = connection.getresponse()
     assert (answer.status, json.loads(answer.read())["__type"]) == (400, "ImageTooLargeException")
     connection.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "name"),
+    [
+        (Overloaded("too many requests at once"), 500, "ThrottlingException"),
+        (Overloaded("too many wrong keys", code="too_many_failures"), 500, "ThrottlingException"),
+        (Overloaded("locked", code="database_busy"), 500, "ThrottlingException"),
+        (LikenessError("starting", code="not_ready"), 500, "ThrottlingException"),
+        (Overloaded("too often", code="rate_limited"), 400, "ProvisionedThroughputExceededException"),
+        (LikenessError("/srv/secret/path", code="made_up"), 500, "InternalServerError"),
+        (Unusable("/srv/secret/path", code="model_unusable"), 500, "InternalServerError"),
+        (InvalidInput("no", code="missing_scope"), 400, "AccessDeniedException"),
+        (NotFound("no", code="gallery_not_found"), 400, "ResourceNotFoundException"),
+        (NotFound("no", code="face_not_found"), 400, "InvalidParameterException"),
+    ],
+)
+def test_errors_have_the_names_and_statuses_of_the_documentation(error: LikenessError, status: int, name: str) -> None:
+    answer = answer_of(error)
+    assert (answer.status, answer.name) == (status, name)
+    assert "secret" not in answer.message
+
+
+def test_the_documentation_names_every_operation() -> None:
+    assert rules_table() in (PROJECT / "docs" / "moving.md").read_text()
+    model = botocore.session.get_session().get_service_model("rekognition")
+    for name in OPERATIONS:
+        asked = model.operation_model(name).input_shape
+        ours = OPERATIONS[name].model.model_fields
+        assert set(ours) == set(asked.members), name
+        assert {field for field, about in ours.items() if about.is_required()} == set(asked.required_members), name
 
 
 def test_it_can_be_switched_off(tmp_path: Any) -> None:
