@@ -25,6 +25,14 @@ from tests.tarred import tar_of
 PEOPLE = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
 
 
+AGREED = {
+    "name": "Eileen \u00c9. Collins",
+    "metadata": {"team": ["STS-114"]},
+    "expires_at": "2090-01-01T00:00:00Z",
+    "consent": {"note": "signed", "given_at": "2026-01-31T12:00:00Z"},
+}
+
+
 @dataclass
 class Two:
     """Two servers that know nothing of each other, and an archive of the first one's gallery."""
@@ -45,7 +53,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         first.create_gallery("crew")
         job = first.wait_job(first.import_faces("crew", tar_of(PEOPLE)).id, every_s=0.05)
         assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2})
-        first.update_subject("crew", "eileen", {"name": "Eileen \u00c9. Collins", "metadata": {"team": ["STS-114"]}})
+        first.update_subject("crew", "eileen", AGREED)
         first.create_subject("crew", "nobody yet", name="\u2603")
         exported = first.wait_job(first.export_gallery("crew").id, every_s=0.05)
         assert (exported.state, exported.counts) == ("done", {"subjects": 3, "faces": 3})

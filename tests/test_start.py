@@ -6,66 +6,34 @@
 from __future__ import annotations
 
 import time
-import uuid
 from pathlib import Path
 
 import httpx
 import numpy as np
-import sqlalchemy as sa
 
+from app.gallery.bulk import BulkFace
 from app.gallery.store import Store
-from app.gallery.tables import FACES, SUBJECTS
 from app.runtime.package import find_packages, select
 from tests.conftest import PROJECT
-from tests.following import engine_of
 from tests.live import LiveServer, serving
 from tests.service import COLLINS
 
 DIMENSION = 128
 FEW, MANY = 20_000, 1_000_000
 AT_ONCE = 10_000
-NOW = "2026-01-01T00:00:00.000000Z"
 
 
 def fill(url: str, count: int) -> None:
-    """A gallery of `count` subjects with a face each, random unit vectors, straight into SQL."""
+    """A gallery of `count` subjects with a face each, random unit vectors, written as an import does."""
     store = Store(url)
     package = select(find_packages(PROJECT / "models"), "sface").id
     gallery = store.create_gallery("many", package, DIMENSION, "none")
-    store.close()
     generator = np.random.default_rng(1)
-    with engine_of(url).begin() as connection:
-        for start in range(1, count, AT_ONCE):
-            vectors = generator.standard_normal((AT_ONCE, DIMENSION), dtype=np.float32)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            keys = range(start, start + AT_ONCE)
-            whose = {"gallery_key": gallery.key, "created_at": NOW}
-            subject = whose | {"name": None, "metadata": "{}", "updated_at": NOW}
-            face = whose | {
-                "package": package,
-                "quality": 50.0,
-                "reasons": "[]",
-                "x": 0,
-                "y": 0,
-                "width": 1,
-                "height": 1,
-            }
-            connection.execute(
-                sa.insert(SUBJECTS), [subject | {"key": key, "id": f"s{key}", "folded": f"s{key}"} for key in keys]
-            )
-            connection.execute(
-                sa.insert(FACES),
-                [
-                    face | {"key": key, "subject_key": key, "face_id": uuid.uuid4().hex, "template": vector.tobytes()}
-                    for key, vector in zip(keys, vectors, strict=True)
-                ],
-            )
-        if connection.dialect.name == "postgresql":  # which numbers on from where it stopped numbering by itself
-            for table in (SUBJECTS, FACES):
-                name = table.name
-                connection.execute(
-                    sa.text(f"SELECT setval(pg_get_serial_sequence('{name}', 'key'), (SELECT max(key) FROM {name}))")  # noqa: S608 (names of our own tables)
-                )
+    for start in range(1, count, AT_ONCE):
+        vectors = generator.standard_normal((AT_ONCE, DIMENSION), dtype=np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        store.write_many(gallery, [], [BulkFace(f"s{start + n}", vectors[n].tobytes(), 50.0) for n in range(AT_ONCE)])
+    store.close()
 
 
 def identify(server: LiveServer) -> list[tuple[str, float]]:

@@ -29,7 +29,7 @@ from app.bulk.writing import Batch, Tools, Upload, face_of, gallery_of
 from app.errors import Conflict, InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.gallery import is_unit
-from app.gallery.records import Gallery
+from app.gallery.records import Consent, Gallery
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.vault import signing
@@ -214,12 +214,17 @@ def _import_subjects(tools: Tools, job: Running, upload: Upload, gallery: Galler
     at = int(job.saved["subjects"])
     for some in _some(islice(lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
         told = [lines.parse(line, SubjectLine) for line in some]
-        batch = Batch(subjects=[BulkSubject(**one.model_dump()) for one in told])
+        batch = Batch(subjects=[_subject(one) for one in told])
         at += len(some)
         job.progress(at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "subjects": at})
         if job.cancelled:
             return
+
+
+def _subject(told: SubjectLine) -> BulkSubject:
+    consent = None if told.consent is None else Consent(told.consent.note, told.consent.given_at)
+    return BulkSubject(**told.model_dump(exclude={"consent"}), consent=consent)
 
 
 def _import_faces(tools: Tools, job: Running, upload: Upload, gallery: Gallery) -> None:

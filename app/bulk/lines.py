@@ -64,12 +64,19 @@ class FaceLine(Line):
     crop: int | None = Field(default=None, ge=0, le=MAX_LINE)
 
 
+class ConsentLine(Line):
+    note: str
+    given_at: Time
+
+
 class SubjectLine(Line):
     id: str
     name: str | None
     metadata: dict[str, Any]
     created_at: Time
     updated_at: Time
+    expires_at: Time | None = None
+    consent: ConsentLine | None = None
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)

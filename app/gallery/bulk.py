@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Row
 from app.gallery import changes
 from app.gallery.blobs import Blobs
 from app.gallery.database import Database
-from app.gallery.records import Gallery, Metadata, clean_id, clean_name, encode_metadata, fold
+from app.gallery.records import Consent, Gallery, Metadata, clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.gallery.tables import CROPS, FACES, SUBJECTS
 from app.gallery.templates import faces_by, template_of, with_second
 from app.types import Box
@@ -45,13 +45,15 @@ class BulkFace:
 
 @dataclass(frozen=True, slots=True)
 class BulkSubject:
-    """What a subject is to be: ``name`` and ``metadata`` replace what it has, where given. Times are a new one's."""
+    """What a subject is to be: what is given replaces what it has. The times of making and changing are a new one's."""
 
     id: str
     name: str | None = None
     metadata: Metadata | None = None
     created_at: str | None = None
     updated_at: str | None = None
+    expires_at: str | None = None
+    consent: Consent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +74,30 @@ class CheckedSubject:
     metadata: str | None
     created_at: str | None
     updated_at: str | None
+    expires_at: str | None
+    consent: str | None
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """Of a subject that is there already."""
+        given: dict[str, object] = {}
+        if self.name is not None:
+            given |= {"name": self.name, "folded": fold(self.id, self.name)}
+        columns = {"metadata": self.metadata, "expires_at": self.expires_at, "consent": self.consent}
+        return given | {name: value for name, value in columns.items() if value is not None}
 
 
 def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubject:
-    """Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``."""
+    """Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``."""
+    agreed = None if subject.consent is None else asdict(clean_consent(subject.consent))
     return CheckedSubject(
         clean_id(subject.id, "subject"),
         None if subject.name is None else clean_name(subject.name),
         None if subject.metadata is None else encode_metadata(subject.metadata, max_metadata_bytes),
         subject.created_at,
         subject.updated_at,
+        subject.expires_at,
+        None if agreed is None else json.dumps(agreed, ensure_ascii=False),
     )
 
 
@@ -100,14 +116,10 @@ def write_subjects(
         insert = database.insert(SUBJECTS).on_conflict_do_nothing()
         connection.execute(insert, [_new_subject(gallery, subject, now) for subject in new])
         keys |= _subject_keys(connection, gallery, [subject.id for subject in new])
-    changed = [wanted[name] for name in known if wanted[name].name is not None or wanted[name].metadata is not None]
-    for subject in changed:
-        updates: dict[str, object] = {"updated_at": now}
-        if subject.name is not None:
-            updates |= {"name": subject.name, "folded": fold(subject.id, subject.name)}
-        if subject.metadata is not None:
-            updates["metadata"] = subject.metadata
-        connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == keys[subject.id]).values(updates))
+    for subject in (wanted[name] for name in known):
+        if subject.changes:
+            change = sa.update(SUBJECTS).where(SUBJECTS.c.key == keys[subject.id])
+            connection.execute(change.values(updated_at=now, **subject.changes))
     return keys, len(new)
 
 
@@ -187,7 +199,9 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
     """In order of their keys."""
     query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
-        yield BulkSubject(row.id, row.name, json.loads(row.metadata), row.created_at, row.updated_at)
+        consent = None if row.consent is None else Consent(**json.loads(row.consent))
+        times = (row.created_at, row.updated_at, row.expires_at)
+        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, consent)
 
 
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
@@ -235,6 +249,8 @@ def _new_subject(gallery: Gallery, subject: CheckedSubject, now: str) -> dict[st
         "metadata": "{}" if subject.metadata is None else subject.metadata,
         "created_at": subject.created_at or now,
         "updated_at": subject.updated_at or now,
+        "expires_at": subject.expires_at,
+        "consent": subject.consent,
     }
 
 
