@@ -17,7 +17,7 @@ import stand_ins
 OWN_STATE = Path("/var/lib/likeness-try")
 """Of an engine that is started here: its images are there the next time."""
 START_S = 30.0
-PULL_S = 240.0
+PULL_S = 120.0
 
 
 class Unavailable(Exception):

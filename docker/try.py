@@ -29,6 +29,7 @@ READY_S = 120.0
 FOLLOW_S = 5.0
 CLEANING_S = 90.0
 ROUNDS = 10
+NO_NETWORK = re.compile("NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProtocolError")
 GALLERY = "/v1/galleries/crew"
 OLDEST = """
 import os
@@ -330,7 +331,12 @@ def build(docker: Engine) -> str:
             lines.append("cert = /run/secrets/ca")
             command += ["--secret", f"id=ca,src={bundle}"]
         config.write_text("\n".join(["[global]", *lines, ""]))
-        docker.run(docker.docker, *command, "--secret", f"id=pip,src={config}", ".", folder=PROJECT)
+        try:
+            docker.run(docker.docker, *command, "--secret", f"id=pip,src={config}", ".", folder=PROJECT)
+        except AssertionError as error:
+            if found := NO_NETWORK.search(str(error)):
+                raise Unavailable(f"the package index is not reached from a build ({found.group()})") from None
+            raise
     size = int(docker("image", "inspect", "--format", "{{.Size}}", "likeness:cpu"))
     return f"the image has {size / 1e6:.0f} MB"
 
