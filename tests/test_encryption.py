@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -27,8 +25,8 @@ from app.gallery.tables import CROPS, FACES
 from app.types import Box, Quality
 from app.vault.keyfile import encode_key
 from app.vault.sealing import Sealer, key_id
+from tests.commands import run
 from tests.following import DIMENSION, NEVER_S, PACKAGE, engine_of, found, template
-from tests.live import environment
 from tests.service import COLLINS, running
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -256,13 +254,6 @@ def test_a_sealed_snapshot_that_was_altered_is_left_aside(
 
 
 # ---------------------------------------------------------------- server and commands
-
-
-def run(data: Path, *words: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    environ = environment(data, **settings)
-    return subprocess.run(
-        [sys.executable, "-m", "app", *words], env=environ, capture_output=True, text=True, check=False
-    )
 
 
 def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) -> None:

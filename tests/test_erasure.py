@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -29,8 +27,9 @@ from app.gallery.store import Store
 from app.gallery.tables import RECEIPTS
 from app.vault import signing
 from app.vault.signing import Signer
+from tests.commands import run
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet
-from tests.live import environment, serving
+from tests.live import serving
 from tests.postgres import new_database
 from tests.service import COLLINS, HOPPER, error_of, running
 
@@ -288,24 +287,20 @@ def test_commands_erase_and_check_receipts_without_a_server(tmp_path: Path) -> N
     pem.write_text(server_key["pem"])
     other.write_text(json.dumps({"public_key": signing.encode(Signer(bytes(32)).public_key)}))
 
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "app", *map(str, words)]
-        return subprocess.run(command, env=environment(data), capture_output=True, text=True, check=False)
-
-    erased = run("erase", "crew", "eileen", "--yes", "--save", receipt)
+    erased = run(data, "erase", "crew", "eileen", "--yes", "--save", receipt)
     assert (erased.returncode, "not reached: backups" in erased.stdout) == (0, True), erased.stderr
-    verified = run("receipts", "verify", receipt, "--server-key", key, "--subject", "eileen")
+    verified = run(data, "receipts", "verify", receipt, "--server-key", key, "--subject", "eileen")
     assert (verified.returncode, "the server's key" in verified.stdout) == (0, True), verified.stderr
-    assert run("receipts", "verify", receipt, "--server-key", pem).returncode == 0
-    assert run("receipts", "verify", receipt, "--server-key", other).returncode == 1
-    assert run("receipts", "verify", receipt, "--subject", "grace").returncode == 1
-    listed = json.loads(run("receipts", "list", "--json").stdout)
+    assert run(data, "receipts", "verify", receipt, "--server-key", pem).returncode == 0
+    assert run(data, "receipts", "verify", receipt, "--server-key", other).returncode == 1
+    assert run(data, "receipts", "verify", receipt, "--subject", "grace").returncode == 1
+    listed = json.loads(run(data, "receipts", "list", "--json").stdout)
     assert listed == json.loads(receipt.read_text())
-    assert json.loads(run("receipts", "show", listed["id"]).stdout) == listed
+    assert json.loads(run(data, "receipts", "show", listed["id"]).stdout) == listed
     receipt.write_text(receipt.read_text().replace('"faces":0', '"faces":9'))
-    assert run("receipts", "verify", receipt, "--server-key", key).returncode == 1
+    assert run(data, "receipts", "verify", receipt, "--server-key", key).returncode == 1
     receipt.write_text("nonsense")
-    assert run("receipts", "verify", receipt).returncode == 3
+    assert run(data, "receipts", "verify", receipt).returncode == 3
 
 
 def test_a_reader_delays_the_emptying_of_the_log_and_the_receipt_says_so(
