@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
@@ -20,11 +21,12 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy.engine import Connection
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.records import MAX_METADATA_DEPTH, Gallery, Metadata, NewFace, encode_cursor
 from app.gallery.store import Store
-from app.gallery.tables import CROPS, FACES, SUBJECTS
+from app.gallery.tables import CROPS, FACES, GALLERIES, SUBJECTS
 from app.types import Box, Quality, Reason, Template
 
 DIMENSION = 4
@@ -483,6 +485,26 @@ def test_a_database_held_by_another_process_is_busy_not_broken(tmp_path: Path) -
     other.close()
     assert store.create_gallery("staff", PACKAGE, DIMENSION)
     store.close()
+
+
+def test_an_unread_result_of_a_failed_change_holds_up_nobody(store: Store) -> None:
+    """As long as the error's traceback is alive, so is the result; its connection is back in the pool all the same."""
+    left: list[object] = []
+    values = {"id": "lost", "embedder": PACKAGE, "dimension": 1, "store": "none", "metadata": "{}", "created_at": "now"}
+
+    def fail(transaction: AbstractContextManager[Connection], statement: sa.Executable) -> None:
+        with transaction as connection:
+            left.append(connection.execute(statement))
+            raise RuntimeError("before the result was read")
+
+    insert = store.database.insert(GALLERIES).returning(GALLERIES.c.key).values(values)
+    for transaction, statement in ((store.database.write(), insert), (store.database.read(), sa.select(GALLERIES))):
+        with pytest.raises(RuntimeError, match="before the result was read"):
+            fail(transaction, statement)
+    for name in ("one", "two", "three"):
+        store.create_gallery(name, PACKAGE, DIMENSION)
+    assert [gallery.id for gallery in store.galleries().items] == ["one", "two", "three"]
+    assert len(left) == 2
 
 
 def test_nobody_else_may_read_the_files(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -299,10 +301,34 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
         raise Unusable(f"The database can't be opened: {error}", code="database_unavailable") from error
-    engine = sa.create_engine(url.set(drivername="sqlite+pysqlite"), pool_size=POOL_SIZE, max_overflow=POOL_SIZE)
+    engine = sa.create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
+        connect_args={"factory": _SqliteConnection},
+    )
+    sa.event.listen(engine, "checkin", lambda connection, _record: connection and connection.close_cursors())
     sa.event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_timeout_ms))
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+class _SqliteConnection(sqlite3.Connection):
+    """One that can end what was begun with it. A result that an error left unread, alive as long as that error's
+    traceback is, would go on holding the lock, or an old moment, from within the pool."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        cursor = super().cursor(*arguments, **options)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close_cursors(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
