@@ -97,7 +97,7 @@ async function dropFace(state, face) {
 
 function showAbout(state) {
   const { subject } = state;
-  const facts = h("dl.facts", {}, [["Id", subject.id], ["Since", when(subject.created_at)], ["Changed", when(subject.updated_at)]].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
+  const facts = h("dl.facts", {}, [["Id", subject.id], ["Since", when(subject.created_at)], ["Changed", when(subject.updated_at)], ["Expires", subject.expires_at && when(subject.expires_at)], ["Consent", subject.consent && `${subject.consent.note} (${when(subject.consent.given_at)})`]].filter(([, value]) => value).map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value))));
   if (!session.may("enroll")) {
     put(state.about, h("h2", {}, "About"), facts, h("h3", {}, "Metadata"), h("pre", {}, JSON.stringify(subject.metadata, null, 2)));
     return;
