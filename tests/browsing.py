@@ -31,6 +31,7 @@ WAIT_MS = 60_000
 """Patience, not a promise: machines are slow where many tests run side by side."""
 FILM_SIZE = (640, 480)
 SCENE_FRAMES = 45
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 SERIOUS = {"serious", "critical"}
 REFUSED = "Failed to load resource: the server responded with a status of"
 
@@ -62,6 +63,8 @@ class Visitor:
     complaints: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     """Answers that the browser itself writes to its console, though the page has words for them."""
+    interruptions: int = 0
+    """How often the machine's own networks changed, which makes Chromium give up every request it has begun."""
 
     def watch(self) -> None:
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -71,12 +74,19 @@ class Visitor:
     def _hear(self, kind: str, text: str) -> None:
         if text.startswith(REFUSED):
             self.refusals.append(text)
+        elif text.endswith(NETWORK_CHANGED):
+            self.interruptions += 1
         elif kind in {"error", "warning"}:
             self.complaints.append(text)
 
     def sign_in(self, key: str | None = None, where: str = "") -> None:
         """By a link with the key in its fragment, then to ``where``."""
-        self.page.goto(f"{self.server.url}/#key={key or self.server.key}")
+        before = -1
+        while before != self.interruptions:  # most often once
+            before = self.interruptions
+            self.page.goto("about:blank")
+            self.page.goto(f"{self.server.url}/#key={key or self.server.key}")
+            self.page.wait_for_load_state("networkidle")
         self.page.get_by_role("main").get_by_role("heading").first.wait_for()
         self.page.locator("header.top").wait_for()
         if where:
