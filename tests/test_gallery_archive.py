@@ -229,3 +229,16 @@ def test_results_are_there_for_who_may_have_them(two: Two) -> None:
     with pytest.raises(ApiError) as caught:
         two.first.job_result(imported.id, two.archive.with_name("none.tar"))
     assert caught.value.code == "result_not_found"
+
+
+def test_who_is_erased_is_in_no_exported_file_and_no_report_any_more(two: Two) -> None:
+    two.first.create_gallery("erasing")
+    imported = two.first.import_faces("erasing", tar_of({"eileen/1.jpg": COLLINS, "eileen/none.jpg": b"x"}))
+    assert two.first.wait_job(imported.id, every_s=0.05).counts["refused"] == 1
+    exported = two.first.wait_job(two.first.export_gallery("erasing").id, every_s=0.05)
+    two.first.erase_subject("erasing", "eileen")
+    assert not two.first.job(exported.id).has_result
+    with pytest.raises(ApiError) as caught:
+        two.first.job_result(exported.id, two.archive.with_name("erased.tar"))
+    assert caught.value.code == "result_not_found"
+    assert two.first.job_report(imported.id) == b""

@@ -65,6 +65,8 @@ from app.gallery.tables import (
     CROPS,
     FACES,
     GALLERIES,
+    JOB_REFUSALS,
+    JOBS,
     REEMBEDDINGS,
     SECOND_TEMPLATES,
     SUBJECTS,
@@ -332,6 +334,7 @@ class Store:
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
             # Answers kept for callers that ask again may speak of anybody.
             connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
+            _forget_in_jobs(connection, gallery)
             note(connection, erased)
             changes.record(connection, gallery.key, changes.ERASE, subject_key=subject.key, faces=[None], now=_now())
         self._database.request_scrub()
@@ -787,6 +790,14 @@ def _find_face(
         message = f"Subject {subject.id!r} has no face {face_id!r}."
         raise NotFound(message, code="face_not_found", subject=subject.id, face_id=face_id)
     return row
+
+
+def _forget_in_jobs(connection: Connection, gallery: Gallery) -> None:
+    """Makes unreadable the files that jobs of the gallery have left, its exports, and drops their reports: anybody may
+    be in them."""
+    mine = JOBS.c.gallery_key == gallery.key
+    connection.execute(sa.update(JOBS).where(mine & JOBS.c.result.is_not(None)).values(result=None, secret=None))
+    connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(mine))))
 
 
 def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
