@@ -188,14 +188,16 @@ class Reembedder:
         return pixels
 
     def _clear(self, running: Running, gallery: Gallery) -> None:
-        after: int | None = running.saved.get("after", 0)
+        after: int = running.saved.get("after", 0)
+        running.progress(running.done, self._galleries.counts(gallery.id).faces)
         while not running.cancelled:
-            after, doomed = self._reembeddings.clear(gallery, after or 0, CLEAR_BATCH)
+            keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
             if doomed:
                 running.counts["dropped"] += len(self._galleries.delete_faces(gallery.id, doomed))
-            if after is None and self._reembeddings.forget(gallery):
+            if not keys and self._reembeddings.forget(gallery):
                 return
-            running.progress(running.done + CLEAR_BATCH)
+            after = keys[-1] if keys else 0
+            running.progress(running.done + len(keys))
             running.checkpoint({"after": after})
 
 

@@ -204,10 +204,10 @@ class Reembeddings:
             connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ending"))
             return _found(connection, gallery)
 
-    def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[int | None, list[str]]:
+    def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[list[int], list[str]]:
         """Leaves the next faces, in order of their keys, the gallery's own package's template alone.
 
-        The last one's key, or None at the end; and the ids of those that have no such template: they have to go.
+        Their keys, none at the end; and the ids of those that have no such template: they have to go.
         """
         with self._database.write() as connection:
             package = _hold(connection, gallery, exclusively=False).embedder
@@ -215,7 +215,7 @@ class Reembeddings:
             query = some.order_by(FACES.c.key).limit(limit).with_for_update()
             keys = list(connection.execute(query).scalars())
             if not keys:
-                return None, []
+                return [], []
             second = SECOND_TEMPLATES.c
             its = (second.face_key == FACES.c.key) & (second.package == package)
             other = FACES.c.key.in_(keys) & (FACES.c.package != package)
@@ -225,7 +225,7 @@ class Reembeddings:
             connection.execute(sa.delete(SECOND_TEMPLATES).where(second.face_key.in_(keys)))
             doomed = list(connection.execute(sa.select(FACES.c.face_id).where(other)).scalars())
         self._database.request_scrub()
-        return keys[-1], doomed
+        return keys, doomed
 
     def forget(self, gallery: Gallery) -> bool:
         """It is over, if everything is cleared: faces that move get new keys, and may have been overlooked."""
