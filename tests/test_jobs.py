@@ -200,8 +200,8 @@ def test_a_lease_keeps_others_away_until_it_ends(jobs: JobStore, gallery: Galler
     with pytest.raises(JobLost):
         jobs.save(mine, "me", saved={}, counts={}, done=0, total=None, refusals=[])
     with pytest.raises(JobLost):
-        jobs.finish(mine, "me", JobState.DONE)
-    jobs.finish(yours, "you", JobState.DONE)
+        jobs.finish(mine, "me", JobState.DONE, done=0, total=None)
+    jobs.finish(yours, "you", JobState.DONE, done=0, total=None)
 
 
 def test_many_look_and_each_job_is_taken_once(jobs: JobStore, gallery: Gallery) -> None:

@@ -110,7 +110,7 @@ class Running:
     def finish(self, state: JobState, error: tuple[str, str] | None) -> None:
         """Raises JobLost."""
         result = self.result if state is JobState.DONE else None
-        self._store.finish(self._job, self._owner, state, error=error, result=result)
+        self._store.finish(self._job, self._owner, state, done=self.done, total=self.total, error=error, result=result)
 
     def release(self, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
         self._store.release(self._job, self._owner, again_in=again_in, begun=begun)

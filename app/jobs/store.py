@@ -191,12 +191,15 @@ class JobStore:
         owner: str,
         state: JobState,
         *,
+        done: int,
+        total: int | None,
         error: tuple[str, str] | None = None,
         result: Result | None = None,
     ) -> None:
         """`error` is a code and a sentence. The secret goes, unless a result needs it. Raises JobLost."""
         code, message = error or (None, None)
         values: dict[str, Any] = _end(state) | {"error_code": code, "error_message": message}
+        values |= {"done": done, "total": total}  # a renewal may have written less after the last checkpoint
         if result is not None:
             values |= {"result": _dump(asdict(result)), "secret": JOBS.c.secret}
         with self._database.write() as connection:
