@@ -86,10 +86,12 @@ class CurrentIndexes:
     def changing(self, gallery: Gallery) -> Iterator[None]:
         """Around a change to SQL; at the end every index of the gallery that is made here holds it."""
         with self._gone(gallery):
-            answering = self.of(self.view(gallery))
+            view = self.view(gallery)
+            answering = self.of(view)
             try:
                 with answering.changing():
                     yield
+                self._made.add((view.key, view.embedder))
             finally:
                 others = [which for which in self._all(gallery.key) if which[1] is not answering]
                 for _, other in others:
