@@ -19,7 +19,7 @@ bench: $(VENV)/.dev
 	$(BIN)/likeness bench
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # The long versions too: two minutes of load, two folds of LFW over HTTP.
 test-full: $(VENV)/.dev
