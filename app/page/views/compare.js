@@ -7,7 +7,7 @@ import { decidingPoints, runningEmbedder } from "../models.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
 import { passes, scale, shownPoints } from "../scale.js";
-import { count, list, oneIn, percent, reason, score } from "../words.js";
+import { count, list, oneIn, reason, score } from "../words.js";
 
 export function compare() {
   const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
@@ -99,7 +99,7 @@ function said(answer, points, places) {
     `div.answer.${answer.match ? "known" : "unknown"}`,
     {},
     h("div.crops", {}, crops),
-    h("div.said", {}, h("h2", {}, answer.match ? "The same person" : "Not the same person"), h("p", {}, sentence(answer, points)), scale(answer, points)),
+    h("div.said", {}, h("h2", {}, answer.match ? "The same person" : "Not the same person"), h("p", {}, sentence(answer)), scale(answer, points)),
     h("details", {}, h("summary", {}, "How strict is that?"), passes(answer, points), h("p.small", {}, `Decided by ${answer.model}.`)),
   );
 }
@@ -107,12 +107,10 @@ function said(answer, points, places) {
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
 const others = (face) => (face.faces > 1 ? h("span", {}, `the most prominent of ${face.faces} faces`) : null);
 
-/** The answer and how far it can be trusted, from what was measured. */
-function sentence(answer, points) {
-  const rate = oneIn(answer.fmr);
-  if (answer.match)
-    return `The score ${score(answer.score)} reaches the threshold ${score(answer.threshold)}, which about ${rate} pairs of different people reach too.`;
-  const missed = points.find((point) => Math.abs(point.threshold - answer.threshold) < 1e-4)?.fnmr;
-  const fallible = missed ? ` Where it was measured, ${percent(missed)} of the pairs that do show one person stayed below it.` : "";
-  return `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, which about ${rate} pairs of different people reach.${fallible}`;
+/** The answer, and how often it would be wrong about strangers. */
+function sentence(answer) {
+  const strangers = `about ${oneIn(answer.fmr)} pairs of different people reach`;
+  const reached = `The score ${score(answer.score)} reaches the threshold ${score(answer.threshold)}, which ${strangers} too.`;
+  const missed = `The score ${score(answer.score)} stays below the threshold ${score(answer.threshold)}, which ${strangers}.`;
+  return answer.match ? reached : missed;
 }
