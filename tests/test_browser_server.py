@@ -120,7 +120,8 @@ def test_model_cards_show_what_was_measured(visitor: Visitor, api: httpx.Client)
     rows = card.get_by_role("region", name=f"Operating points of {deciding['name']}").locator("tbody tr")
     assert rows.count() == len(deciding["points"])
     assert f"{deciding['points'][0]['threshold']:.3f}" in rows.first.inner_text()
-    expect(card).to_contain_text("there are no histograms to draw")
+    expect(card).to_contain_text("Scores of train112")
+    expect(card).to_contain_text("different people")
     marks = card.locator("path.marks").first.get_attribute("d") or ""
     assert marks.count("M") == len(deciding["points"])
 

@@ -447,6 +447,10 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     result = json.loads((folder / "out" / "result.json").read_text())
     assert [point.fmr for point in written[0].points] == [point["fmr"] for point in result["points"]]
     assert (folder / "out" / "scores.svg").is_file()
+    scores = written[0].scores
+    assert scores is not None
+    assert sum(scores.mated) == 120
+    assert sum(scores.nonmated) == 120 * 117 // 2  # 40 people with 3 photos each
 
 
 def test_identification_and_retrieval_are_written_with_their_settings(toy: tuple[Path, list[str]]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.package import Calibration, Manifest, Point
+from app.runtime.package import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.types import Vectors
 from training import metrics
 from training.metrics import AllPairs, Bools, Interval, Ints
@@ -230,7 +230,14 @@ def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs:
         mated=len(measurement.pairs.mated),
         points=tuple(_point(point) for point in measurement.points),
         default=default,
+        scores=_scores(measurement.pairs),
     )
+
+
+def _scores(pairs: AllPairs) -> Scores:
+    mated, _ = np.histogram(pairs.mated, SCORE_BINS, (-1, 1))
+    nonmated = pairs.histogram.reshape(SCORE_BINS, -1).sum(axis=1)
+    return Scores(nonmated=tuple(nonmated.tolist()), mated=tuple(mated.tolist()))
 
 
 def _point(point: OperatingPoint) -> Point:

@@ -731,6 +731,13 @@ class OperatingPoint(Wire):
     fnmr_high: float | None = None
 
 
+class Scores(Wire):
+    """How many compared pairs had a score in each of 100 equal stretches from -1 to 1."""
+
+    nonmated: list[int]
+    mated: list[int]
+
+
 class Calibration(Wire):
     name: str
     measured_on: str
@@ -738,6 +745,7 @@ class Calibration(Wire):
     mated: int
     default: bool = Field(description="Whether decisions are made by this one.")
     points: list[OperatingPoint]
+    scores: Scores | None = Field(default=None, description="Where the package's manifest has them.")
 
 
 class Model(Wire):

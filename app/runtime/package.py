@@ -164,6 +164,18 @@ class Point(_Strict):
         return self
 
 
+SCORE_BINS = 100
+"""Equal stretches from -1 to 1, in which a calibration's scores are counted."""
+
+
+class Scores(_Strict):
+    """How many of the compared pairs had a score in each of SCORE_BINS stretches. Pairs that the points leave out, as
+    they show one person under two names, are counted too."""
+
+    nonmated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
+    mated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
+
+
 class Calibration(_Strict):
     """Operating points measured on one set of photos, from the highest FMR to the lowest."""
 
@@ -177,6 +189,7 @@ class Calibration(_Strict):
     """Mated comparisons."""
     points: tuple[Point, ...] = Field(min_length=2)
     default: bool = False
+    scores: Scores | None = None
 
     @model_validator(mode="after")
     def _monotonic(self) -> Self:

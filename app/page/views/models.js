@@ -8,6 +8,7 @@ import { oneIn, percent, power, score } from "../words.js";
 
 const TASKS = { detect: "finds faces", embed: "makes templates" };
 const LEAST_FNMR = 1e-4;
+const LEAST_DENSITY = 1e-7;
 
 export function models() {
   const place = problemPlace();
@@ -52,9 +53,28 @@ function measured(model) {
     "div.stack",
     {},
     det(model),
-    [...model.calibrations].sort((a, b) => b.default - a.default).map(points),
-    h("p.small", {}, "The manifest holds operating points, not the scores themselves: there are no histograms to draw."),
+    [...model.calibrations].sort((a, b) => b.default - a.default).map((one) => [histogram(one), points(one)]),
   );
+}
+
+/** How the scores of mated and non-mated pairs lie: the less they overlap, the better. */
+function histogram({ name, scores }) {
+  if (!scores) return h("p.small", {}, `The manifest has no scores of ${name}, so there is no histogram.`);
+  const density = (counts) => {
+    const total = counts.reduce((sum, count) => sum + count, 0);
+    return counts.map((count, bin) => [((bin + 0.5) * 2) / counts.length - 1, count ? (count / total) * (counts.length / 2) : null]);
+  };
+  const rates = [1e-6, 1e-4, 1e-2, 1];
+  return chart({
+    title: `Scores of ${name}`,
+    words: "How often pairs of different people and pairs of one person have each score.",
+    series: [
+      { name: "one person", points: density(scores.mated) },
+      { name: "different people", points: density(scores.nonmated) },
+    ],
+    x: { min: -0.6, max: 1, ticks: [-0.5, 0, 0.5, 1].map((value) => [value, String(value)]) },
+    y: { min: LEAST_DENSITY, max: 10, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
+  });
 }
 
 /** The detection error trade-off at the measured operating points, with the 95 % intervals of the FNMR. */
