@@ -242,7 +242,7 @@ def test_damaged_requests_are_refused_or_answered(open_server: LiveServer, full:
     log = open_server.log.read_text()
     assert "Traceback" not in log
     answer = httpx.get(f"{open_server.url}/v1/galleries/fuzz/check", headers={"x-api-key": open_server.key})
-    assert answer.json()["ok"]
+    assert answer.status_code == 404 or answer.json()["ok"]  # damage can turn one request into the gallery's deletion
 
 
 def test_requests_that_failed_once_are_refused_or_answered(open_server: LiveServer) -> None:
