@@ -101,12 +101,7 @@ def test_a_database_of_the_version_before_secrets_gets_their_table(database_url:
     store = Store(database_url)
     made = store.create_gallery("staff", "sface@1", 128)
     store.close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(database_url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0003")
+    downgrade(database_url, "0003")
     with engine_of(database_url).connect() as connection:
         assert "secrets" not in sa.inspect(connection).get_table_names()
     again = Store(database_url)
@@ -119,12 +114,7 @@ def test_a_database_of_the_version_before_milvus_gets_the_table_of_collections(d
     store = Store(database_url)
     made = store.create_gallery("staff", "sface@1", 128)
     store.close()
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.gallery.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(database_url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0005")
+    downgrade(database_url, "0005")
     with engine_of(database_url).connect() as connection:
         assert "collections" not in sa.inspect(connection).get_table_names()
     again = Store(database_url)

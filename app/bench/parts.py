@@ -15,7 +15,6 @@ from app.bench import searching
 from app.bench import stages as ways
 from app.bench.contest import Figure, Speeds, Spread, contest
 from app.bench.load import Load, Target, closed_loop, open_loop
-from app.bench.machine import cores
 from app.bench.server import Server, serving
 from app.bench.stages import Stages
 from app.errors import Unusable
@@ -210,7 +209,7 @@ def _figure(
 
 
 def _fill(server: Server, stages: Stages) -> None:
-    """A gallery with so many faces: random ones by the bulk import, and the photos' own."""
+    """A gallery of the photos' own people."""
     with server.client() as client:
         client.post("/v1/galleries", json={"id": GALLERY, "store": "none"}).raise_for_status()
         for number, photo in enumerate(stages.photos):
@@ -259,6 +258,3 @@ def turns(name: str, effort: Effort) -> int:
     if name in contenders:
         return contenders[name] * (effort.rounds + 1)
     return len(SHARES) + 1 if name == "latency" else effort.rounds
-
-
-__all__ = ["PARTS", "Effort", "cores", "turns"]

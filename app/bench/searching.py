@@ -68,16 +68,6 @@ def faiss_batched(vectors: Vectors, queries: Vectors) -> Callable[[], int]:
     return run
 
 
-def copy_alone(vectors: Vectors) -> Callable[[], int]:
-    """What reading all the vectors once costs: a sum over them in one thread, per query."""
-
-    def run() -> int:
-        vectors.sum()
-        return 1
-
-    return run
-
-
 def hnswlib(vectors: Vectors, queries: Vectors) -> tuple[Callable[[], int], float] | None:
     """hnswlib's approximate index, all cores, with its recall of the exact first ten; None where it isn't installed."""
     try:

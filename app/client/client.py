@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from app.client.calls import Call, Image, Tar
 from app.client.errors import Unreachable, api_error
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 
 TIMEOUT_S = 60.0
 BUSY = 429
@@ -26,6 +27,35 @@ JOB_LOOK_S = 0.5
 """Between looks at a job that is waited for."""
 MAX_WAIT_S = 10.0
 """The longest a busy server's Retry-After is waited for at a time."""
+
+
+class _Page(Protocol):
+    next_cursor: str | None
+
+
+Page = TypeVar("Page", bound=_Page)
+
+
+def _all(page_from: Callable[[str | None], Page], items: Callable[[Page], list[Item]]) -> Iterator[Item]:
+    """The items of every page, the next one asked for when the last one is used up."""
+    cursor = None
+    while True:
+        page = page_from(cursor)
+        yield from items(page)
+        if (cursor := page.next_cursor) is None:
+            return
+
+
+async def _all_async(
+    page_from: Callable[[str | None], Awaitable[Page]], items: Callable[[Page], list[Item]]
+) -> AsyncIterator[Item]:
+    cursor = None
+    while True:
+        page = await page_from(cursor)
+        for item in items(page):
+            yield item
+        if (cursor := page.next_cursor) is None:
+            return
 
 
 def _headers(key: str | None) -> dict[str, str]:
@@ -105,48 +135,23 @@ class Client:
 
     def all_subjects(self, gallery: str, *, search: str | None = None) -> Iterator[schemas.Subject]:
         """Every subject of a gallery, page after page."""
-        cursor = None
-        while True:
-            page = self.subjects(gallery, search=search, cursor=cursor)
-            yield from page.subjects
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all(lambda cursor: self.subjects(gallery, search=search, cursor=cursor), lambda page: page.subjects)
 
     def all_galleries(self) -> Iterator[schemas.Gallery]:
         """Every gallery, page after page."""
-        cursor = None
-        while True:
-            page = self.galleries(cursor=cursor)
-            yield from page.galleries
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all(lambda cursor: self.galleries(cursor=cursor), lambda page: page.galleries)
 
     def all_receipts(self) -> Iterator[schemas.Receipt]:
         """Every receipt of an erasure, page after page."""
-        cursor = None
-        while True:
-            page = self.receipts(cursor=cursor)
-            yield from page.receipts
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all(lambda cursor: self.receipts(cursor=cursor), lambda page: page.receipts)
 
     def all_keys(self) -> Iterator[schemas.Key]:
         """Every API key, page after page."""
-        cursor = None
-        while True:
-            page = self.keys(cursor=cursor)
-            yield from page.keys
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all(lambda cursor: self.keys(cursor=cursor), lambda page: page.keys)
 
     def all_audit(self, **wanted: Any) -> Iterator[schemas.AuditEntry]:
         """Every entry of the audit log that ``audit`` finds with the same arguments, page after page."""
-        cursor = None
-        while True:
-            page = self.audit(cursor=cursor, **wanted)
-            yield from page.entries
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all(lambda cursor: self.audit(cursor=cursor, **wanted), lambda page: page.entries)
 
     def detect(self, image: Image, *, explain: bool | None = None) -> schemas.DetectAnswer:
         """Finds the faces of a photo."""
@@ -429,12 +434,7 @@ class Client:
 
     def all_jobs(self, *, gallery: str | None = None, state: str | None = None) -> Iterator[schemas.Job]:
         """Every job, the newest first, page after page."""
-        cursor = None
-        while True:
-            page = self.jobs(gallery=gallery, state=state, cursor=cursor)
-            yield from page.jobs
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all(lambda cursor: self.jobs(gallery=gallery, state=state, cursor=cursor), lambda page: page.jobs)
 
     def job(self, job_id: str) -> schemas.Job:
         """One job: how far it is, how it ended."""
@@ -527,55 +527,27 @@ class AsyncClient:
             await asyncio.sleep(_wait_s(response))
         return _answer(call, response)
 
-    async def all_subjects(self, gallery: str, *, search: str | None = None) -> AsyncIterator[schemas.Subject]:
+    def all_subjects(self, gallery: str, *, search: str | None = None) -> AsyncIterator[schemas.Subject]:
         """Every subject of a gallery, page after page."""
-        cursor = None
-        while True:
-            page = await self.subjects(gallery, search=search, cursor=cursor)
-            for subject in page.subjects:
-                yield subject
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all_async(
+            lambda cursor: self.subjects(gallery, search=search, cursor=cursor), lambda page: page.subjects
+        )
 
-    async def all_galleries(self) -> AsyncIterator[schemas.Gallery]:
+    def all_galleries(self) -> AsyncIterator[schemas.Gallery]:
         """Every gallery, page after page."""
-        cursor = None
-        while True:
-            page = await self.galleries(cursor=cursor)
-            for gallery in page.galleries:
-                yield gallery
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all_async(lambda cursor: self.galleries(cursor=cursor), lambda page: page.galleries)
 
-    async def all_receipts(self) -> AsyncIterator[schemas.Receipt]:
+    def all_receipts(self) -> AsyncIterator[schemas.Receipt]:
         """Every receipt of an erasure, page after page."""
-        cursor = None
-        while True:
-            page = await self.receipts(cursor=cursor)
-            for receipt in page.receipts:
-                yield receipt
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all_async(lambda cursor: self.receipts(cursor=cursor), lambda page: page.receipts)
 
-    async def all_keys(self) -> AsyncIterator[schemas.Key]:
+    def all_keys(self) -> AsyncIterator[schemas.Key]:
         """Every API key, page after page."""
-        cursor = None
-        while True:
-            page = await self.keys(cursor=cursor)
-            for key in page.keys:
-                yield key
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all_async(lambda cursor: self.keys(cursor=cursor), lambda page: page.keys)
 
-    async def all_audit(self, **wanted: Any) -> AsyncIterator[schemas.AuditEntry]:
+    def all_audit(self, **wanted: Any) -> AsyncIterator[schemas.AuditEntry]:
         """Every entry of the audit log that ``audit`` finds with the same arguments, page after page."""
-        cursor = None
-        while True:
-            page = await self.audit(cursor=cursor, **wanted)
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all_async(lambda cursor: self.audit(cursor=cursor, **wanted), lambda page: page.entries)
 
     async def detect(self, image: Image, *, explain: bool | None = None) -> schemas.DetectAnswer:
         """Finds the faces of a photo."""
@@ -860,15 +832,9 @@ class AsyncClient:
         """One page of the jobs, the newest first."""
         return await self.send(calls.jobs(gallery=gallery, state=state, limit=limit, cursor=cursor))
 
-    async def all_jobs(self, *, gallery: str | None = None, state: str | None = None) -> AsyncIterator[schemas.Job]:
+    def all_jobs(self, *, gallery: str | None = None, state: str | None = None) -> AsyncIterator[schemas.Job]:
         """Every job, the newest first, page after page."""
-        cursor = None
-        while True:
-            page = await self.jobs(gallery=gallery, state=state, cursor=cursor)
-            for job in page.jobs:
-                yield job
-            if (cursor := page.next_cursor) is None:
-                return
+        return _all_async(lambda cursor: self.jobs(gallery=gallery, state=state, cursor=cursor), lambda page: page.jobs)
 
     async def job(self, job_id: str) -> schemas.Job:
         """One job: how far it is, how it ended."""
