@@ -195,13 +195,18 @@ class Aligner:
         return face.crop
 
 
-def _write(path: Path, crop: Pixels) -> None:
-    """As JPEG at quality 95 with colour at full resolution; never half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def crop_jpeg(crop: Pixels) -> bytes:
+    """A crop, (S, S, 3) uint8 RGB, as JPEG at quality 95 with colour at full resolution."""
     file = io.BytesIO()
     Image.fromarray(crop).save(file, "JPEG", quality=JPEG_QUALITY, subsampling="4:4:4")
+    return file.getvalue()
+
+
+def _write(path: Path, crop: Pixels) -> None:
+    """Never half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_bytes(file.getvalue())
+    unfinished.write_bytes(crop_jpeg(crop))
     unfinished.replace(path)
 
 

@@ -17,8 +17,9 @@ from rich.table import Table
 
 from app.errors import LikenessError
 from app.runtime.session import Device
-from training.data import open_dataset
+from training.data import open_dataset, read_drop_list, without_people
 from training.data.aligning import FAILED, Stages, align_folder, detector_file, read_failed
+from training.data.blending import write_blends
 from training.data.checking import Report, check_set
 from training.data.overlap import Overlap, best_means, find_overlap, write_overlap
 from training.data.templates import choose_threshold, embed_set, embedder_of, find_package
@@ -104,6 +105,23 @@ def check(
     if report is not None:
         _write_json(report, asdict(found))
     _show_report(found)
+
+
+@app.command()
+def blend(
+    dataset: Annotated[str, typer.Argument(help="A set of crops: folder, list, .rec, tar, procedural:...")],
+    target: Annotated[Path, typer.Argument(help="The .tar file to write: the set's own crops, then the blends.")],
+    *,
+    count: Annotated[int, typer.Option(min=1, help="Blends to make.")],
+    drop: Annotated[Path | None, typer.Option(help="People to leave out: what `data overlap` wrote.")] = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Mix pairs of crops into new faces, for distillation from a teacher that judges them: no labels needed."""
+    with _told():
+        faces = open_dataset(dataset)
+        kept = without_people(faces, read_drop_list(drop)) if drop is not None else faces
+        with _bar("blending") as step:
+            write_blends(kept, target, count, seed, step)
 
 
 @app.command()

@@ -1,0 +1,95 @@
+"""New faces out of two: more for a student to be taught on than a small set of crops holds.
+
+A distilled student needs no labels, only crops that its teacher can judge, and what a small set lacks is variety: a
+student that sees the same crops again and again learns them by heart. Mixtures of two crops, shown to teacher and
+student alike, mend that (Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022;
+mixup: Zhang et al., ICLR 2018). Aligned crops lie on the same landmarks, so a mixture is a face again, of nobody.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.types import Pixels
+from training.data.aligning import crop_jpeg
+from training.data.dataset import FaceSet
+
+SHARES = (0.25, 0.75)
+"""Of the second crop, where the two are mixed evenly all over."""
+EVEN = 0.5
+"""How often they are; else each place of the face has a share of its own."""
+PATCHES = 4
+"""A mask or a warp is drawn on a grid of 4 x 4 and enlarged smoothly: about the size of an eye, a mouth, a cheek."""
+CONTRAST = 6.0
+"""Of a mask: most places are nearly one crop or nearly the other."""
+WARP_PIXELS = 4.0
+"""Standard deviation of the strongest warp at its grid points; each blend draws its own strength from 0 up to this."""
+BLENDS = "blends"
+
+
+def blend(first: Pixels, second: Pixels, generator: np.random.Generator) -> Pixels:
+    """Two aligned crops, (S, S, 3) uint8 RGB each, as one of the same shape: mixed, its shape gently warped.
+
+    The second takes on the first's mean colour before, so that a mask leaves no seam.
+    """
+    side = len(first)
+    matched = second.astype(np.float32) + (first.mean(axis=(0, 1)) - second.mean(axis=(0, 1))).astype(np.float32)
+    if generator.random() < EVEN:
+        share: NDArray[np.float32] = np.full((side, side, 1), generator.uniform(*SHARES), np.float32)
+    else:
+        share = 1 / (1 + np.exp(-CONTRAST * _smooth(generator, side, 1)))
+    mixed = first * (1 - share) + matched * share
+    y, x = np.mgrid[0:side, 0:side].astype(np.float32)
+    moved = _smooth(generator, side, 2) * np.float32(generator.uniform(0, WARP_PIXELS) * side / 112)
+    warped = cv2.remap(mixed, x + moved[..., 0], y + moved[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(np.clip(np.rint(warped), 0, 255), np.uint8)
+
+
+def write_blends(
+    faces: FaceSet, target: Path, count: int, seed: int, progress: Callable[[int, int], None] = lambda _d, _t: None
+) -> None:
+    """One tar file of JPEGs: the set's own crops, a folder a person, then `count` blends of two people's crops each,
+    in a folder of their own. The same for the same seed and set. Raises what reading a damaged crop raises.
+    """
+    labels = np.asarray(faces.labels)
+    part = target.with_suffix(".tar.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    total = len(faces) + count
+    with tarfile.open(part, "w") as archive:
+        for index, label in enumerate(labels.tolist()):
+            _add(archive, f"{faces.people[label]}/{index:07d}.jpg", faces[index][0])
+            progress(index + 1, total)
+        for number in range(count):
+            generator = np.random.default_rng((seed, number))
+            one, other = pick_two(labels, generator)
+            _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(faces[one][0], faces[other][0], generator))
+            progress(len(faces) + number + 1, total)
+    part.replace(target)
+
+
+def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
+    """Two crops of different people, each crop as likely as any; of one person where there is no other."""
+    one = int(generator.integers(len(labels)))
+    others = np.flatnonzero(labels != labels[one])
+    return one, int(generator.choice(others)) if len(others) else one
+
+
+def _smooth(generator: np.random.Generator, side: int, channels: int) -> NDArray[np.float32]:
+    """(side, side, channels) float32, about normally distributed, changing slowly from place to place."""
+    grid = generator.standard_normal((PATCHES, PATCHES, channels)).astype(np.float32)
+    enlarged = cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC)
+    return np.asarray(enlarged, np.float32).reshape(side, side, channels)
+
+
+def _add(archive: tarfile.TarFile, name: str, crop: Pixels) -> None:
+    content = crop_jpeg(crop)
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
