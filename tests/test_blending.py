@@ -82,15 +82,8 @@ def test_the_set_and_its_blends_are_read_back_and_dropped_people_are_in_neither(
 def test_where_nobody_is_left_it_is_said(tmp_path: Path) -> None:
     drop = tmp_path / "drop.txt"
     drop.write_text("\n".join(FACES.people))
-    asked = [
-        "blend",
-        "procedural:people=3,images=2,seed=5",
-        str(tmp_path / "c.tar"),
-        "--count",
-        "1",
-        "--drop",
-        str(drop),
-    ]
-    answer = CliRunner().invoke(app, asked)
+    target = tmp_path / "c.tar"
+    spec = "procedural:people=3,images=2,seed=5"
+    answer = CliRunner().invoke(app, ["blend", spec, str(target), "--count", "1", "--drop", str(drop)])
     assert answer.exit_code == 1
     assert not target.exists()
