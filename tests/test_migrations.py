@@ -12,12 +12,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 import app.gallery.migrations
 from app.access.records import AuditFilter
 from app.access.store import AuditStore, KeyStore
 from app.errors import Unusable
 from app.gallery.catalogue import Catalogue
+from app.gallery.database import MIGRATIONS, VERSION, is_current
 from app.gallery.secrets import SecretStore
 from app.gallery.store import Store
 from app.gallery.tables import METADATA
@@ -44,6 +46,24 @@ def downgrade(url: str, revision: str) -> None:
     with engine_of(url).begin() as connection:
         config.attributes["connection"] = connection
         command.downgrade(config, revision)
+
+
+def test_a_schema_that_is_current_is_known_without_alembic(database_url: str) -> None:
+    """Each of its revisions but the last is brought up to date by it."""
+    Store(database_url).close()
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    head = ScriptDirectory.from_config(config).get_current_head()
+    with engine_of(database_url).begin() as connection:
+        assert connection.execute(sa.select(VERSION.c.version_num)).scalars().all() == [head]
+        assert is_current(connection)
+    downgrade(database_url, "-1")
+    with engine_of(database_url).connect() as connection:
+        assert not is_current(connection)
+    Store(database_url).close()
+    with engine_of(database_url).connect() as connection:
+        assert is_current(connection)
 
 
 def test_opening_again_keeps_what_is_there(database_url: str) -> None:

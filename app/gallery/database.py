@@ -41,6 +41,8 @@ SCRUB_RETRY_S = (0.2, 5.0)
 """Between attempts to do so: the first, and what it doubles up to."""
 WAL_RETRY_S = 0.01
 """Between attempts to change a new SQLite file to write-ahead logging."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+VERSION = sa.table("alembic_version", sa.column("version_num"))
 MIGRATION_LOCK = 0x4C494B45
 """PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
 
@@ -128,11 +130,22 @@ class Database:
         return not busy
 
     def _migrate(self) -> None:
+        with self.read() as connection:
+            if is_current(connection):
+                return
         with self.write() as connection:
             if not self.is_sqlite:
                 _check_encoding(connection)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
             migrate(connection, "head")
+
+
+def is_current(connection: Connection) -> bool:
+    """Whether the schema is this program's newest: asked first, because Alembic takes long to import."""
+    if not sa.inspect(connection).has_table(VERSION.name):
+        return False
+    newest = max((path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py")), default=None)
+    return connection.execute(sa.select(VERSION.c.version_num)).scalars().all() == [newest]
 
 
 def migrate(connection: Connection, revision: str) -> None:
@@ -142,7 +155,7 @@ def migrate(connection: Connection, revision: str) -> None:
     from alembic.util import CommandError  # noqa: PLC0415
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     try:
