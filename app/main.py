@@ -70,7 +70,7 @@ from app.doors.rekognition.dialect import Rekognition
 from app.doors.rekognition.dialect import router as rekognition_router
 from app.embedders import Embedders
 from app.errors import InvalidInput, Unusable
-from app.face.detect import Detector
+from app.face.detect import open_detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.gallery.background import Repeating
@@ -91,7 +91,7 @@ from app.operations import Operations
 from app.pipeline import Pipeline
 from app.reembedding import KIND as REEMBED
 from app.reembedding import Reembedder
-from app.runtime.package import CROP_SIDE, Package, find_packages, locate, select
+from app.runtime.package import CROP_SIDE, Package, find_packages, select
 from app.runtime.session import open_embedder
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, Rings, load_rings
@@ -275,7 +275,8 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     cache = settings.data_dir / "models"
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
-    detector = Detector(locate(found, cache), min_face=settings.min_face)
+    detector = open_detector(found, cache, settings.device, min_face=settings.min_face)
+    stack.callback(detector.close)
     embedders = _embedders(settings, cache)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)

@@ -55,11 +55,12 @@ def astronaut() -> NDArray[np.uint8]:
 
 
 @pytest.fixture(scope="session")
-def yunet() -> Path:
-    """YuNet's model file."""
-    from app.runtime.package import load_package, locate  # noqa: PLC0415 - most tests do without
+def yunet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """YuNet's prepared file."""
+    from app.runtime.package import load_package  # noqa: PLC0415 - most tests do without
+    from app.runtime.prepare import prepared  # noqa: PLC0415 - the same
 
-    return locate(load_package(PROJECT / "models" / "yunet"), Path())
+    return prepared(load_package(PROJECT / "models" / "yunet"), tmp_path_factory.mktemp("yunet"), "cpu")
 
 
 @pytest.fixture(scope="module")

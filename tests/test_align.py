@@ -19,9 +19,7 @@ from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, simi
 from app.face.detect import Detector
 from app.face.image import Limits
 from app.pipeline import Pipeline
-from app.runtime.package import find_packages, locate
 from app.types import Pixels
-from tests.conftest import PROJECT
 
 ASTRONAUT_LANDMARKS = np.array([[200.1, 101.8], [247.2, 102.6], [220.3, 124.7], [198.9, 143.2], [239.8, 143.9]])
 COORDINATES = st.floats(-1000, 1000, width=32)
@@ -184,10 +182,9 @@ def test_the_middle_of_a_view_is_the_crop_enlarged(astronaut: Pixels) -> None:
     assert np.abs(difference[8:]).mean() < 1  # the view begins a little below the crop's upper edge
 
 
-def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(astronaut: Pixels) -> None:
+def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(yunet: Path, astronaut: Pixels) -> None:
     """The same photo a few pixels further on: the crop moves less than with the first look's landmarks."""
-    models = find_packages(PROJECT / "models")
-    detector = Detector(locate(next(each for each in models.values() if each.manifest.name == "yunet"), Path()))
+    detector = Detector(yunet)
     corners = np.array([[20, 20], [92, 20], [20, 92], [92, 92]])
     places = []
     for refine in (False, True):
@@ -204,8 +201,7 @@ def test_landmarks_measured_again_do_not_depend_on_where_the_face_stands(astrona
     assert again < 0.7 * first_look
 
 
-def test_no_landmarks_are_made_up_where_there_is_no_face(astronaut: Pixels) -> None:
-    models = find_packages(PROJECT / "models")
-    detector = Detector(locate(next(each for each in models.values() if each.manifest.name == "yunet"), Path()))
+def test_no_landmarks_are_made_up_where_there_is_no_face(yunet: Path, astronaut: Pixels) -> None:
+    detector = Detector(yunet)
     seen = view(astronaut, ASTRONAUT_LANDMARKS + np.array([100, 250]), side=256, zoom=2.0)
     assert detector.landmarks(seen.pixels, seen.landmarks) is None

@@ -147,7 +147,6 @@ class TestSizes:
 
 class TestThreads:
     def test_many_threads_in_one_detector_get_what_one_gets(self, detector: Detector, astronaut: Pixels) -> None:
-        """One FaceDetectorYN in four threads fails or answers wrongly in most calls."""
         photos = [resized(astronaut, side / 512) for side in (200, 260, 330, 400, 512)] * 8
         alone = [detector.detect(photo) for photo in photos[:5]]
         with ThreadPoolExecutor(8) as pool:

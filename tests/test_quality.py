@@ -21,9 +21,7 @@ from app.face.detect import Detector
 from app.face.image import Limits
 from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
 from app.pipeline import Pipeline
-from app.runtime.package import find_packages, locate
 from app.types import Box, Detection, Face, Pixels, Quality, Reason
-from tests.conftest import PROJECT
 from training import degrade
 
 BEST = Measures(size=200.0, sharpness=1.0, brightness=128.0, overexposed=0.0, pose=0.0, cut_off=0.0, score=0.95)
@@ -49,9 +47,8 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture(scope="module")
-def pipeline() -> Pipeline:
-    packages = find_packages(PROJECT / "models").values()
-    return Pipeline(Detector(locate(next(p for p in packages if p.manifest.name == "yunet"), Path())), Limits())
+def pipeline(yunet: Path) -> Pipeline:
+    return Pipeline(Detector(yunet), Limits())
 
 
 def face_of(pipeline: Pipeline, photo: Pixels) -> Face:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from app.errors import InvalidImage, NoFace
 from app.face.align import CROP_SIDE
-from app.face.detect import Detector
+from app.face.detect import open_detector
 from app.face.embed import Embedder
 from app.face.image import Limits, decode
 from app.pipeline import Pipeline, choose_face
-from app.runtime.package import find_packages, load_package, locate, select
+from app.runtime.package import find_packages, load_package, select
 from app.runtime.session import Device, open_embedder
 from app.types import Pixels, Vector
 
@@ -74,7 +74,7 @@ def open_service(
     limits = Limits(max_bytes=64 * MIB)
     embedder = Embedder(session, workers=threads, flip=flip)
     try:
-        pipeline = Pipeline(Detector(locate(detector, cache)), limits)
+        pipeline = Pipeline(open_detector(detector, cache), limits)
         yield Service(pipeline, embedder, limits, session.package_id, session.dimension)
     finally:
         embedder.close()

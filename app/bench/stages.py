@@ -16,7 +16,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from app.bench.machine import cores
-from app.face.detect import Detector
+from app.face.detect import open_detector
 from app.face.embed import CPU_MAX_BATCH, Embedder
 from app.face.image import Limits
 from app.pipeline import Pipeline
@@ -48,11 +48,12 @@ class Stages:
 def open_stages(models: Path, cache: Path, photos: Path, *, embedder: str = EMBEDDER) -> Iterator[Stages]:
     """Raises Unusable as loading packages does, and ValueError where the folder shows no faces."""
     packages = find_packages(models)
-    detector_file = locate(select(packages, DETECTOR), cache)
+    detector = select(packages, DETECTOR)
+    detector_file = locate(detector, cache)  # as it came, for OpenCV
     package = select(packages, embedder)
     session = open_embedder(package, cache, "cpu", 1)
     cv2.setNumThreads(1)  # as the server does
-    pipeline = Pipeline(Detector(detector_file), Limits())
+    pipeline = Pipeline(open_detector(detector, cache), Limits())
     found = tuple(path.read_bytes() for path in sorted(photos.rglob("*")) if path.suffix.lower() in ENDINGS)
     crops = [face.crop for photo in found for face in pipeline.detect(photo).faces]
     if not crops:

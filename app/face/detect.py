@@ -1,5 +1,5 @@
 """Faces in pixels: YuNet (W. Wu et al., "YuNet: A Tiny Millisecond-level Face Detector", Machine Intelligence Research
-20, 2023) through OpenCV, at as few scales as find every face there is.
+20, 2023) at as few scales as find every face there is.
 
 YuNet by itself is sure of faces between about 24 and 400 pixels of its input, hints at those from 10, and sees
 nothing below (measured; the constants say it). So the photo is looked at
@@ -15,7 +15,6 @@ What all of them found is merged in one non-maximum suppression, in which the be
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
+from app.face.yunet import YuNet
+from app.runtime.package import Package
+from app.runtime.prepare import prepared
+from app.runtime.session import Device, Session, resolve_device
 from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20
@@ -96,19 +99,30 @@ class Level:
 
 
 class Detector:
-    """Finds faces; may be shared by any number of threads.
+    """Finds faces; may be shared by any number of threads."""
 
-    OpenCV's FaceDetectorYN keeps its input between the calls, and two threads in one silently get wrong boxes:
-    each thread has its own (4 ms once, 1 MB).
-    """
+    def __init__(
+        self,
+        model: Path,
+        *,
+        device: Device = "cpu",
+        threads: int = 1,
+        min_face: int = MIN_FACE,
+        score_threshold: float = SCORE_THRESHOLD,
+    ) -> None:
+        """``model`` is YuNet's prepared file (`open_detector` makes it); ``threads`` work on one photo.
 
-    def __init__(self, model_path: Path, *, min_face: int = MIN_FACE, score_threshold: float = SCORE_THRESHOLD) -> None:
-        """Raises Unusable when ``model_path`` is no model that OpenCV reads as YuNet."""
+        Raises Unusable: detector_unreadable where it is none, and device_unavailable.
+        """
         self.min_face = min_face
         self.score_threshold = score_threshold
-        self._model_path = model_path
-        self._local = threading.local()
-        self._network()
+        session = _open(model, device, threads)
+        self.device = session.device
+        self._network = YuNet(session, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
+
+    def close(self) -> None:
+        """Ends what threads of its own it has."""
+        self._network.close()
 
     def finest_scale(self, width: int, height: int, min_face: float | None = None) -> float:
         """Largest scale that a photo of this size is looked at, at most 1: it need not be decoded any larger."""
@@ -119,19 +133,18 @@ class Detector:
 
         ``min_face`` is the width in these pixels of the smallest one to look for, by default the detector's own.
         """
-        bgr = np.asarray(cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), np.uint8)
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
-        sights = self._look(bgr, finest)
+        sights = self._look(pixels, finest)
         small = sights[:, _SEEN_WIDTH] < SURE_WIDTH
         # What is small in a coarser level was seen better in the one before.
-        large = [sights[~small], *(_wide(self._look(bgr, level)) for level in coarser)]
+        large = [sights[~small], *(_wide(self._look(pixels, level)) for level in coarser)]
         # And what is huge in a finer one is seen better in the next.
         large[:-1] = [seen[seen[:, _SEEN_WIDTH] <= HUGE_WIDTH] for seen in large[:-1]]
         clear = self._clear(np.concatenate(large))
         small &= sights[:, 2] >= smallest * TOO_SMALL
         hints = suppress(sights[small & ~_same_as_any(sights, clear)])[:MAX_HINTS]
-        faces = merge(np.concatenate([clear, self._clear(self._look_closer(bgr, hints))]))
+        faces = merge(np.concatenate([clear, self._clear(self._look_closer(pixels, hints))]))
         faces = faces[faces[:, 2] >= smallest * TOO_SMALL]
         return [_detection(face) for face in faces[np.argsort(-faces[:, _SCORE], kind="stable")]]
 
@@ -147,7 +160,7 @@ class Detector:
         """
         width = view.shape[1]
         both = np.concatenate([view, view[:, ::-1]], axis=1)
-        sights = self._run(np.asarray(cv2.cvtColor(both, cv2.COLOR_RGB2BGR), np.uint8))
+        sights = self._run(both)
         seen = sights[:, 4:14].reshape(-1, 5, 2)
         mirrored = seen[:, MIRROR] * (-1, 1) + (2 * width - 1, 0)
         looks = [_like(seen, sights[:, _SCORE], expected), _like(mirrored, sights[:, _SCORE], expected)]
@@ -155,31 +168,31 @@ class Detector:
             return None
         return np.asarray((looks[0] + looks[1]) / 2, np.float32)
 
-    def _look(self, bgr: Pixels, level: Level) -> _Sights:
+    def _look(self, pixels: Pixels, level: Level) -> _Sights:
         """Everything YuNet hints at in one level, in photo coordinates."""
-        image = _resized(bgr, level)
+        image = _resized(pixels, level)
         found = []
         for left, top, right, bottom in pieces(level.width, level.height):
             sights = _moved(self._run(image[top:bottom, left:right]), 1.0, left, top)
             inner = (left > 0, top > 0, right < level.width, bottom < level.height)
             found.append(sights[~_cut(sights, (left, top, right, bottom), inner)])
-        return _to_photo(np.concatenate(found), bgr.shape[1] / level.width, bgr.shape[0] / level.height)
+        return _to_photo(np.concatenate(found), pixels.shape[1] / level.width, pixels.shape[0] / level.height)
 
-    def _look_closer(self, bgr: Pixels, hints: _Sights) -> _Sights:
+    def _look_closer(self, pixels: Pixels, hints: _Sights) -> _Sights:
         """What the hints turn out to be: each spot enlarged into a tile, many tiles a run; at most one face each."""
         found = [np.empty((0, 16))]
         for start in range(0, len(hints), TILES_PER_ROW**2):
-            found.extend(self._look_at_tiles(bgr, hints[start : start + TILES_PER_ROW**2]))
+            found.extend(self._look_at_tiles(pixels, hints[start : start + TILES_PER_ROW**2]))
         return np.concatenate(found)
 
-    def _look_at_tiles(self, bgr: Pixels, hints: _Sights) -> Iterator[_Sights]:
+    def _look_at_tiles(self, pixels: Pixels, hints: _Sights) -> Iterator[_Sights]:
         columns = min(len(hints), TILES_PER_ROW)
         rows = -(-len(hints) // columns)
         sheet = np.zeros((rows * TILE, columns * TILE, 3), np.uint8)
         spots = [_spot(hint) for hint in hints]
         for index, (centre_x, centre_y, scale) in enumerate(spots):
             y, x = (index // columns) * TILE, (index % columns) * TILE
-            sheet[y : y + TILE, x : x + TILE] = _tile(bgr, centre_x, centre_y, scale)
+            sheet[y : y + TILE, x : x + TILE] = _tile(pixels, centre_x, centre_y, scale)
         sights = self._run(sheet)
         for index, (centre_x, centre_y, scale) in enumerate(spots):
             middle = ((index % columns) * TILE + TILE / 2 - 0.5, (index // columns) * TILE + TILE / 2 - 0.5)
@@ -187,22 +200,13 @@ class Detector:
             moved = _moved(best, 1.0, -middle[0], -middle[1])
             yield _moved(_moved(moved, 1 / scale, 0, 0), 1.0, centre_x, centre_y)
 
-    def _run(self, bgr: Pixels) -> _Sights:
+    def _run(self, pixels: Pixels) -> _Sights:
         """YuNet's own answer in this input's coordinates."""
-        network = self._network()
-        network.setInputSize((bgr.shape[1], bgr.shape[0]))
-        _, answer = network.detect(bgr)
-        rows = np.array(_rows(answer), np.float64).reshape(-1, 15)
+        rows = self._network.look(pixels).astype(np.float64)
         sights = np.column_stack([rows, rows[:, 2]])
         finite = np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1)
         apart = np.ptp(sights[:, 4:14].reshape(-1, 5, 2), axis=1).max(axis=1) > 0
         return np.asarray(sights[finite & apart])
-
-    def _network(self) -> cv2.FaceDetectorYN:
-        network: cv2.FaceDetectorYN | None = getattr(self._local, "network", None)
-        if network is None:
-            network = self._local.network = _create(self._model_path)
-        return network
 
 
 def _like(
@@ -287,11 +291,6 @@ def _wide(sights: _Sights) -> _Sights:
     return np.asarray(sights[sights[:, _SEEN_WIDTH] >= LARGEST_WIDTH / COARSER])
 
 
-def _rows(answer: object) -> object:
-    """FaceDetectorYN answers None in place of no rows, which OpenCV's type stubs do not know."""
-    return () if answer is None else answer
-
-
 def _cut(sights: _Sights, piece: tuple[int, int, int, int], inner: tuple[bool, bool, bool, bool]) -> NDArray[np.bool_]:
     """Which sights reach an inner edge of their piece: the neighbouring piece, or the next level, sees them whole."""
     edges = np.column_stack([sights[:, :2], -(sights[:, :2] + sights[:, 2:4])])
@@ -324,18 +323,18 @@ def _spot(hint: NDArray[np.float64]) -> tuple[float, float, float]:
     return hint[0] + hint[2] / 2, hint[1] + hint[3] / 2, TILE_FACE / max(hint[2], 1.0)
 
 
-def _tile(bgr: Pixels, centre_x: float, centre_y: float, scale: float) -> Pixels:
+def _tile(pixels: Pixels, centre_x: float, centre_y: float, scale: float) -> Pixels:
     """(TILE, TILE, 3) of the photo around a point, black outside of it."""
     middle = TILE / 2 - 0.5
     matrix = np.array([[scale, 0, middle - scale * centre_x], [0, scale, middle - scale * centre_y]])
-    return np.asarray(cv2.warpAffine(bgr, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR), np.uint8)
+    return np.asarray(cv2.warpAffine(pixels, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR), np.uint8)
 
 
-def _resized(bgr: Pixels, level: Level) -> Pixels:
+def _resized(pixels: Pixels, level: Level) -> Pixels:
     """The photo at a level's size, averaged over areas."""
-    if (level.width, level.height) == (bgr.shape[1], bgr.shape[0]):
-        return bgr
-    return np.asarray(cv2.resize(bgr, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
+    if (level.width, level.height) == (pixels.shape[1], pixels.shape[0]):
+        return pixels
+    return np.asarray(cv2.resize(pixels, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def _moved(sights: _Sights, scale: float, x: float, y: float) -> _Sights:
@@ -363,19 +362,25 @@ def _detection(sight: Sequence[float] | NDArray[np.float64]) -> Detection:
     return Detection(Box(x, y, width, height), landmarks, min(1.0, float(sight[_SCORE])))
 
 
-_creating = threading.Lock()
+def open_detector(
+    package: Package, cache_dir: Path, device: Device = "cpu", *, threads: int = 1, min_face: int = MIN_FACE
+) -> Detector:
+    """Locates, prepares (the first time) and loads the detector's package.
+
+    Raises Unusable with the codes of `prepared`, and as `Detector` does.
+    """
+    model = prepared(package, cache_dir, resolve_device(device))
+    return Detector(model, device=device, threads=threads, min_face=min_face)
 
 
-def _create(model_path: Path) -> cv2.FaceDetectorYN:
-    """OpenCV warns of a call that FaceDetectorYN itself makes; its log level is the process's, hence the lock."""
-    with _creating:
-        level = cv2.utils.logging.getLogLevel()
-        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
-        try:
-            return cv2.FaceDetectorYN.create(
-                str(model_path), "", (TILE, TILE), score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD
-            )
-        except cv2.error as error:
-            raise Unusable(f"{model_path} cannot be read as a YuNet detector.", code="detector_unreadable") from error
-        finally:
-            cv2.utils.logging.setLogLevel(level)
+def _open(model: Path, device: Device, threads: int) -> Session:
+    unreadable = Unusable(f"{model} cannot be read as a YuNet detector.", code="detector_unreadable")
+    try:
+        session = Session(model, device, threads)
+    except Unusable as error:
+        if error.code == "model_not_loadable":
+            raise unreadable from error
+        raise
+    if [len(each.shape) for each in (*session.inputs, *session.outputs)] != [4, 3]:
+        raise unreadable
+    return session

@@ -119,6 +119,12 @@ class Rewrite(_Strict):
     """Whether the file's own output already has length 1."""
 
 
+class RewriteYuNet(_Strict):
+    """`app.runtime.yunet` rewrites the graph once: it then takes photos of any size, several at once."""
+
+    kind: Literal["rewrite_yunet"] = "rewrite_yunet"
+
+
 class Tensor(_Strict):
     """One input or output of the contract; a letter in the shape stands for any size."""
 
@@ -217,7 +223,7 @@ class Manifest(_Strict):
     description: str = ""
     source: Annotated[FileSource | CarrierSource | UrlSource, Field(discriminator="kind")]
     sha256: Sha256
-    prepare: Annotated[RunAsIs | Rewrite, Field(discriminator="kind")] = RunAsIs()
+    prepare: Annotated[RunAsIs | Rewrite | RewriteYuNet, Field(discriminator="kind")] = RunAsIs()
     input: Tensor
     output: Tensor
     dimension: int | None = Field(default=None, gt=0)

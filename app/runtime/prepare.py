@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.runtime.package import CROP_SIDE, Package, Rewrite, SourceInput, atomic_file, locate
+from app.runtime.package import CROP_SIDE, Package, Rewrite, RewriteYuNet, RunAsIs, SourceInput, atomic_file, locate
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     """
     source = locate(package, cache_dir)
     plan = package.manifest.prepare
-    if not isinstance(plan, Rewrite):
+    if isinstance(plan, RunAsIs):
         return source
     kept = find_prepared(package, cache_dir, target)
     return kept if kept is not None else _make(package, plan, source, cache_dir, target)
@@ -59,13 +59,12 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _make(package: Package, plan: Rewrite, source: Path, cache_dir: Path, target: Target) -> Path:
+def _make(package: Package, plan: Rewrite | RewriteYuNet, source: Path, cache_dir: Path, target: Target) -> Path:
     from onnx import ModelProto  # noqa: PLC0415 - only a first start needs it
 
     try:
         model = ModelProto.FromString(source.read_bytes())
-        graph = rewrite(model, plan, target)
-        check_prepared(model, graph, plan, check_crops())
+        graph = _rewritten(model, plan, target)
     except Unusable:
         raise
     except Exception as error:
@@ -80,6 +79,19 @@ def _make(package: Package, plan: Rewrite, source: Path, cache_dir: Path, target
         message = f"Cannot keep the prepared model in {cache_dir}: {error.strerror}. Make the folder writable."
         raise Unusable(message, code="cache_not_writable", folder=str(cache_dir)) from error
     return path
+
+
+def _rewritten(source: ModelProto, plan: Rewrite | RewriteYuNet, target: Target) -> ModelProto:
+    """What is to be run, checked against the file."""
+    if isinstance(plan, RewriteYuNet):
+        from app.runtime.yunet import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
+
+        graph = rewrite_yunet(source)
+        check_yunet(source, graph)
+    else:
+        graph = rewrite(source, plan, target)
+        check_prepared(source, graph, plan, check_crops())
+    return graph
 
 
 def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, per_image: bool = True) -> ModelProto:

@@ -25,7 +25,8 @@ from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
 from app.face.image import Limits
 from app.pipeline import Pipeline, choose_face
-from app.runtime.package import find_packages, locate, select
+from app.runtime.package import find_packages, select
+from app.runtime.prepare import prepared
 from app.types import Pixels
 from training.data.folder import IMAGE_ENDINGS
 
@@ -78,8 +79,8 @@ class Summary:
 
 
 def detector_file(models: Path, cache: Path) -> Path:
-    """The detector's ONNX file. Raises Unusable where its package is missing."""
-    return locate(select(find_packages(models), DETECTOR), cache)
+    """The detector's prepared ONNX file. Raises Unusable where its package is missing."""
+    return prepared(select(find_packages(models), DETECTOR), cache, "cpu")
 
 
 def list_jobs(source: Path) -> list[Job]:

@@ -1,0 +1,104 @@
+"""YuNet in ONNX Runtime: what it sees in one input, as rows of numbers.
+
+Rows are decoded and freed of doubles as OpenCV's FaceDetectorYN does it, and equal its own (tests/test_yunet.py); ONNX
+Runtime takes half its time, and one session serves any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from app.runtime.batcher import Batcher
+from app.runtime.session import Session
+from app.types import Pixels
+
+MULTIPLE: Final = 32
+"""An input's sides are filled up with black to whole multiples of the coarsest stride."""
+STRIDES: Final = (8, 16, 32)
+MOST: Final = 5000
+"""Rows with the highest scores that are looked at for doubles (OpenCV's default)."""
+BATCH: Final = 32
+WAIT_S: Final = 0.002
+"""On a GPU, inputs of one size are run together, those of other callers too: at most so many, after at most so long.
+Neither value was measured."""
+QUEUE_LIMIT: Final = 4096
+"""Every caller waits for its own input, so that there are never more than callers."""
+
+Rows = NDArray[np.float32]
+"""(N, 15): box x, y, width, height; five landmarks x, y; score. In the input's pixels."""
+
+
+class YuNet:
+    """`look` may be called from any number of threads. ``batched`` joins the inputs of concurrent callers; by default
+    on a GPU only: on a CPU it is slower than callers side by side."""
+
+    def __init__(
+        self, session: Session, *, score_threshold: float, nms_threshold: float, batched: bool | None = None
+    ) -> None:
+        self.device = session.device
+        self._session = session
+        self._score_threshold, self._nms_threshold = score_threshold, nms_threshold
+        self._batcher: Batcher[Pixels, Rows] | None = None
+        if batched if batched is not None else session.device == "cuda":
+            self._batcher = Batcher(
+                self._run_all, max_batch=BATCH, max_wait_s=WAIT_S, queue_limit=QUEUE_LIMIT, name="detect"
+            )
+
+    def look(self, pixels: Pixels) -> Rows:
+        """Whatever scores the threshold or more in (H, W, 3) uint8 RGB ``pixels``, one row a face."""
+        height, width = pixels.shape[:2]
+        below, right = -height % MULTIPLE, -width % MULTIPLE
+        filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
+        whole = np.asarray(filled, np.uint8)
+        anchors = self._run_all([whole])[0] if self._batcher is None else self._batcher.run([whole])[0]
+        return self._without_doubles(decoded(anchors, whole.shape[1], whole.shape[0], self._score_threshold))
+
+    def close(self) -> None:
+        """Ends the thread that joins inputs, where there is one."""
+        if self._batcher is not None:
+            self._batcher.close()
+
+    def _run_all(self, inputs: Sequence[Pixels]) -> list[Rows]:
+        """Each input's anchors (K, 15); those of one size in one run."""
+        alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for index, pixels in enumerate(inputs):
+            alike[pixels.shape].append(index)
+        answers: dict[int, Rows] = {}
+        for indices in alike.values():
+            rows = self._session.run(np.stack([inputs[index] for index in indices]))[0]
+            answers.update(zip(indices, rows.astype(np.float32, copy=False), strict=True))
+        return [answers[index] for index in range(len(inputs))]
+
+    def _without_doubles(self, rows: Rows) -> Rows:
+        if len(rows) < 2:
+            return rows
+        # OpenCV compares the boxes' whole pixels.
+        boxes = np.trunc(rows[:, :4]).astype(np.int32)
+        kept = cv2.dnn.NMSBoxes(
+            boxes.tolist(), rows[:, 14].tolist(), self._score_threshold, self._nms_threshold, top_k=MOST
+        )
+        return rows[np.asarray(kept, np.int64).reshape(-1)]
+
+
+def decoded(anchors: Rows, width: int, height: int, score_threshold: float) -> Rows:
+    """Boxes and landmarks in pixels of those anchors (K, 15) of a ``width`` × ``height`` input that score enough."""
+    chosen = np.flatnonzero(anchors[:, 14] >= score_threshold)
+    rows = anchors[chosen].copy()
+    counts = [(width // stride) * (height // stride) for stride in STRIDES]
+    ends = np.cumsum(counts)
+    level = np.searchsorted(ends, chosen, side="right")
+    stride = np.array(STRIDES)[level]
+    place = chosen - (ends - counts)[level]
+    anchor = np.stack([place % (width // stride), place // (width // stride)], axis=1).astype(np.float32)
+    scale = stride.astype(np.float32)[:, None]
+    centres = (rows[:, 0:2] + anchor) * scale
+    sizes = np.exp(rows[:, 2:4]) * scale
+    rows[:, 0:2], rows[:, 2:4] = centres - sizes / 2, sizes
+    rows[:, 4:14] = ((rows[:, 4:14].reshape(-1, 5, 2) + anchor[:, None]) * scale[:, None]).reshape(-1, 10)
+    return rows

@@ -1,0 +1,121 @@
+"""YuNet in ONNX Runtime against OpenCV's FaceDetectorYN, which runs the file as it came."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+from PIL import Image
+
+from app.errors import Unusable
+from app.face.yunet import Rows, YuNet
+from app.runtime.package import load_package, locate
+from app.runtime.session import Session
+from app.runtime.yunet import check_yunet, rewrite_yunet
+from app.types import Pixels
+from tests.conftest import PROJECT
+from tests.packages import contract_model
+
+SCORE, OVERLAP = 0.03, 0.3
+PIXELS = 0.02
+"""How far a coordinate may be off: a hundred times less than what a face's landmarks tremble by."""
+
+Oracle = Callable[[Pixels], Rows]
+
+
+@pytest.fixture(scope="module")
+def source() -> Path:
+    return locate(load_package(PROJECT / "models" / "yunet"), Path())
+
+
+@pytest.fixture(scope="module")
+def opencv(source: Path) -> Oracle:
+    detector = cv2.FaceDetectorYN.create(str(source), "", (32, 32), SCORE, OVERLAP)
+
+    def look(pixels: Pixels) -> Rows:
+        detector.setInputSize((pixels.shape[1], pixels.shape[0]))
+        _, found = detector.detect(np.ascontiguousarray(pixels[:, :, ::-1]))
+        rows: object = () if found is None else found  # None, of which OpenCV's type stubs know nothing
+        return np.array(rows, np.float32).reshape(-1, 15)
+
+    return look
+
+
+@pytest.fixture(scope="module")
+def network(yunet: Path) -> YuNet:
+    return YuNet(Session(yunet, "cpu"), score_threshold=SCORE, nms_threshold=OVERLAP)
+
+
+@pytest.fixture(scope="module")
+def batching(yunet: Path) -> Iterator[YuNet]:
+    made = YuNet(Session(yunet, "cpu"), score_threshold=SCORE, nms_threshold=OVERLAP, batched=True)
+    yield made
+    made.close()
+
+
+def assert_same(found: Rows, expected: Rows) -> None:
+    assert found.shape == expected.shape
+    assert np.allclose(found[:, :14], expected[:, :14], atol=PIXELS)
+    assert np.allclose(found[:, 14], expected[:, 14], atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [(512, 512), (250, 250), (301, 97), (97, 301), (128, 128), (33, 32), (16, 16), (1, 1)])
+def test_a_face_at_any_size(network: YuNet, opencv: Oracle, astronaut: Pixels, size: tuple[int, int]) -> None:
+    photo = np.asarray(cv2.resize(astronaut, size, interpolation=cv2.INTER_AREA), np.uint8)
+    assert_same(network.look(photo), opencv(photo))
+
+
+@given(st.integers(0, 2**32 - 1), st.tuples(st.integers(1, 200), st.integers(1, 200)), st.sampled_from([1, 4, 16]))
+@settings(deadline=None, max_examples=40)
+def test_whatever_the_picture_is(network: YuNet, opencv: Oracle, seed: int, size: tuple[int, int], block: int) -> None:
+    (width, height), random = size, np.random.default_rng(seed)
+    coarse = random.integers(0, 256, (-(-height // block), -(-width // block), 3), np.uint8)
+    picture = np.ascontiguousarray(coarse.repeat(block, axis=0).repeat(block, axis=1)[:height, :width])
+    assert_same(network.look(picture), opencv(picture))
+
+
+def test_photos_of_strangers(network: YuNet, opencv: Oracle, shared_data: Path) -> None:
+    """Every hundredth photo of LFW's, those of several faces among them."""
+    from training.photos import TarPhotos  # noqa: PLC0415 - only where there are photos
+
+    with TarPhotos(shared_data / "lfw" / "lfw-deepfunneled.tar") as photos:
+        for name in photos.names[::100]:
+            pixels = np.asarray(Image.open(io.BytesIO(photos.read(name))).convert("RGB"), np.uint8)
+            assert_same(network.look(pixels), opencv(pixels))
+
+
+def test_callers_whose_inputs_are_joined_get_their_own(network: YuNet, batching: YuNet, astronaut: Pixels) -> None:
+    photos = [
+        np.asarray(cv2.resize(np.roll(astronaut, 40 * turn, axis=1), (side, side)), np.uint8)
+        for turn in range(8)
+        for side in (128, 160)
+    ]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(batching.look, photos))
+    for photo, found in zip(photos, together, strict=True):
+        assert_same(found, network.look(photo))
+
+
+def test_another_graph_is_no_yunet() -> None:
+    with pytest.raises(Unusable) as caught:
+        rewrite_yunet(contract_model())
+    assert caught.value.code == "package_not_preparable"
+
+
+def test_a_graph_that_answers_otherwise_is_refused(source: Path) -> None:
+    original = ModelProto.FromString(source.read_bytes())
+    wrong = rewrite_yunet(original)
+    first = next(node for node in wrong.graph.node if node.op_type == "Gather")
+    first.op_type, first.input[1] = "Identity", ""  # red and blue change places
+    del first.input[1:], first.attribute[:]
+    with pytest.raises(Unusable) as caught:
+        check_yunet(original, wrong)
+    assert caught.value.code == "package_not_preparable"
