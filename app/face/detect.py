@@ -376,7 +376,7 @@ def open_detector(
 def _open(model: Path, device: Device, threads: int) -> Session:
     unreadable = Unusable(f"{model} cannot be read as a YuNet detector.", code="detector_unreadable")
     try:
-        session = Session(model, device, threads)
+        session = Session(model, device, threads, sizes_vary=True)
     except Unusable as error:
         if error.code == "model_not_loadable":
             raise unreadable from error

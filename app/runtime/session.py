@@ -31,9 +31,12 @@ class Session:
     Raises Unusable: device_unavailable (``cuda`` asked for and not really used), model_not_loadable.
     """
 
-    def __init__(self, model: Path | bytes, device: Device = "auto", threads: int = 1) -> None:
+    def __init__(
+        self, model: Path | bytes, device: Device = "auto", threads: int = 1, *, sizes_vary: bool = False
+    ) -> None:
+        """``sizes_vary``: inputs have many sizes; memory is then given back after each run, and not planned by size."""
         chosen = resolve_device(device)
-        self._session = _open(model, chosen, threads)
+        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary)
         used = self._session.get_providers()
         if device == "cuda" and CUDA not in used:
             raise _unavailable(
@@ -70,7 +73,7 @@ def _unavailable(reason: str) -> Unusable:
     return Unusable(message, code="device_unavailable", device="cuda", reason=reason)
 
 
-def _open(model: Path | bytes, target: Target, threads: int) -> Any:
+def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -78,9 +81,12 @@ def _open(model: Path | bytes, target: Target, threads: int) -> Any:
     # spinning threads nearly double the processor time of a face and take it from the other stages
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = not sizes_vary
     if target == "cuda":
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
-    providers = [CUDA, CPU] if target == "cuda" else [CPU]
+    # cuDNN would otherwise try all its ways out for each size that it meets
+    cuda = (CUDA, {"cudnn_conv_algo_search": "HEURISTIC"} if sizes_vary else {})
+    providers = [cuda, CPU] if target == "cuda" else [CPU]
     try:
         return ort.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=providers)
     except Exception as error:
