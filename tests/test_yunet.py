@@ -72,7 +72,7 @@ def test_a_face_at_any_size(network: YuNet, opencv: Oracle, astronaut: Pixels, s
 
 
 def test_whatever_the_picture_is(network: YuNet, opencv: Oracle) -> None:
-    """Noise is full of sights that score just enough, or overlap just too much: rounding may decide one in a hundred."""
+    """Noise is full of sights that score just enough, or overlap just too much: rounding decides some of them."""
     random, rows, alike = np.random.default_rng(0), 0, 0
     for number in range(40):
         width, height = (int(side) for side in random.integers(1, 200, 2))
