@@ -20,6 +20,7 @@ from app.access.store import AuditStore, KeyStore
 from app.errors import Unusable
 from app.gallery.catalogue import Catalogue
 from app.gallery.database import MIGRATIONS, VERSION, is_current
+from app.gallery.reembedding import Reembeddings
 from app.gallery.secrets import SecretStore
 from app.gallery.store import Store
 from app.gallery.tables import METADATA
@@ -158,6 +159,28 @@ def test_a_database_of_the_version_before_reembedding_gets_its_tables(database_u
     catalogue.switch(made, name)
     assert catalogue.current(made) == name, "what was there is of the gallery's package"
     assert catalogue.current(replace(made, embedder="other@1")) is None
+    again.close()
+
+
+def test_collections_and_moves_of_the_version_before_generations_stay_the_galleries_own(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    reembeddings = Reembeddings(store)
+    reembeddings.begin(made, "other@1", 64, without_crop="refuse", keep_days=1)
+    reembeddings.complete(made, 0)
+    catalogue = Catalogue(store.database, "milvus://host")
+    name = catalogue.begin(made)
+    catalogue.switch(made, name)
+    store.close()
+    downgrade(database_url, "0010")
+    with engine_of(database_url).connect() as connection:
+        assert "generation" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
+    again = Store(database_url)
+    found = again.gallery("staff")
+    assert [view.embedder for view in found.searchable] == ["sface@1", "other@1"]
+    assert Catalogue(again.database, "milvus://host").current(found) == name
+    Reembeddings(again).switch(found)
+    assert again.gallery("staff").embedder == "other@1"
     again.close()
 
 

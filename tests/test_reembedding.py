@@ -6,9 +6,10 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,9 @@ from app.gallery.crops import decode_crop, encode_crop
 from app.gallery.gallery import Galleries
 from app.gallery.records import Move, NewFace
 from app.gallery.reembedding import Reembeddings
+from app.gallery.remote import RemoteIndexes
 from app.gallery.resealing import reseal
+from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 from app.gallery.tables import CROPS, FACES, SECOND_TEMPLATES
 from app.jobs.records import Job, JobState
@@ -35,10 +38,12 @@ from app.runtime.session import open_embedder
 from app.types import Box, Pixels, Quality, Template
 from app.vault.sealing import Sealer, new_key
 from tests import packages
+from tests.milvus import lite
 
 OLD, NEW = "old@1", "new@1"
 OLD_DIMENSION, NEW_DIMENSION = 8, 12
 WAIT_S = 60.0
+TERMS: dict[str, Any] = {"without_crop": "refuse", "keep_days": 7.0}
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +67,20 @@ def embedders(models: Path) -> Iterator[Embedders]:
 class Server:
     """What a server process has, without HTTP."""
 
-    def __init__(self, url: str, embedders: Embedders, *, blobs: Blobs | None = None, runs: bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        embedders: Embedders,
+        *,
+        blobs: Blobs | None = None,
+        runs: bool = True,
+        milvus: Path | None = None,
+        snapshots: Path | None = None,
+    ) -> None:
         self.store = Store(url, blobs=blobs)
-        self.galleries = Galleries(self.store, follow_s=0.05, snapshot_s=3600)
+        indexes = RemoteIndexes(self.store, lite(milvus)) if milvus else None
+        kept = Snapshots(snapshots, min_faces=1) if snapshots else None
+        self.galleries = Galleries(self.store, indexes=indexes, snapshots=kept, follow_s=0.05, snapshot_s=3600)
         self.embedders = embedders
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
@@ -147,9 +163,10 @@ def crop(number: int) -> Pixels:
     return np.ascontiguousarray(np.broadcast_to(colours.repeat(7, axis=0), (112, 112, 3)))
 
 
-@pytest.fixture
-def server(tmp_path: Path, embedders: Embedders) -> Iterator[Server]:
-    with serving(f"sqlite:///{tmp_path / 'likeness.db'}", embedders) as made:
+@pytest.fixture(params=["faiss", "milvus"])
+def server(tmp_path: Path, embedders: Embedders, request: pytest.FixtureRequest) -> Iterator[Server]:
+    milvus = tmp_path if request.param == "milvus" else None
+    with serving(f"sqlite:///{tmp_path / 'likeness.db'}", embedders, milvus=milvus) as made:
         yield made
 
 
@@ -300,6 +317,52 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     server.over()
     assert server.galleries.counts("staff").faces == 2
     assert server.galleries.subject("staff", "s3").face_count == 0
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "milvus"])
+def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
+    tmp_path: Path, embedders: Embedders, kind: str
+) -> None:
+    (tmp_path / "derived").mkdir(mode=0o700)
+
+    def served() -> AbstractContextManager[Server]:
+        return serving(f"sqlite:///{tmp_path / 'likeness.db'}", embedders, **{kind: tmp_path / "derived"})
+
+    with served() as server:
+        server.enroll(1, 2)
+        server.reembeddings.begin(server.galleries.gallery("staff"), NEW, NEW_DIMENSION, **TERMS)
+        server.enroll(3, keep_crop=False)  # one template of each package, and nothing to make either from again
+        server.move()
+        assert server.finds(1, 2, 3)
+    with served() as server:  # its end, above, left what was derived of the new package's templates
+        server.reembedder.rollback("staff")
+        server.reembedder.cancel("staff")
+        server.ended()
+        server.over()
+    with served() as server:
+        server.reembedder.begin("staff", "new", without_crop="drop")
+        server.ended()
+        assert server.galleries.gallery("staff").embedder == NEW
+        assert server.finds(1, 2)
+        assert not server.finds(3)
+        assert server.galleries.check("staff").ok
+
+
+def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: Path, embedders: Embedders) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "snapshots"
+    with serving(url, embedders, snapshots=folder) as server:
+        server.enroll(1, 2)
+        server.galleries.keep()
+        server.move()
+        server.galleries.keep()
+        server.reembedder.rollback("staff")
+        server.galleries.keep()
+    with closing(Snapshots(folder, min_faces=1)) as kept, closing(Store(url)) as store:
+        gallery = store.gallery("staff")
+        found = kept.open(gallery)
+        assert found is not None
+        assert found.faces.vectors.shape == (2, OLD_DIMENSION)
+        assert kept.open(gallery.seen_by(NEW)) is None
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:

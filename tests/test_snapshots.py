@@ -124,6 +124,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "something else": lambda data: b"something else entirely" * (len(data) // 20),
     "another format": with_header(format=2),
     "another package": with_header(package="tiny@2"),
+    "another generation": with_header(generation=1),
     "another dimension": with_header(dimension=DIMENSION // 2),
     "another gallery": with_header(gallery=99),
     "another count": with_header(count=FACES - 1),

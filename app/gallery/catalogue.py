@@ -43,6 +43,7 @@ class Catalogue:
             "server": self._server,
             "gallery_key": gallery.key,
             "package": gallery.embedder,
+            "generation": gallery.generation,
             "state": MAKING,
             "touched_at": _now(),
         }
@@ -71,9 +72,11 @@ class Catalogue:
         """Collections to drop: of galleries that are gone, of packages that a gallery has left, `replaced` so long ago,
         or of whose making nothing was heard for as long as `abandoned`."""
         c = COLLECTIONS.c
-        own = (GALLERIES.c.key == c.gallery_key) & (GALLERIES.c.embedder == c.package)
-        both = c.package.in_([REEMBEDDINGS.c.source, REEMBEDDINGS.c.target])
-        moving = (REEMBEDDINGS.c.gallery_key == c.gallery_key) & both
+        own = (GALLERIES.c.embedder == c.package) & (GALLERIES.c.generation == c.generation)
+        own &= GALLERIES.c.key == c.gallery_key
+        source = (REEMBEDDINGS.c.source == c.package) & (REEMBEDDINGS.c.source_generation == c.generation)
+        target = (REEMBEDDINGS.c.target == c.package) & (REEMBEDDINGS.c.target_generation == c.generation)
+        moving = (REEMBEDDINGS.c.gallery_key == c.gallery_key) & (source | target)
         orphaned = sa.not_(sa.exists().where(own)) & sa.not_(sa.exists().where(moving))
         late = ((c.state == OLD) & (c.touched_at < _now(-replaced))) | (
             (c.state == MAKING) & (c.touched_at < _now(-abandoned))
@@ -93,7 +96,7 @@ class Catalogue:
     def _current(self, gallery: Gallery) -> sa.ColumnElement[bool]:
         c = COLLECTIONS.c
         mine = (c.server == self._server) & (c.gallery_key == gallery.key) & (c.package == gallery.embedder)
-        return mine & (c.state == CURRENT)
+        return mine & (c.generation == gallery.generation) & (c.state == CURRENT)
 
     def forget(self, name: str) -> None:
         """It has been dropped."""

@@ -11,15 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TypeAlias
 
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.indexes import GalleryIndex, Indexes, Searchable
-from app.gallery.records import Followed, Gallery, Indexed, Snapshotted, Standing
+from app.gallery.records import Followed, Gallery, Indexed, Seen, Snapshotted, Standing
 from app.gallery.store import Store
-
-Which: TypeAlias = tuple[int, str]
-"""A gallery's key and the id of one of its packages."""
 
 
 class CurrentIndexes:
@@ -28,8 +24,8 @@ class CurrentIndexes:
     def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
         self._indexes = indexes
-        self._live: dict[Which, GalleryIndex] = {}
-        self._made: set[Which] = set()
+        self._live: dict[Seen, GalleryIndex] = {}
+        self._made: set[Seen] = set()
         self._lock = threading.Lock()
         self._eager = False
         self._unmade = False
@@ -54,7 +50,7 @@ class CurrentIndexes:
         with self._lock:
             live = dict(self._live)
         standings, age_s = self._standings, time.monotonic() - self._looked_at
-        behind = sum(one.behind(standings[key].position) for (key, _), one in live.items() if key in standings)
+        behind = sum(one.behind(standings[which.key].position) for which, one in live.items() if which.key in standings)
         return Followed(behind, age_s)
 
     def snapshotted(self) -> Snapshotted | None:
@@ -63,24 +59,20 @@ class CurrentIndexes:
 
     def view(self, gallery: Gallery) -> Gallery:
         """The gallery as seen by the package that it is searched by here."""
-        for package in gallery.searchable:
-            if (gallery.key, package) in self._made:
-                return gallery.seen_by(package)
-        return gallery
+        return next((view for view in gallery.searchable if view.seen in self._made), gallery)
 
     def ready(self, view: Gallery) -> Searchable:
         """The index of a gallery as seen by one package, with everything that was acknowledged in this process."""
         with self._gone(view):
             found = self.of(view).ready()
-        self._made.add((view.key, view.embedder))
+        self._made.add(view.seen)
         return found
 
     def of(self, view: Gallery) -> GalleryIndex:
-        which = (view.key, view.embedder)
         with self._lock:
-            if which not in self._live:
-                self._live[which] = self._indexes.open(view)
-            return self._live[which]
+            if view.seen not in self._live:
+                self._live[view.seen] = self._indexes.open(view)
+            return self._live[view.seen]
 
     @contextmanager
     def changing(self, gallery: Gallery) -> Iterator[None]:
@@ -91,7 +83,7 @@ class CurrentIndexes:
             try:
                 with answering.changing():
                     yield
-                self._made.add((view.key, view.embedder))
+                self._made.add(view.seen)
             finally:
                 others = [which for which in self._all(gallery.key) if which[1] is not answering]
                 for _, other in others:
@@ -133,21 +125,21 @@ class CurrentIndexes:
             known = dict(self._live)
         standings = self._store.standings()
         self._standings, self._looked_at = standings, time.monotonic()
-        for (key, package), live in known.items():
-            if key not in standings:
-                self.forget(key)
-            elif package not in standings[key].searchable:
-                self._drop((key, package))
+        for which, live in known.items():
+            if which.key not in standings:
+                self.forget(which.key)
+            elif which not in standings[which.key].searchable:
+                self._drop(which)
             else:
                 with suppress(NotFound):  # deleted meanwhile
-                    live.follow(standings[key].position)
+                    live.follow(standings[which.key].position)
         self._unmade = any(
-            (key, package) not in self._made
-            for key, standing in standings.items()
+            which not in self._made
+            for standing in standings.values()
             if len(standing.searchable) > 1
-            for package in standing.searchable
+            for which in standing.searchable
         )
-        if self._eager and standings.keys() - {key for key, _ in known}:
+        if self._eager and standings.keys() - {which.key for which in known}:
             self.load()
 
     def prepare(self) -> None:
@@ -155,10 +147,10 @@ class CurrentIndexes:
         if not self._unmade:
             return
         for gallery in self._store.moving():
-            for package in gallery.searchable:
-                if (gallery.key, package) not in self._made and self._all(gallery.key):
+            for view in gallery.searchable:
+                if view.seen not in self._made and self._all(gallery.key):
                     with suppress(NotFound, Conflict):  # deleted or finished meanwhile
-                        self.ready(gallery.seen_by(package))
+                        self.ready(view)
 
     def keep(self) -> None:
         """What is due from time to time, for the indexes of the galleries' own packages."""
@@ -167,26 +159,26 @@ class CurrentIndexes:
             known = dict(self._live)
         own = [
             live
-            for (key, package), live in known.items()
-            if key not in standings or standings[key].searchable[0] == package
+            for which, live in known.items()
+            if which.key not in standings or standings[which.key].searchable[0] == which
         ]
         self._indexes.keep(own)
 
     def forget(self, gallery_key: int) -> None:
         """Of a gallery that is gone."""
         with self._lock:
-            for which in [which for which in self._live if which[0] == gallery_key]:
+            for which in [which for which in self._live if which.key == gallery_key]:
                 del self._live[which]
                 self._made.discard(which)
         self._indexes.discard(gallery_key)
 
     # Inside
 
-    def _all(self, gallery_key: int) -> Sequence[tuple[Which, GalleryIndex]]:
+    def _all(self, gallery_key: int) -> Sequence[tuple[Seen, GalleryIndex]]:
         with self._lock:
-            return [(which, live) for which, live in self._live.items() if which[0] == gallery_key]
+            return [(which, live) for which, live in self._live.items() if which.key == gallery_key]
 
-    def _drop(self, which: Which) -> None:
+    def _drop(self, which: Seen) -> None:
         """Of a package that its gallery has left; whoever still searches it may end that."""
         with self._lock:
             self._live.pop(which, None)

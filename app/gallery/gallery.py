@@ -566,8 +566,9 @@ class Galleries:
         """The gallery as seen by the probes' package, and their vectors. Raises as `check_templates` does."""
         gallery = self._store.gallery(gallery_id)
         view = self._current.view(gallery)
-        if probes and probes[0].package in gallery.searchable:  # either is as good, for as long as there are both
-            view = gallery.seen_by(probes[0].package)
+        for other in gallery.searchable:  # either is as good, for as long as there are both
+            if probes and probes[0].package == other.embedder:
+                view = other
         return view, check_templates(view, probes)
 
 

@@ -160,7 +160,9 @@ class LiveIndex:
             return
         with self._lock:
             index, position = self._index, self._position
-            if index is None or self._caught_up is not self._asked or self._saved == position:
+            if index is None or self._caught_up is not self._asked:
+                return
+            if self._saved == position and self._snapshots.is_of(self._gallery):
                 return
             if not self._snapshots.wants(index.faces):
                 self._snapshots.discard(self._gallery.key)

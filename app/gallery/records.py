@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,16 @@ class SecondPackage:
     package: str
     dimension: int
     state: Literal["filling", "complete", "leaving"]
+    generation: int = 0
+    """See `Gallery.generation`."""
+
+
+class Seen(NamedTuple):
+    """Which index of which gallery: there is one for each generation of a package's templates."""
+
+    key: int
+    package: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,13 @@ class Gallery:
     created_at: str
     """UTC, ISO 8601, as all times here."""
     second: SecondPackage | None = None
+    generation: int = 0
+    """Of its templates: another number each time that the gallery begins to move to a package. What was made of an
+    earlier generation's is of other faces, even where the package is the same."""
+
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.key, self.embedder, self.generation)
 
     @property
     def taken(self) -> tuple[str, ...]:
@@ -92,23 +109,20 @@ class Gallery:
         return (self.embedder,) if second is None or second.state == "leaving" else (self.embedder, second.package)
 
     @property
-    def searchable(self) -> tuple[str, ...]:
-        """Ids of the packages whose templates can be compared with all faces, the gallery's own first."""
-        return searchable(self.embedder, self.second)
+    def searchable(self) -> tuple[Gallery, ...]:
+        """As seen by the packages whose templates can be compared with all faces, the gallery's own first."""
+        second = self.second
+        return (self, self.seen_by(second.package)) if second is not None and second.state == "complete" else (self,)
 
     def seen_by(self, package: str) -> Gallery:
         """Raises Conflict ``package_mismatch`` where it is neither of the gallery's packages."""
         if package == self.embedder:
             return self
         if self.second is not None and package == self.second.package:
-            return replace(self, embedder=package, dimension=self.second.dimension, second=None)
+            dimension, generation = self.second.dimension, self.second.generation
+            return replace(self, embedder=package, dimension=dimension, generation=generation, second=None)
         message = f"Gallery {self.id!r} takes templates of {self.embedder}, not of {package}."
         raise Conflict(message, code="package_mismatch", expected=self.embedder, given=package)
-
-
-def searchable(embedder: str, second: SecondPackage | None) -> tuple[str, ...]:
-    """See `Gallery.searchable`."""
-    return (embedder, second.package) if second is not None and second.state == "complete" else (embedder,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +404,7 @@ class Standing:
     """Where a gallery's change log ends, and by which packages it can be searched, its own first."""
 
     position: Position
-    searchable: tuple[str, ...]
+    searchable: tuple[Seen, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.errors import Conflict, NotFound
+from app.gallery import changes
 from app.gallery.records import Gallery, Reembedding, ReembeddingState, StoredCrop, WithoutCrop, to_bytes
 from app.gallery.store import Store
 from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
@@ -65,8 +66,10 @@ class Reembeddings:
                     "gallery_key": gallery.key,
                     "source": embedder.embedder,
                     "source_dimension": embedder.dimension,
+                    "source_generation": embedder.generation,
                     "target": target,
                     "target_dimension": dimension,
+                    "target_generation": changes.begin_stamp(),
                     "state": "embedding",
                     "started_at": _now(),
                 }
@@ -163,7 +166,7 @@ class Reembeddings:
                 raise _not_found(gallery)
             if row.state == "ready":
                 until = _now(timedelta(days=row.keep_days))
-                _name(connection, gallery, row.target, row.target_dimension)
+                _name(connection, gallery, row.target, row.target_dimension, row.target_generation)
                 changed = {"state": "switched", "switched_at": _now(), "keep_until": until}
                 connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
             elif row.state != "switched":
@@ -178,7 +181,7 @@ class Reembeddings:
         with self._database.write() as connection:
             _hold(connection, gallery)
             row = _switched(connection, gallery)
-            _name(connection, gallery, row.source, row.source_dimension)
+            _name(connection, gallery, row.source, row.source_dimension, row.source_generation)
             changed = {"state": "ready", "switched_at": None, "keep_until": None}
             connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
             return _found(connection, gallery)
@@ -252,9 +255,10 @@ def _is(gallery: Gallery) -> sa.ColumnElement[bool]:
 
 
 def _hold(connection: Connection, gallery: Gallery, *, exclusively: bool = True) -> Any:
-    """The gallery's package and its dimension, which stay so until the transaction ends; so do its faces' templates
-    where it is held exclusively."""
-    query = sa.select(GALLERIES.c.embedder, GALLERIES.c.dimension).where(GALLERIES.c.key == gallery.key)
+    """The gallery's package, its dimension and generation, which stay so until the transaction ends; so do its faces'
+    templates where it is held exclusively."""
+    query = sa.select(GALLERIES.c.embedder, GALLERIES.c.dimension, GALLERIES.c.generation)
+    query = query.where(GALLERIES.c.key == gallery.key)
     row = connection.execute(query.with_for_update(read=not exclusively, key_share=not exclusively)).one_or_none()
     if row is None:
         message = f"There is no gallery {gallery.id!r}."
@@ -279,8 +283,8 @@ def _switched(connection: Connection, gallery: Gallery, *, or_ending: bool = Fal
     return row
 
 
-def _name(connection: Connection, gallery: Gallery, package: str, dimension: int) -> None:
-    values = {"embedder": package, "dimension": dimension}
+def _name(connection: Connection, gallery: Gallery, package: str, dimension: int, generation: int) -> None:
+    values = {"embedder": package, "dimension": dimension, "generation": generation}
     connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
 
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.errors import Unusable
-from app.gallery.records import FaceBlock, Gallery, Position, Snapshotted
+from app.gallery.records import FaceBlock, Gallery, Position, Seen, Snapshotted
 from app.vault.sealing import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 
 HEADER_BYTES = 4096
@@ -66,6 +66,7 @@ class Snapshots:
         self._min_faces = min_faces
         self._sealer = sealer
         self._lock: int | None = None
+        self._last: dict[int, Seen] = {}  # whose the file is that this process last wrote or read, by gallery
 
     def close(self) -> None:
         if self._lock is not None:
@@ -100,14 +101,17 @@ class Snapshots:
                 return None  # plain where it is to be sealed, or under a key that went: made anew
             with path.open("rb") as file:
                 if self._sealer:
-                    return _read(_unsealed(self._sealer, file, gallery), gallery, sums=False)
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # freed with the last view of it
-            return _read(memoryview(mapped), gallery)
+                    found = _read(_unsealed(self._sealer, file, gallery), gallery, sums=False)
+                else:
+                    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # freed with the last view of it
+                    found = _read(memoryview(mapped), gallery)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, Unusable) as error:
             _log.warning("The snapshot %s is not used, the index is made from the database: %s", path, error)
             return None
+        self._last[gallery.key] = gallery.seen
+        return found
 
     def write(self, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
         """Replaces the gallery's snapshot, all at once. Raises OSError."""
@@ -123,7 +127,12 @@ class Snapshots:
                 _write_plain(file, gallery, faces, position)
             os.fsync(file.fileno())
         draft.replace(path)
+        self._last[gallery.key] = gallery.seen
         self._sync()
+
+    def is_of(self, gallery: Gallery) -> bool:
+        """Whether what this process last wrote or read was this one of the gallery's indexes."""
+        return self._last.get(gallery.key) == gallery.seen
 
     def kept(self) -> Snapshotted:
         """What lies in the folder now, whoever wrote it. Raises OSError."""
@@ -232,6 +241,8 @@ class _Header(BaseModel):
     format: Literal[1] = 1
     gallery: int
     package: str
+    generation: int = 0
+    """See `Gallery.generation`; 0 in files from before there were any."""
     dimension: int
     count: NonNegativeInt
     number: NonNegativeInt
@@ -244,6 +255,7 @@ def _header(gallery: Gallery, count: int, position: Position, sums: int) -> byte
     header = _Header(
         gallery=gallery.key,
         package=gallery.embedder,
+        generation=gallery.generation,
         dimension=gallery.dimension,
         count=count,
         number=position.number,
@@ -260,9 +272,9 @@ def _read(data: memoryview, gallery: Gallery, *, sums: bool = True) -> Snapshot:
     if len(data) < HEADER_BYTES or zlib.crc32(text) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         raise ValueError("its header is damaged")
     header = _Header.model_validate_json(text)
-    wanted = (gallery.key, gallery.embedder, gallery.dimension)
-    if (header.gallery, header.package, header.dimension) != wanted:
-        raise ValueError("it is another gallery's or another package's")
+    wanted = (*gallery.seen, gallery.dimension)
+    if (header.gallery, header.package, header.generation, header.dimension) != wanted:
+        raise ValueError("it is another gallery's, or of templates that the gallery has no more")
     count, dimension = header.count, gallery.dimension
     sizes = [count * 8, count * 8, count * dimension * 4, count * 4]
     end = HEADER_BYTES + sum(sizes)

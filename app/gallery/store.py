@@ -56,7 +56,6 @@ from app.gallery.records import (
     encode_metadata,
     fit_face,
     fold,
-    searchable,
     to_block,
     to_bytes,
 )
@@ -544,7 +543,9 @@ class Store:
         with self._database.read() as connection:
             rows = connection.execute(MOVING_GALLERIES).all()
         return {
-            row.key: Standing(Position(row.last_change, row.last_stamp), searchable(row.embedder, _second(row)))
+            row.key: Standing(
+                Position(row.last_change, row.last_stamp), tuple(view.seen for view in moving_gallery(row).searchable)
+            )
             for row in rows
         }
 
@@ -722,7 +723,9 @@ MOVING_GALLERIES = sa.select(
     GALLERIES,
     *(REEMBEDDINGS.c[name].label(f"re_{name}") for name in ("source", "target", "state")),
     REEMBEDDINGS.c.source_dimension,
+    REEMBEDDINGS.c.source_generation,
     REEMBEDDINGS.c.target_dimension,
+    REEMBEDDINGS.c.target_generation,
 ).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
 
 
@@ -734,9 +737,10 @@ def moving_gallery(row: Row[Any]) -> Gallery:
 def _second(row: Row[Any]) -> SecondPackage | None:
     if row.re_state is None:
         return None
-    away = row.embedder == row.re_source
-    other = (row.re_target, row.target_dimension) if away else (row.re_source, row.source_dimension)
-    return SecondPackage(*other, SECOND_STATES[row.re_state])
+    state = SECOND_STATES[row.re_state]
+    if row.embedder == row.re_source:
+        return SecondPackage(row.re_target, row.target_dimension, state, row.target_generation)
+    return SecondPackage(row.re_source, row.source_dimension, state, row.source_generation)
 
 
 def _faces_named(package: str) -> sa.Select[Any]:
@@ -855,7 +859,8 @@ def _insert_faces(
 
 
 def _gallery(row: Row[Any]) -> Gallery:
-    return Gallery(row.key, row.id, row.embedder, row.dimension, row.store, json.loads(row.metadata), row.created_at)
+    metadata, package = json.loads(row.metadata), (row.embedder, row.dimension)
+    return Gallery(row.key, row.id, *package, row.store, metadata, row.created_at, generation=row.generation)
 
 
 def _subject(row: Row[Any]) -> Subject:

@@ -42,6 +42,7 @@ GALLERIES = Table(
     Column("created_at", String(32), nullable=False),
     Column("last_change", BigInteger, nullable=False, server_default="0"),
     Column("last_stamp", BigInteger, nullable=False, server_default="0"),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
     sqlite_autoincrement=True,  # keys are never used again: a late write can't reach another's rows
 )
 
@@ -134,8 +135,10 @@ REEMBEDDINGS = Table(
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
     Column("source", Text, nullable=False),
     Column("source_dimension", Integer, nullable=False),
+    Column("source_generation", BigInteger, nullable=False, server_default="0"),
     Column("target", Text, nullable=False),
     Column("target_dimension", Integer, nullable=False),
+    Column("target_generation", BigInteger, nullable=False, server_default="0"),
     Column("state", String(16), nullable=False),
     Column("without_crop", String(8), nullable=False),
     Column("missing", BigInteger, nullable=False, server_default="0"),
@@ -170,6 +173,7 @@ COLLECTIONS = Table(
     Column("server", Text, nullable=False),
     Column("gallery_key", BigInteger, nullable=False),
     Column("package", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
     Column("state", String(8), nullable=False),
     Column("touched_at", String(32), nullable=False),
     Index(None, "gallery_key"),
