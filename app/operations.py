@@ -234,7 +234,7 @@ class Operations:
 
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        return _steady(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+        return steady(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
 
     def _verify_subject(
         self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
@@ -259,7 +259,7 @@ class Operations:
 
         Raises NotFound, OperatingPointUnavailable, and what the image deserves.
         """
-        return _steady(lambda: self._identify(gallery, image, limit, fmr, fpir))
+        return steady(lambda: self._identify(gallery, image, limit, fmr, fpir))
 
     def _identify(
         self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
@@ -359,6 +359,15 @@ class Operations:
         with self._used_by(gallery) as used:
             return _new_face(self._enrollable(image, quality, used))
 
+    def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
+        """The faces with a template of each package that the gallery takes by now, made of their crops. That may
+        change before they are written, which then raises Conflict ``package_mismatch`` (see `steady`)."""
+        own, *others = self._galleries.enrolled_by(gallery)
+        whole = [replace(face, template=one) for face, one in zip(faces, self._by(faces, own), strict=True)]
+        for other in others:
+            whole = [replace(face, second=one) for face, one in zip(whole, self._by(faces, other), strict=True)]
+        return whole
+
     def create_gallery(
         self, gallery: str, embedder: str | None, store: CropPolicy = "crop", metadata: Metadata | None = None
     ) -> Gallery:
@@ -380,14 +389,7 @@ class Operations:
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         """With a template of each package that the gallery takes by now."""
 
-        def add() -> Enrolled:
-            own, *others = self._galleries.enrolled_by(gallery)
-            whole = [replace(face, template=one) for face, one in zip(faces, self._by(faces, own), strict=True)]
-            for other in others:
-                whole = [replace(face, second=one) for face, one in zip(whole, self._by(faces, other), strict=True)]
-            return self._galleries.enroll(gallery, subject, whole, terms=terms)
-
-        return _steady(add)
+        return steady(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
         """The faces' templates of this package, made of their crops where they have none."""
@@ -532,8 +534,8 @@ def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, 
     return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
 
 
-def _steady(work: Callable[[], T]) -> T:
-    """Once more where the gallery changed its packages while it was worked for."""
+def steady(work: Callable[[], T]) -> T:
+    """Does it once more where the gallery changed its packages while it was worked for."""
     for _ in range(CHANGES - 1):
         try:
             return work()

@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 
 from app.api import schemas
-from app.client import Client
+from app.client import ApiError, Client
+from app.gallery.placement import Placement
+from app.gallery.store import Store
 from tests import packages
 from tests.conftest import PROJECT
 from tests.live import LiveServer, serving
 from tests.service import COLLINS, HOPPER
+from tests.tarred import tar_of
 
 CLIENTS = 4
 FEW, MANY = 12, 200
@@ -162,3 +165,49 @@ def test_a_killed_server_goes_on_with_it(tmp_path: Path, settings: dict[str, obj
         assert client.gallery("staff").embedder == found.target == "small@1"
         assert client.check_gallery("staff").ok
         assert client.identify("staff", COLLINS).faces[0].candidates[0].score > 0.99
+
+
+def test_photos_come_in_and_an_archive_goes_out_while_there_are_two_packages(
+    tmp_path: Path, settings: dict[str, object]
+) -> None:
+    with serving(tmp_path / "data", settings) as server, Client(server.url, server.key) as client:
+        client.create_gallery("staff")
+        client.enroll("staff", "eileen", [COLLINS])
+        before = exported(client, tmp_path)
+        client.reembed("staff", "small")
+        wait(client, "switched")
+        photos = tar_of({"grace/1.jpg": HOPPER, "nobody/1.jpg": b"no photo"})
+        job = client.wait_job(client.import_faces("staff", photos).id, every_s=0.05)
+        assert (job.state, job.counts) == ("done", {"enrolled": 1, "new_subjects": 1, "refused": 1})
+        for gallery, content in ((before, "archive"), (tar_of({"ids.txt": b"x"}), "templates")):
+            with pytest.raises(ApiError) as refused:
+                client.import_faces("staff", gallery, content=content, package="small@1")
+            assert (refused.value.status, refused.value.code) == (409, "two_packages")
+        after = exported(client, tmp_path)
+        for switched in (True, False):
+            assert client.check_gallery("staff").ok
+            for photo, name in ((COLLINS, "eileen"), (HOPPER, "grace")):
+                (face,) = client.identify("staff", photo).faces
+                assert face.candidates[0].subject == name, switched
+                assert face.candidates[0].score > 0.99
+            if switched:
+                client.roll_back_reembedding("staff")
+        client.create_gallery("copy", embedder="small")
+        job = client.wait_job(client.import_faces("copy", after, content="archive").id, every_s=0.05)
+        assert (job.state, job.counts) == ("done", {"enrolled": 2, "new_subjects": 2})
+        assert client.check_gallery("copy").ok
+    store = Store(str(settings["DATABASE_URL"]))
+    first, copy = (store.gallery(name) for name in ("staff", "copy"))
+    origins = [Placement(store.database).faces(gallery).items for gallery in (first, copy)]
+    store.close()
+    assert [one.origin for one in origins[0]] == [one.origin for one in origins[1]]
+    assert None not in [one.origin for one in origins[0]]
+
+
+def exported(client: Client, folder: Path) -> bytes:
+    job = client.wait_job(client.export_gallery("staff").id, every_s=0.05)
+    assert (job.state, job.error) == ("done", None)
+    client.job_result(job.id, folder / "staff.tar")
+    content = (folder / "staff.tar").read_bytes()
+    (folder / "staff.tar").unlink()
+    return content

@@ -48,7 +48,7 @@ UPLOAD_CODES = ("unsupported_media_type", "payload_too_large", "body_timeout", "
     status_code=202,
     summary="Import many faces",
     responses=docs.answer(schemas.Job, 202)
-    | docs.call_errors(*UPLOAD_CODES, "gallery_not_found", "invalid_id", "package_mismatch"),
+    | docs.call_errors(*UPLOAD_CODES, "gallery_not_found", "invalid_id", "package_mismatch", "two_packages"),
     openapi_extra=UPLOAD_BODY,
 )
 async def import_faces(

@@ -60,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(409, "reembedding_not_switched", "The gallery has not switched to the new model package."),
     Kind(409, "reembedding_switched", "The gallery has switched to the new model package: roll back first."),
     Kind(409, "package_mismatch", "The templates are of another model package than the gallery's."),
+    Kind(409, "two_packages", "The gallery is being re-embedded, and what came has templates of one package: wait."),
     Kind(413, "payload_too_large", "The body is larger than the route takes."),
     Kind(413, "image_too_large", "The image has more bytes, more pixels or a longer side than is taken."),
     Kind(415, "unsupported_media_type", "The content type is none that the route takes."),

@@ -82,14 +82,14 @@ class Signature(_Document):
 
 def export_gallery(tools: Tools, job: Running) -> None:
     """Begins anew where it was interrupted: it reads the gallery as one moment saw it."""
-    gallery = gallery_of(tools, job)
     secret = job.secret
     if secret is None:
         raise Unusable("The key of the job's file is gone.", code="upload_missing")
     with ExitStack() as stack:
-        parts = _write_parts(tools, job, gallery, secret, stack)
-        if parts is None:
+        written = _write_parts(tools, job, secret, stack)
+        if written is None:
             return
+        gallery, parts = written
         manifest = _manifest(tools, gallery, job, parts)
         signature = _sign(tools.signer, manifest)
         whole = _Part(MANIFEST, tools.files.draft(), secret)
@@ -120,21 +120,21 @@ class _Part:
         self.writer.abort()
 
 
-def _write_parts(tools: Tools, job: Running, gallery: Gallery, secret: bytes, stack: ExitStack) -> list[_Part] | None:
-    """None where the job is cancelled."""
+def _write_parts(tools: Tools, job: Running, secret: bytes, stack: ExitStack) -> tuple[Gallery, Sequence[_Part]] | None:
+    """With the gallery as they are of; None where the job is cancelled."""
     crops = bool(job.params["crops"])
     names = (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))
     parts = []
     for name in names:
         parts.append(_Part(name, tools.files.draft(), secret))
         stack.callback(parts[-1].remove)
-    with tools.galleries.everything(gallery.id, crops=crops) as (counts, subjects, faces):
-        for some in _some(subjects, ROWS_AT_ONCE):
+    with tools.galleries.everything(gallery_of(tools, job).id, crops=crops) as found:
+        for some in _some(found.subjects, ROWS_AT_ONCE):
             parts[0].writer.write(b"".join(lines.write(_subject_line(one)) for one in some))
-        parts[2].writer.write(arrays.head(counts.faces, gallery.dimension))
+        parts[2].writer.write(arrays.head(found.counts.faces, found.gallery.dimension))
         done = 0
-        job.progress(0, counts.faces)
-        for rows in _some(faces, ROWS_AT_ONCE):
+        job.progress(0, found.counts.faces)
+        for rows in _some(found.faces, ROWS_AT_ONCE):
             parts[1].writer.write(b"".join(lines.write(_face_line(one)) for one in rows))
             parts[2].writer.write(b"".join(one.template for one in rows))
             if crops:
@@ -143,11 +143,12 @@ def _write_parts(tools: Tools, job: Running, gallery: Gallery, secret: bytes, st
             job.progress(done)
             if job.cancelled:
                 return None
-        job.counts["subjects"], job.counts["faces"] = counts.subjects, counts.faces
+        job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
+        job.counts["left_out"] = found.left_out
     for part in parts:
         part.writer.finish()
     job.checkpoint({})
-    return parts
+    return found.gallery, parts
 
 
 def _subject_line(one: BulkSubject) -> dict[str, Any]:
@@ -163,6 +164,7 @@ def _face_line(one: BulkFace) -> dict[str, Any]:
         "box": [one.box.x, one.box.y, one.box.width, one.box.height],
         "created_at": one.created_at,
         "crop": None if one.crop is None else len(one.crop),
+        "origin": None if one.origin is None else asdict(one.origin),
     }
 
 

@@ -13,7 +13,7 @@ from app.bulk.spool import SpoolWriter, read_sealed
 from app.bulk.templates import import_templates
 from app.bulk.writing import Tools
 from app.errors import Conflict, InvalidInput, NotFound, Unusable
-from app.gallery.records import Gallery
+from app.gallery.records import Gallery, two_packages
 from app.jobs.records import Job
 from app.jobs.runner import Runner, Running, Work
 from app.jobs.store import JobStore, new_job_id
@@ -57,11 +57,14 @@ class Desk:
         return {IMPORT: partial(_import, self._tools), EXPORT: partial(export_gallery, self._tools)}
 
     def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
-        """Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, Unusable ``upload_not_kept``."""
+        """Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
+        ``upload_not_kept``."""
         gallery = self._tools.galleries.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
             raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=terms.package)
+        if terms.content != "photos" and len(gallery.taken) > 1:  # photos are embedded here, with both
+            raise two_packages(gallery.id)
         try:
             return gallery, Arrival(self._tools)
         except OSError as error:

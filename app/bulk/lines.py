@@ -16,12 +16,14 @@ from app.types import Reason
 MAX_LINE = 1024 * 1024
 QUALITY_UNKNOWN = 50.0
 """Of a template that comes without one: in the middle, so that it weighs as much as most."""
-_FACE_ID = re.compile("[0-9a-f]{32}")
+MAX_SIDE = 2**31 - 1
+"""What the database takes."""
+_HEX_ID = re.compile("[0-9a-f]{32}")
 
 
-def _face_id(value: str) -> str:
-    if not _FACE_ID.fullmatch(value):
-        raise ValueError("a face's id is 32 hexadecimal digits")
+def _hex_id(value: str) -> str:
+    if not _HEX_ID.fullmatch(value):
+        raise ValueError("an id of 32 hexadecimal digits is due")
     return value
 
 
@@ -50,6 +52,16 @@ class PhotoLine(Line):
     metadata: dict[str, Any] | None = None
 
 
+class OriginLine(Line):
+    """The photo that a face was found in; see `app.gallery.records.Origin`."""
+
+    image_id: Annotated[str, AfterValidator(_hex_id)]
+    width: int = Field(ge=1, le=MAX_SIDE)
+    height: int = Field(ge=1, le=MAX_SIDE)
+    score: float = Field(ge=0, le=1, allow_inf_nan=False)
+    external_id: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9_.\-:]{1,255}$")
+
+
 class FaceLine(Line):
     """What belongs to the template in the same place; ``crop`` is the length of its JPEG."""
 
@@ -59,9 +71,10 @@ class FaceLine(Line):
     quality: float = Field(default=QUALITY_UNKNOWN, ge=0, le=100, allow_inf_nan=False)
     reasons: list[Reason] = []
     box: tuple[Number, Number, Number, Number] = (0.0, 0.0, 0.0, 0.0)
-    face_id: Annotated[str, AfterValidator(_face_id)] | None = None
+    face_id: Annotated[str, AfterValidator(_hex_id)] | None = None
     created_at: Time | None = None
     crop: int | None = Field(default=None, ge=0, le=MAX_LINE)
+    origin: OriginLine | None = None
 
 
 class ConsentLine(Line):

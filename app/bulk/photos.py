@@ -6,7 +6,7 @@ beginning and passes over what is done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from app.gallery.bulk import BulkSubject
 from app.gallery.gallery import bulk_face
 from app.gallery.records import Gallery, NewFace
 from app.jobs.runner import Running
+from app.operations import steady
 
 PEOPLE = "people.jsonl"
 """Whose photos are, where their folders don't say it."""
@@ -42,6 +43,15 @@ class Photo:
     problem: InvalidInput | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A photo's face, and whose it is to be."""
+
+    photo: Photo
+    whose: BulkSubject
+    face: NewFace
+
+
 def import_photos(tools: Tools, job: Running) -> None:
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
@@ -52,21 +62,32 @@ def import_photos(tools: Tools, job: Running) -> None:
     look = partial(_look, tools, gallery, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(tools.threads, thread_name_prefix="import") as pool:
         for some in _batches(upload, job.saved["next"], tools.max_image_bytes):
-            batch = Batch()
-            package = gallery.embedder
-            for photo, found in zip(some, pool.map(look, some), strict=True):
-                if isinstance(found, InvalidInput):
-                    refuse(job, photo.item, photo.name, found)
-                    continue
-                whose = _whose(photo.name, people)
-                package = found.template.package
-                batch.subjects.append(whose)
-                batch.add(photo.item, photo.name, bulk_face(gallery, whose.id, found), found.template.vector)
+            found = list(zip(some, pool.map(look, some), strict=True))
+            for photo, one in found:
+                if isinstance(one, InvalidInput):
+                    refuse(job, photo.item, photo.name, one)
+            good = [
+                Found(photo, _whose(photo.name, people), one)
+                for photo, one in found
+                if not isinstance(one, InvalidInput)
+            ]
             last = some[-1].item + 1
             job.progress(last)
-            batch.write(tools, job, gallery, package, {"next": last})
+            steady(partial(_write, tools, job, gallery, good, last))
             if job.cancelled:
                 return
+
+
+def _write(tools: Tools, job: Running, gallery: Gallery, good: Sequence[Found], last: int) -> None:
+    """Raises Conflict ``package_mismatch`` where the gallery changed its packages meanwhile."""
+    batch = Batch()
+    package = gallery.embedder
+    faces = tools.operations.complete(gallery.id, [one.face for one in good]) if good else []
+    for one, face in zip(good, faces, strict=True):
+        package = face.template.package
+        batch.subjects.append(one.whose)
+        batch.add(one.photo.item, one.photo.name, bulk_face(gallery, one.whose.id, face), face.template.vector)
+    batch.write(tools, job, gallery, package, {"next": last})
 
 
 def _look(

@@ -15,7 +15,7 @@ from app.bulk.spool import read_sealed
 from app.errors import InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject, Written
 from app.gallery.gallery import Galleries
-from app.gallery.records import Gallery
+from app.gallery.records import Gallery, Origin
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
 from app.operations import Operations
@@ -116,4 +116,5 @@ def face_of(told: FaceLine, template: bytes, crop: bytes | None = None) -> BulkF
         crop=crop,
         face_id=told.face_id,
         created_at=told.created_at,
+        origin=None if told.origin is None else Origin(**told.origin.model_dump()),
     )

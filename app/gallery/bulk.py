@@ -14,10 +14,23 @@ from sqlalchemy.engine import Connection, Row
 from app.gallery import changes
 from app.gallery.blobs import Blobs
 from app.gallery.database import Database
-from app.gallery.records import Consent, Gallery, Metadata, clean_consent, clean_id, clean_name, encode_metadata, fold
-from app.gallery.tables import CROPS, FACES, SUBJECTS
+from app.gallery.placement import ORIGIN_COLUMNS, insert_origins, origin_of
+from app.gallery.records import (
+    Consent,
+    Counts,
+    Gallery,
+    Metadata,
+    Origin,
+    clean_consent,
+    clean_id,
+    clean_name,
+    encode_metadata,
+    fold,
+    to_bytes,
+)
+from app.gallery.tables import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.gallery.templates import faces_by, template_of, with_second
-from app.types import Box
+from app.types import Box, Template
 
 AT_ONCE = 5_000
 """Keys in one IN (...)."""
@@ -41,6 +54,9 @@ class BulkFace:
     crop: bytes | None = None
     face_id: str | None = None
     created_at: str | None = None
+    origin: Origin | None = None
+    second: Template | None = None
+    """Of the gallery's other package, while it has one (`Gallery.taken`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +79,18 @@ class Written:
     subjects: int
     faces: int
     taken: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """A gallery as one moment saw it. ``counts`` and ``faces`` are of those that have a template of its package, which
+    ``left_out`` have not; subjects and faces come in the order of their keys."""
+
+    gallery: Gallery
+    counts: Counts
+    left_out: int
+    subjects: Iterator[BulkSubject]
+    faces: Iterator[BulkFace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +185,7 @@ def write_faces(
 ) -> list[tuple[int, int]]:
     """The new faces' subject keys and keys, in their order, to be told to the change log."""
     keys = _take_keys(connection, len(faces))
-    rows, crops = [], []
+    rows, crops, seconds = [], [], []
     blobs.mark(connection)
     for key, face in zip(keys, faces, strict=True):
         face_id = face.face_id or uuid.uuid4().hex
@@ -180,9 +208,13 @@ def write_faces(
         )
         if face.crop is not None:
             crops.append({"face_key": key, "jpeg": blobs.pack("crop", face_id, face.crop)})
-    connection.execute(sa.insert(FACES), rows)
-    if crops:
-        connection.execute(sa.insert(CROPS), crops)
+        if face.second is not None:
+            template = blobs.pack("second", face_id, to_bytes(face.second))
+            seconds.append({"face_key": key, "package": face.second.package, "template": template})
+    for table, values in ((FACES, rows), (CROPS, crops), (SECOND_TEMPLATES, seconds)):
+        if values:
+            connection.execute(sa.insert(table), values)
+    insert_origins(connection, gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
     pairs = [(int(subject_keys[face.subject]), key) for key, face in zip(keys, faces, strict=True)]
     touched = {subject for subject, _ in pairs}
     for some in _some(sorted(touched)):
@@ -204,17 +236,28 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
         yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, consent)
 
 
+def count_faces(connection: Connection, gallery: Gallery) -> int:
+    """Those that `read_faces` reads."""
+    source = with_second(FACES, gallery.embedder)
+    query = sa.select(sa.func.count()).select_from(source).where(_is_whole(gallery))
+    return int(connection.execute(query).scalar_one())
+
+
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
     """In order of their keys, those that have a template of the gallery's package."""
-    columns: list[Any] = [*faces_by(gallery.embedder), SUBJECTS.c.id.label("subject")]
-    source = with_second(FACES.join(SUBJECTS), gallery.embedder)
+    origin = FACE_ORIGINS.c
+    columns: list[Any] = [*faces_by(gallery.embedder), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS]
+    source = with_second(FACES.join(SUBJECTS), gallery.embedder).outerjoin(FACE_ORIGINS, origin.face_key == FACES.c.key)
     if crops:
         columns.append(CROPS.c.jpeg)
         source = source.outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
-    here = (FACES.c.gallery_key == gallery.key) & template_of(gallery.embedder).is_not(None)
-    query = sa.select(*columns).select_from(source).where(here).order_by(FACES.c.key)
+    query = sa.select(*columns).select_from(source).where(_is_whole(gallery)).order_by(FACES.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         yield _face(row, blobs, row.jpeg if crops else None)
+
+
+def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
+    return (FACES.c.gallery_key == gallery.key) & template_of(gallery.embedder).is_not(None)
 
 
 def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
@@ -227,6 +270,7 @@ def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
         crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
         face_id=row.face_id,
         created_at=row.created_at,
+        origin=origin_of(row),
     )
 
 

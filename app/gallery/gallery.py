@@ -8,7 +8,7 @@ this process's index has followed the log so far. Other processes over the same 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.background import Repeating
-from app.gallery.bulk import BulkFace, BulkSubject, Written
+from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
 from app.gallery.current import CurrentIndexes
 from app.gallery.index import Match
@@ -390,7 +390,7 @@ class Galleries:
         same transaction.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_template``; Conflict
-        ``package_mismatch``.
+        ``package_mismatch``, and ``two_packages`` where the gallery has two and a face no template of the other one.
         """
         gallery = self._store.gallery(gallery_id)
         if package != gallery.embedder:
@@ -402,9 +402,7 @@ class Galleries:
         with self._current.changing(gallery):
             return self._store.write_many(gallery, subjects, faces, also=also)
 
-    def everything(
-        self, gallery_id: str, *, crops: bool
-    ) -> AbstractContextManager[tuple[Counts, Iterator[BulkSubject], Iterator[BulkFace]]]:
+    def everything(self, gallery_id: str, *, crops: bool) -> AbstractContextManager[Everything]:
         """See `Store.everything`."""
         return self._store.everything(self._store.gallery(gallery_id), crops=crops)
 
@@ -621,6 +619,8 @@ def bulk_face(gallery: Gallery, subject: str, face: NewFace) -> BulkFace:
         reasons=[str(reason) for reason in face.quality.reasons],
         box=face.box,
         crop=_crop_to_keep(gallery, face),
+        origin=face.origin,
+        second=face.second,
     )
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from app.errors import NotFound
 from app.gallery import changes
@@ -24,7 +24,6 @@ from app.gallery.records import (
     UNNAMED_SIGN,
     Gallery,
     Move,
-    NewFace,
     Origin,
     Page,
     Person,
@@ -195,7 +194,7 @@ class Placement:
             connection.execute(self._database.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing())
 
 
-def insert_origins(connection: Connection, gallery: Gallery, keys: Sequence[int], faces: Sequence[NewFace]) -> None:
+def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[tuple[int, Origin | None]]) -> None:
     """Of those of the new faces, by their keys, that have one."""
     values = [
         {
@@ -207,11 +206,27 @@ def insert_origins(connection: Connection, gallery: Gallery, keys: Sequence[int]
             "height": origin.height,
             "score": origin.score,
         }
-        for key, face in zip(keys, faces, strict=True)
-        if (origin := face.origin) is not None
+        for key, origin in origins
+        if origin is not None
     ]
     if values:
         connection.execute(sa.insert(FACE_ORIGINS), values)
+
+
+ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
+    FACE_ORIGINS.c.image_id,
+    FACE_ORIGINS.c.external_id,
+    FACE_ORIGINS.c.width.label("photo_width"),
+    FACE_ORIGINS.c.height.label("photo_height"),
+    FACE_ORIGINS.c.score,
+)
+
+
+def origin_of(row: Row[Any]) -> Origin | None:
+    """Of a row that has ORIGIN_COLUMNS."""
+    if row.image_id is None:
+        return None
+    return Origin(row.image_id, row.photo_width, row.photo_height, row.score, row.external_id)
 
 
 _PLACED = (
@@ -224,11 +239,7 @@ _PLACED = (
         FACES.c.height,
         FACES.c.created_at,
         SUBJECTS.c.id.label("subject"),
-        FACE_ORIGINS.c.image_id,
-        FACE_ORIGINS.c.external_id,
-        FACE_ORIGINS.c.width.label("photo_width"),
-        FACE_ORIGINS.c.height.label("photo_height"),
-        FACE_ORIGINS.c.score,
+        *ORIGIN_COLUMNS,
     )
     .select_from(FACES)
     .join(SUBJECTS)
@@ -236,13 +247,9 @@ _PLACED = (
 )
 
 
-def _placed(row: Any) -> PlacedFace:
-    origin = (
-        None
-        if row.image_id is None
-        else Origin(row.image_id, row.photo_width, row.photo_height, row.score, row.external_id)
-    )
-    return PlacedFace(row.face_id, row.subject, Box(row.x, row.y, row.width, row.height), row.created_at, origin)
+def _placed(row: Row[Any]) -> PlacedFace:
+    box = Box(row.x, row.y, row.width, row.height)
+    return PlacedFace(row.face_id, row.subject, box, row.created_at, origin_of(row))
 
 
 def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:

@@ -449,6 +449,12 @@ def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
     return replace(face, template=first, second=second)
 
 
+def two_packages(gallery_id: str) -> Conflict:
+    """What came has templates of one package, and new faces need one of each."""
+    message = f"Gallery {gallery_id!r} is on its way from one model package to another: wait, finish that or cancel it."
+    return Conflict(message, code="two_packages", gallery=gallery_id)
+
+
 def to_bytes(template: Template) -> bytes:
     """As it lies in SQL, where that is not sealed: float32, little endian."""
     return template.vector.astype("<f4").tobytes()

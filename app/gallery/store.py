@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection, Row
 from app.errors import Conflict, InvalidInput, NotFound, Overloaded
 from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
-from app.gallery.bulk import BulkFace, BulkSubject, Written
+from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.placement import insert_origins
 from app.gallery.records import (
@@ -58,6 +58,7 @@ from app.gallery.records import (
     fold,
     to_block,
     to_bytes,
+    two_packages,
 )
 from app.gallery.tables import (
     ANSWERED_REQUESTS,
@@ -368,7 +369,7 @@ class Store:
             taken = _taken_now(connection, gallery)
             fit = [fit_face(face, taken) for face in faces]
             keys = _insert_faces(connection, gallery, subject_key, fit, crops, blobs=self._blobs)
-            insert_origins(connection, gallery, keys, faces)
+            insert_origins(connection, gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
             _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
             changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
             subject = _read_subject(connection, gallery, cleaned)
@@ -396,7 +397,8 @@ class Store:
 
         Faces of subjects that are not among `subjects` need no more than their id. Faces that the gallery has
         already, by their id, are left out. Raises InvalidInput ``invalid_id``, ``invalid_name``,
-        ``invalid_metadata``; NotFound ``gallery_not_found``.
+        ``invalid_metadata``; NotFound ``gallery_not_found``; Conflict ``package_mismatch``, ``two_packages`` where
+        faces lack a template of a package that the gallery takes by now.
         """
         told = {subject.id for subject in subjects}
         untold = dict.fromkeys(face.subject for face in faces if face.subject not in told)
@@ -405,9 +407,7 @@ class Store:
         now = _now()
         with self._database.write() as connection:
             self._hold(connection, gallery)
-            if _taken_now(connection, gallery) != (gallery.embedder,):
-                message = f"Gallery {gallery.id!r} is on its way to another package: its faces need a template of each."
-                raise Conflict(message, code="package_mismatch")
+            faces = _fit_bulk(gallery, faces, _taken_now(connection, gallery))
             found, made = bulk.write_subjects(connection, self._database, gallery, checked, now)
             keys = {raw.id: found[clean.id] for raw, clean in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
@@ -419,20 +419,20 @@ class Store:
         return written
 
     @contextmanager
-    def everything(
-        self, gallery: Gallery, *, crops: bool
-    ) -> Iterator[tuple[Counts, Iterator[BulkSubject], Iterator[BulkFace]]]:
-        """The gallery's counts, subjects and faces as one moment saw them, each in order of their keys; to be read one
-        after the other. Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch`` while the gallery is on
-        its way to another package."""
+    def everything(self, gallery: Gallery, *, crops: bool) -> Iterator[Everything]:
+        """The gallery, its subjects and faces as one moment saw them; to be read one after the other.
+
+        Raises NotFound ``gallery_not_found``.
+        """
         with self._database.read(one_moment=True) as connection:
-            if changes.head(connection, gallery.key) is None:
+            row = connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one_or_none()
+            if row is None:
                 raise _gallery_not_found(gallery.id)
-            if _taken_now(connection, gallery) != (gallery.embedder,):
-                message = f"Gallery {gallery.id!r} is on its way to another package; export it afterwards."
-                raise Conflict(message, code="package_mismatch")
-            subjects = bulk.read_subjects(connection, gallery)
-            yield _count(connection, gallery), subjects, bulk.read_faces(connection, gallery, self._blobs, crops=crops)
+            seen = moving_gallery(row)
+            subjects = bulk.read_subjects(connection, seen)
+            faces = bulk.read_faces(connection, seen, self._blobs, crops=crops)
+            counts, there = _count(connection, seen), bulk.count_faces(connection, seen)
+            yield Everything(seen, Counts(counts.subjects, there), counts.faces - there, subjects, faces)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""
@@ -802,6 +802,19 @@ def _forget_in_jobs(connection: Connection, gallery: Gallery) -> None:
     mine = JOBS.c.gallery_key == gallery.key
     connection.execute(sa.update(JOBS).where(mine & JOBS.c.result.is_not(None)).values(result=None, secret=None))
     connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(mine))))
+
+
+def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], taken: Sequence[str]) -> Sequence[BulkFace]:
+    """With templates of these packages and no others; what is not their second one is of the gallery's as given."""
+    own, *others = taken
+    if faces and own != gallery.embedder:
+        message = f"Gallery {gallery.id!r} takes templates of {own} now, not of {gallery.embedder}."
+        raise Conflict(message, code="package_mismatch", expected=own, given=gallery.embedder)
+    if not others:
+        return [face if face.second is None else replace(face, second=None) for face in faces]
+    if any(face.second is None or face.second.package != others[0] for face in faces):
+        raise two_packages(gallery.id)
+    return faces
 
 
 def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
