@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, get_args
 
-import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from app.gallery import index as module
+from app.gallery.chains import FORGOTTEN_MIN
 from app.gallery.index import MIN_WEIGHT, Index, Match
-from app.gallery.records import FaceBlock
+from app.gallery.records import FaceBlock, IndexKind
 from app.types import Vector, Vectors
 
 DIMENSION = 8
+R = TypeVar("R")
 Face = tuple[int, int, float, Vector]
 """Key, subject, quality, (D,) vector."""
 
@@ -43,8 +45,8 @@ def block(faces: Sequence[Face], dimension: int = DIMENSION) -> FaceBlock:
     )
 
 
-def filled(faces: Sequence[Face], dimension: int = DIMENSION) -> Index:
-    index = Index(dimension)
+def filled(faces: Sequence[Face], dimension: int = DIMENSION, kind: IndexKind = "fp32") -> Index:
+    index = Index(dimension, kind=kind)
     index.add(block(faces, dimension))
     return index
 
@@ -84,10 +86,15 @@ def assert_agree(found: Sequence[Match], expected: Sequence[tuple[int, int, floa
 
 # Few directions: many exactly equal vectors and scores.
 VECTORS = st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=3, max_size=3).map(lambda numbers: unit(*numbers))
+RANDOM = st.integers(0, 1_000).map(lambda seed: random_units(1, seed=seed)[0])
 QUALITIES = st.sampled_from([0.0, 0.5, 30.0, 99.0])
 
 
-@settings(max_examples=40, stateful_step_count=30, deadline=None)
+KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@settings(max_examples=60, stateful_step_count=30, deadline=None)
 class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -120,6 +127,15 @@ class IndexMachine(RuleBasedStateMachine):
         for key in gone:
             del self.faces[key]
 
+    @initialize(kind=st.sampled_from(KINDS))
+    def begin(self, kind: IndexKind) -> None:
+        self.index = Index(DIMENSION, kind=kind)
+
+    @rule(kind=st.sampled_from(KINDS))
+    def convert(self, kind: IndexKind) -> None:
+        self.index.convert(kind)
+        assert self.index.kind == kind
+
     @rule(probes=st.lists(VECTORS, min_size=1, max_size=5), limit=st.integers(0, 9))
     def search(self, probes: list[Vector], limit: int) -> None:
         for found, probe in zip(self.index.search(np.array(probes), limit), probes, strict=True):
@@ -142,8 +158,9 @@ class IndexMachine(RuleBasedStateMachine):
 TestIndex = IndexMachine.TestCase
 
 
-def test_an_empty_index_finds_nothing() -> None:
-    index = Index(DIMENSION)
+@every_kind
+def test_an_empty_index_finds_nothing(kind: IndexKind) -> None:
+    index = Index(DIMENSION, kind=kind)
     assert index.search(random_units(3), 5) == [[], [], []]
     assert index.search(random_units(0), 5) == []
     assert index.verify(random_units(2), 1) == [None, None]
@@ -151,24 +168,26 @@ def test_an_empty_index_finds_nothing() -> None:
     assert (index.faces, index.subjects) == (0, 0)
 
 
-def test_a_subject_with_hundreds_of_near_faces_takes_one_place() -> None:
+@every_kind
+def test_a_subject_with_hundreds_of_near_faces_takes_one_place(kind: IndexKind) -> None:
     crowd = random_units(1, seed=1)[0] + 0.01 * random_units(700, seed=2)
     crowd /= np.linalg.norm(crowd, axis=1, keepdims=True)
     others = random_units(60, seed=3)
     faces = [(key, 1, 50.0, vector) for key, vector in enumerate(crowd.astype(np.float32), 1)]
     faces += [(1000 + key, 2 + key % 20, 50.0, vector) for key, vector in enumerate(others)]
-    index = filled(faces)
+    index = filled(faces, kind=kind)
     probes = np.concatenate([crowd[:2].astype(np.float32), random_units(3, seed=4)])
     for limit in (1, 2, 5, 21, 50):
         for found, probe in zip(index.search(probes, limit), probes, strict=True):
             assert_agree(found, oracle(faces, probe, limit))
 
 
-def test_among_equal_scores_the_face_enrolled_first_wins_wherever_it_lies() -> None:
+@every_kind
+def test_among_equal_scores_the_face_enrolled_first_wins_wherever_it_lies(kind: IndexKind) -> None:
     same = unit(1, 2, 3)
     faces = [(key, key % 300, 50.0, same) for key in range(1, 900)]
     order = np.random.default_rng(0).permutation(len(faces))
-    index = filled([faces[place] for place in order])
+    index = filled([faces[place] for place in order], kind=kind)
     found = index.search(same[None], 4)[0]
     assert [(match.subject, match.face) for match in found] == [(1, 1), (2, 2), (3, 3), (4, 4)]
     index.remove(2, 2)
@@ -177,21 +196,23 @@ def test_among_equal_scores_the_face_enrolled_first_wins_wherever_it_lies() -> N
     assert [(match.subject, match.face) for match in found] == [(3, 3), (4, 4), (5, 5), (6, 6)]
 
 
+@every_kind
 @pytest.mark.parametrize("spread", [3e-7, 1e-7, 3e-8, 1e-8])
-def test_scores_that_float32_cannot_tell_apart_are_ranked_exactly(spread: float) -> None:
+def test_scores_that_float32_cannot_tell_apart_are_ranked_exactly(spread: float, kind: IndexKind) -> None:
     base = random_units(1, 128, seed=5)[0]
     nudges = np.random.default_rng(6).standard_normal((400, 128)) * spread
     vectors = (base + nudges).astype(np.float32)
     faces = [(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)]
-    index = filled(faces, 128)
+    index = filled(faces, 128, kind)
     for limit in (1, 3, 7, 20):
         assert_agree(index.search(base[None], limit)[0], oracle(faces, base, limit))
 
 
-def test_the_number_of_probes_in_a_pass_changes_nothing() -> None:
+@every_kind
+def test_the_number_of_probes_in_a_pass_changes_nothing(kind: IndexKind) -> None:
     vectors = random_units(2000, 128)
     faces = [(key, key // 3, 50.0, vector) for key, vector in enumerate(vectors, 1)]
-    index = filled(faces, 128)
+    index = filled(faces, 128, kind=kind)
     probes = random_units(64, 128, seed=9)
     together = index.search(probes, 5)
     assert together == [index.search(probe[None], 5)[0] for probe in probes]
@@ -223,13 +244,17 @@ def test_scores_stay_within_minus_one_and_one() -> None:
         assert -1 <= found[0].mean_score <= 1
 
 
-def test_removed_vectors_leave_no_numbers_in_memory() -> None:
-    index = filled([(key, key, 50.0, vector) for key, vector in enumerate(random_units(10), 1)])
+@every_kind
+def test_removed_vectors_leave_no_numbers_in_memory(kind: IndexKind) -> None:
+    index = filled([(key, key, 50.0, vector) for key, vector in enumerate(random_units(10), 1)], kind=kind)
     for key in (3, 10, 1):
         assert index.remove(key, key)
-    spare = faiss.rev_swig_ptr(index._flat.get_xb(), 10 * DIMENSION).reshape(10, DIMENSION)
-    assert not spare[7:].any()
-    assert spare[:7].all()
+    arrays = [array for array in (index._rows._exact, index._rows._codes) if array.shape[1]]
+    assert len(arrays) == (1 if kind == "fp32" else 2)
+    for array in arrays:
+        assert len(array) >= 10
+        assert not array[7:10].any()
+        assert array[:7].any(axis=1).all()
 
 
 def test_subjects_that_come_and_go_do_not_pile_up() -> None:
@@ -241,7 +266,7 @@ def test_subjects_that_come_and_go_do_not_pile_up() -> None:
         if turn:
             for face in range((turn - 1) * 100 + 1, turn * 100 + 1):
                 assert index.remove_subject(face) == 1
-        assert index._forgotten <= index.subjects + module.FORGOTTEN_MIN
+        assert index._chains._forgotten <= index.subjects + FORGOTTEN_MIN
         assert index.search(vectors[:1], 1)[0][0].subject == turn * 100 + 1
     difference = index.compare([block(faces)])
     assert (difference.missing, difference.different, difference.extra) == ((), (), 0)
@@ -283,11 +308,12 @@ def test_every_difference_is_found(data: st.DataObject, size: int, at_once: int)
     assert difference.extra == len(extra)
 
 
-def test_searches_are_right_while_faces_come_and_go() -> None:
+@every_kind
+def test_searches_are_right_while_faces_come_and_go(kind: IndexKind) -> None:
     """Faces that stay are found with the same scores in every search; those that come and go may be."""
     stay = random_units(50, 32, seed=1)
     passing = random_units(3000, 32, seed=2)
-    index = filled([(key, key, 50.0, vector) for key, vector in enumerate(stay, 1)], 32)
+    index = filled([(key, key, 50.0, vector) for key, vector in enumerate(stay, 1)], 32, kind=kind)
     done = False
 
     def change() -> None:
@@ -316,11 +342,12 @@ def test_searches_are_right_while_faces_come_and_go() -> None:
     assert index.faces == 50 + 15 * 40
 
 
-def test_rows_split_between_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@every_kind
+def test_rows_split_between_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, kind: IndexKind) -> None:
     vectors = random_units(3000, 32)
     faces = [(key, key // 4, 50.0, vector) for key, vector in enumerate(vectors, 1)]
     alone = filled(faces, 32)
-    split = Index(32, threads=4)
+    split = Index(32, threads=4, kind=kind)
     split.add(block(faces, 32))
     probes = random_units(40, 32, seed=9)
     for rows in (7, 500, 1500):
@@ -333,3 +360,99 @@ def test_rows_split_between_threads_change_nothing(monkeypatch: pytest.MonkeyPat
         for index in (alone, split):
             index.remove(key, key // 4)
     assert split.search(probes, 5) == alone.search(probes, 5)
+
+
+class Interrupted(Index):
+    """Its next pass is followed by a change, before the answer is made."""
+
+    change: Callable[[], None] | None = None
+
+    def _in_parts(self, rows: tuple[int, int], scan: Callable[[int, int], R]) -> list[R]:
+        found = super()._in_parts(rows, scan)
+        if self.change is not None and not self._lock.locked():
+            change, self.change = self.change, None
+            change()
+        return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), kind=st.sampled_from(KINDS), most=st.sampled_from([0, 1_000]))
+def test_what_changes_during_a_pass_is_in_the_answer(data: st.DataObject, kind: IndexKind, most: int) -> None:
+    """However rows come, go and are overwritten, also where a row is another's twice over."""
+    new = st.lists(st.tuples(st.integers(1, 30), QUALITIES, VECTORS | RANDOM), max_size=80)
+    faces: dict[int, Face] = {key: (key, *rest) for key, rest in enumerate(data.draw(new), 1)}
+    index = Interrupted(DIMENSION, kind=kind)
+    index.add(block(list(faces.values())))
+
+    def change() -> None:
+        for _ in range(data.draw(st.integers(1, 4))):
+            come = [(max(faces, default=0) + place, *rest) for place, rest in enumerate(data.draw(new), 1)]
+            index.add(block(come))
+            faces.update({face[0]: face for face in come})
+            for key in data.draw(st.lists(st.sampled_from([*faces, 0]), unique=True, max_size=60)):
+                if key:
+                    assert index.remove(key, faces.pop(key)[1])
+
+    index.change = change
+    limit = data.draw(st.integers(1, 40))
+    probes = np.array(data.draw(st.lists(VECTORS | RANDOM, min_size=1, max_size=5)))
+    before = module.MOVED_MOST
+    module.MOVED_MOST = most
+    try:
+        answers = index.search(probes, limit)
+    finally:
+        module.MOVED_MOST = before
+    for found, probe in zip(answers, probes, strict=True):
+        assert_agree(found, oracle(list(faces.values()), probe, limit))
+
+
+@every_kind
+def test_a_large_index_that_changes_during_passes_is_searched_exactly(kind: IndexKind) -> None:
+    """Longer than what is fetched, so that the floors of the pass and of the new rows decide."""
+    generator = np.random.default_rng(5)
+    vectors = random_units(6_000, 16)
+    faces: dict[int, Face] = {key: (key, key // 2, 50.0, vectors[key]) for key in range(4_000)}
+    index = Interrupted(16, kind=kind)
+    index.add(block(list(faces.values()), 16))
+    come = 4_000
+
+    def change() -> None:
+        nonlocal come
+        for key in generator.choice(sorted(faces), 200, replace=False).tolist():
+            assert index.remove(key, faces.pop(key)[1])
+        new: list[Face] = [(key, key // 2, 50.0, vectors[key]) for key in range(come, come + 200)]
+        come += 200
+        index.add(block(new, 16))
+        faces.update({face[0]: face for face in new})
+
+    for turn in range(10):
+        index.change = change
+        probes = random_units(3, 16, seed=100 + turn)
+        answers = index.search(probes, 3)
+        keys = np.array(sorted(faces))
+        scores = vectors[keys].astype(np.float64) @ probes.astype(np.float64).T
+        for found, column in zip(answers, scores.T, strict=True):
+            order = keys[np.argsort(-column)]
+            expected = list(dict.fromkeys((order // 2).tolist()))[:3]
+            assert [match.subject for match in found] == expected
+            assert found[0].score == pytest.approx(column.max(), abs=1e-12)
+
+
+def test_a_vector_that_is_all_one_number_costs_an_int8_index_no_face() -> None:
+    """Its code is cut; its neighbours are found all the same, and by it."""
+    vectors = random_units(3_000, 128)
+    vectors[17] = np.eye(128, dtype=np.float32)[3]
+    faces: list[Face] = [(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)]
+    index = filled(faces, 128, "int8")
+    for probe in (vectors[17], vectors[200]):
+        assert_agree(index.search(probe[None], 5)[0], oracle(faces, probe, 5))
+
+
+@every_kind
+def test_the_size_counts_the_copy(kind: IndexKind) -> None:
+    vectors = random_units(1_000, 128)
+    plain, index = (
+        filled([(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)], 128, each)
+        for each in (KINDS[0], kind)
+    )
+    assert index.size - plain.size == {"fp32": 0, "fp16": 256_000, "int8": 128_000}[kind]

@@ -6,39 +6,38 @@ Knows integers and vectors only; what they stand for is `app.gallery.store`'s.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TypeVar
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from app.gallery.records import FaceBlock
+from app.gallery.chains import Chains
+from app.gallery.records import FaceBlock, IndexKind
+from app.gallery.rows import Rows, grown
+from app.gallery.scans import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged, rounding
 from app.types import Vector, Vectors
 
-NO_ROW = -1
-BLAS_FROM_QUERIES = 4
-"""From how many queries at once FAISS multiplies matrices instead of going query by query. Its own threshold, 128,000,
-never starts that. Measured on 300,000 x 128, milliseconds on one core, one by one against BLAS: 1 query 11 / 28,
-3: 30 / 27, 4: 38 / 24, 64: 567 / 57. FAISS keeps it for the whole process."""
 FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
-"""Faces asked of FAISS for each subject wanted; where that proves too few, `_search_all` looks at every face."""
+"""Faces asked of a pass for each subject wanted; where that proves too few, `_search_all` looks at every face."""
+ROUGH_FETCH = 4
+"""Times as many of the kind ``int8``, whose scores may be wrong by some 0.03."""
 WIDEN = 8
 SPLIT_ROWS = 25_000
 """Of a part that is worth a thread of its own: about a millisecond's work for one query, at 128 numbers."""
-EXACT_ROWS = 8_192
-"""Rows scored at once in float64: 8 MiB at 128 numbers."""
+EXACT_ROWS = 1_024
+"""Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
 MIN_WEIGHT = 1.0
 """A face of quality 0 still has a say in its subject's mean."""
-GROWTH = 1.5
-FLOAT_BYTES = 4
-MAP_ENTRY_BYTES = 40
-"""Of a subject in FAISS's map, about."""
-FORGOTTEN_MIN = 1_024
+MOVED_MOST = 1_024
+"""Rows that may be overwritten while a pass runs; with more, the pass is made again while nobody writes."""
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,61 +62,77 @@ class Difference:
     extra: int
 
 
-class Index:
-    """Exact search by inner product over unit vectors; safe to share between threads.
+@dataclass(eq=False, slots=True)
+class _Watch:
+    """What happens to the rows while a pass over the first `count` of them, as they were, runs without the lock."""
 
-    Rows lie without gaps: a removed row is overwritten by the last one, so that removing costs the same at any size
-    (FAISS's own `remove_ids` moves everything behind it). Each subject's rows are a doubly linked list through two
-    int32 arrays. Beyond the vectors a face takes 28 bytes and a subject 40.
+    scan: Scan
+    count: int
+    low: int
+    """Fewest rows that there were since: from there on, rows may be others."""
+    moved: set[int] = field(default_factory=set)
+    """Rows that were overwritten."""
+
+
+class Index:
+    """Exact search by inner product over unit vectors, whatever the `kind`; safe to share between threads.
+
+    Beyond the vectors and, with the kinds ``fp16`` and ``int8``, a half and a quarter of their size for a copy, a face
+    takes 28 bytes and a subject 40.
 
     A pass over many vectors is split by rows between `threads`, each with a thread of FAISS's own. FAISS's own way,
     OpenMP, leaves a single query on one core, and its threads wait for each other by spinning: where other work wants
     the same cores that costs far more than it brings (8 queries over 300,000 x 128 on a busy machine of two cores:
     0.24 s on one thread, 0.26 s split in two, 22 s by OpenMP on two).
 
+    Faces come and go while a pass runs. Rows that changed meanwhile are looked at again before the answer is made,
+    which then holds for that moment: only that is done while others wait.
+
     Scores are computed in float64 from the stored float32 rows, row by row, so that they depend on nothing but the
-    two vectors: not on how many probes shared the pass, nor on where the row lies.
+    two vectors: not on how many probes shared the pass, nor on where the row lies, nor on the kind.
     """
 
-    def __init__(self, dimension: int, *, threads: int = 1) -> None:
+    def __init__(self, dimension: int, *, threads: int = 1, kind: IndexKind = "fp32") -> None:
         """`threads` share one pass, the caller's included."""
         self.dimension = dimension
         self._threads = threads
         self._helpers = ThreadPoolExecutor(threads - 1, "search rows") if threads > 1 else None  # no thread until used
         faiss.cvar.distance_compute_blas_threshold = BLAS_FROM_QUERIES
         self._lock = threading.Lock()
-        self._flat = faiss.IndexFlatIP(dimension)
+        self._rows = Rows(dimension, kind)
+        self._chains = Chains()
         self._faces = np.empty(0, np.int64)
-        self._subjects = np.empty(0, np.int64)
         self._weights = np.empty(0, np.float32)
-        self._next = np.empty(0, np.int32)
-        self._previous = np.empty(0, np.int32)
-        self._first: Any = faiss.MapLong2Long()  # subject -> its first row; NO_ROW once it has none
-        self._subject_count = 0
-        self._forgotten = 0  # subjects that are in the map with NO_ROW
+        self._watches: set[_Watch] = set()
 
     @property
     def faces(self) -> int:
-        return int(self._flat.ntotal)
+        return self._rows.count
 
     @property
     def subjects(self) -> int:
         """Subjects that have a face."""
-        return self._subject_count
+        return self._chains.subject_count
+
+    @property
+    def kind(self) -> IndexKind:
+        return self._rows.kind
 
     @property
     def size(self) -> int:
         """Bytes of memory, of vectors and what finds their subjects."""
         with self._lock:
-            arrays = (self._faces, self._subjects, self._weights, self._next, self._previous)
-            entries = self._subject_count + self._forgotten
-            return self.faces * self.dimension * FLOAT_BYTES + sum(a.nbytes for a in arrays) + entries * MAP_ENTRY_BYTES
+            return self._rows.size + self._chains.size + self._faces.nbytes + self._weights.nbytes
 
     @property
     def rounding(self) -> float:
-        """How far apart a float32 score may be from the exact one: a bound for any order of summation, D * eps / 2 for
-        unit vectors (Higham 2002, section 3.1), twice, since two scores are compared, and twice again to be safe."""
-        return 2 * self.dimension * float(np.finfo(np.float32).eps)
+        """See `app.gallery.scans.rounding`."""
+        return rounding(self.dimension)
+
+    def convert(self, kind: IndexKind) -> None:
+        """From now on it is searched by another kind's copy, which is made now, while others wait."""
+        with self._lock:
+            self._rows.convert(kind)
 
     def add(self, block: FaceBlock) -> None:
         """Adds faces, of known and new subjects. A face's key must not be in yet."""
@@ -131,18 +146,17 @@ class Index:
             raise ValueError(message)
         with self._lock:
             start = self.faces
-            self._reserve(start + len(block.faces))
             end = start + len(block.faces)
+            self._faces, self._weights = grown(self._faces, start, end), grown(self._weights, start, end)
             self._faces[start:end] = block.faces
-            self._subjects[start:end] = block.subjects
             self._weights[start:end] = np.maximum(block.qualities, MIN_WEIGHT)
-            self._flat.add(vectors)
-            self._link(start, end)
+            self._chains.append(block.subjects)
+            self._rows.append(vectors)
 
     def remove(self, face: int, subject: int) -> bool:
         """Removes one face of `subject`; False where it isn't in."""
         with self._lock:
-            for row in self._rows_of(subject):
+            for row in self._chains.rows_of(subject):
                 if self._faces[row] == face:
                     self._remove_row(row)
                     return True
@@ -152,7 +166,7 @@ class Index:
         """Removes the subject's faces and says how many there were."""
         removed = 0
         with self._lock:
-            while (row := self._first.search(subject)) != NO_ROW:
+            while (row := self._chains.first(subject)) != NO_ROW:
                 self._remove_row(row)
                 removed += 1
         return removed
@@ -161,21 +175,22 @@ class Index:
         """For each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first; fewer where
         there are fewer. Exact, whatever the number of faces a subject has."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
-        with self._lock:
-            if limit < 1 or not len(probes) or not self.faces:
-                return [[] for _ in probes]
-            fetch = min(self.faces, max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
-            scores, rows = self._nearest(probes, fetch)
-            best = self._best(probes, rows, limit)
-            for place, floor in enumerate(scores[:, -1].tolist()):
-                if not self._is_complete(best[place], floor, fetch, limit):
-                    best[place] = self._search_all(probes[place], limit)
-            return [self._matches(probe, found) for probe, found in zip(probes, best, strict=True)]
+        if limit < 1 or not len(probes) or not self.faces:
+            return [[] for _ in probes]
+        fetch = max(FETCH_MIN, FETCH_PER_SUBJECT * limit) * (ROUGH_FETCH if self.kind == "int8" else 1)
+        with self._watching() as watch:
+            near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
+            with self._lock:
+                found = self._settled(watch, near, probes, fetch, limit)
+        return [
+            self._search_all(probe, limit) if matches is None else matches
+            for probe, matches in zip(probes, found, strict=True)
+        ]
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
         """Each probe, (Q, D) unit float32, against one subject; None where it has no face."""
         with self._lock:
-            rows = np.fromiter(self._rows_of(subject), np.int64)
+            rows = np.fromiter(self._chains.rows_of(subject), np.int64)
             if not len(rows):
                 return [None] * len(vectors)
             best = self._best(vectors, np.tile(rows, (len(vectors), 1)), 1)
@@ -187,14 +202,14 @@ class Index:
         None where it has no face; zeros where the vectors cancel out.
         """
         with self._lock:
-            rows = list(self._rows_of(subject))
+            rows = list(self._chains.rows_of(subject))
             return self._mean(rows).astype(np.float32) if rows else None
 
     def view(self) -> FaceBlock:
         """All faces, in no order, not copied: only to be looked at while nobody adds or removes."""
         with self._lock:
             count = self.faces
-            return FaceBlock(self._faces[:count], self._subjects[:count], self._weights[:count], self._vectors())
+            return FaceBlock(self._faces[:count], self._chains.subjects, self._weights[:count], self._rows.vectors)
 
     def compare(self, blocks: Iterable[FaceBlock]) -> Difference:
         """What differs from `blocks`, all the faces there should be, each once. Nobody may add or remove meanwhile;
@@ -216,191 +231,170 @@ class Index:
             seen += int(np.count_nonzero(there))
         return Difference(tuple(missing), tuple(different), len(keys) - seen)
 
+    # A pass, without the lock
+
+    @contextmanager
+    def _watching(self) -> Iterator[_Watch]:
+        with self._lock:
+            watch = _Watch(self._rows.scan(), self.faces, self.faces)
+            self._watches.add(watch)
+        try:
+            yield watch
+        finally:
+            with self._lock:
+                self._watches.remove(watch)
+
+    def _nearest(self, scan: Scan, rows: tuple[int, int], probes: Vectors, fetch: int) -> Near:
+        """For each probe the `fetch` rows that score highest."""
+        if rows[0] >= rows[1]:
+            floors = np.full(len(probes), -np.inf, np.float32)
+            return Near(np.empty((len(probes), 0), np.float32), np.empty((len(probes), 0), np.int64), floors)
+        parts = self._in_parts(rows, lambda start, end: scan.nearest(start, end, probes, fetch))
+        return merged(parts, fetch)
+
+    def _in_parts(self, rows: tuple[int, int], scan: Callable[[int, int], R]) -> list[R]:
+        """Of so many rows as are worth it, a part a thread, in order."""
+        start, end = rows
+        parts = min(self._threads, (end - start) // SPLIT_ROWS)
+        if parts < 2 or self._helpers is None:
+            return [scan(start, end)]
+        edges = np.linspace(start, end, parts + 1).astype(int).tolist()
+        others = [self._helpers.submit(scan, begin, stop) for begin, stop in pairwise(edges[1:])]
+        return [scan(start, edges[1]), *(other.result() for other in others)]
+
+    def _search_all(self, probe: Vector, limit: int) -> list[Match]:
+        """As `search`, by all rows' scores: where few subjects have most of the near faces, or many scores are
+        equal."""
+        with self._watching() as watch:
+            rough = np.concatenate(
+                self._in_parts((0, watch.count), lambda start, end: watch.scan.rough(start, end, probe))
+            )
+            with self._lock:
+                rough = self._renewed(watch, rough, probe)
+                error = float(max(self._errors(watch, probe[None])))
+                return self._matches(probe, self._best_of_all(probe, rough, error, limit))
+
     # All below is called with the lock held.
 
-    def _vectors(self) -> Vectors:
-        """FAISS's own rows, (N, D), to be let go before the index grows."""
-        numbers: NDArray[np.float32] = faiss.rev_swig_ptr(self._flat.get_xb(), self.faces * self.dimension)
-        return numbers.reshape(self.faces, self.dimension)
-
-    def _nearest(self, probes: Vectors, fetch: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """For each probe the `fetch` highest scores and their rows, (Q, fetch) each, best first."""
-        parts = min(self._threads, self.faces // SPLIT_ROWS)
-        if parts < 2 or self._helpers is None:
-            return _nearest_in(self._vectors(), 0, self.faces, probes, fetch)
-        vectors = self._vectors()
-        edges = np.linspace(0, self.faces, parts + 1).astype(int).tolist()
-        others = [
-            self._helpers.submit(_nearest_in, vectors, start, end, probes, fetch) for start, end in pairwise(edges[1:])
+    def _settled(self, watch: _Watch, near: Near, probes: Vectors, fetch: int, limit: int) -> list[list[Match] | None]:
+        """What a pass has found, as it is now; None where it is not known to be all."""
+        if not self.faces:
+            return [[] for _ in probes]
+        if len(watch.moved) > MOVED_MOST:
+            near = self._nearest(self._rows.scan(), (0, self.faces), probes, fetch)
+        elif watch.moved or not watch.low == watch.count == self.faces:
+            near = self._with_changed(watch, near, probes, fetch)
+        best = self._best(probes, near.rows, limit)
+        errors = self._errors(watch, probes)
+        return [
+            self._matches(probe, found) if _is_complete(found, float(floor), float(error), limit) else None
+            for probe, found, floor, error in zip(probes, best, near.floors, errors, strict=True)
         ]
-        found = [_nearest_in(vectors, 0, edges[1], probes, fetch), *(other.result() for other in others)]
-        scores = np.concatenate([part[0] for part in found], axis=1)
-        rows = np.concatenate([part[1] for part in found], axis=1)
-        best = np.argsort(-scores, axis=1, kind="stable")[:, :fetch]
-        return np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
+
+    def _with_changed(self, watch: _Watch, near: Near, probes: Vectors, fetch: int) -> Near:
+        """Without the rows that aren't there any more, with all that were overwritten and the best of the new ones."""
+        new = self._nearest(self._rows.scan(), (watch.low, self.faces), probes, fetch)
+        moved = np.array(sorted(row for row in watch.moved if row < watch.low), np.int64)
+        old = np.where((near.rows < watch.low) & ~np.isin(near.rows, moved), near.rows, NO_ROW)
+        rows = np.concatenate([old, new.rows, np.tile(moved, (len(probes), 1))], axis=1)
+        return Near(np.empty((len(probes), 0), np.float32), rows, np.maximum(near.floors, new.floors))
+
+    def _renewed(self, watch: _Watch, rough: NDArray[np.float32], probe: Vector) -> NDArray[np.float32]:
+        """The scores of all rows as they are now."""
+        moved = np.array([row for row in watch.moved if row < watch.low], np.int64)
+        rough = np.concatenate([rough[: watch.low], self._rows.scan().rough(watch.low, self.faces, probe)])
+        rough[moved] = self._scores(probe[None], moved[None])[0]
+        return rough
+
+    def _errors(self, watch: _Watch, probes: Vectors) -> NDArray[np.float64]:
+        """(Q,) how far scores of a pass, and of rows that have come since, may be from the exact ones."""
+        return np.maximum(watch.scan.errors(probes), self._rows.scan().errors(probes))
 
     def _equal(self, block: FaceBlock, which: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the faces `which` of `block` are what lies in `rows`, bit by bit."""
         return np.asarray(
-            (self._vectors()[rows] == block.vectors[which]).all(axis=1)
-            & (self._subjects[rows] == block.subjects[which])
+            (self._rows.vectors[rows] == block.vectors[which]).all(axis=1)
+            & (self._chains.subjects[rows] == block.subjects[which])
             & (self._weights[rows] == np.maximum(block.qualities[which], MIN_WEIGHT))
         )
 
-    def _reserve(self, rows: int) -> None:
-        if rows <= len(self._faces):
-            return
-        capacity = max(rows, int(len(self._faces) * GROWTH))
-        for name in ("_faces", "_subjects", "_weights", "_next", "_previous"):
-            old: NDArray[Any] = getattr(self, name)
-            grown = np.empty(capacity, old.dtype)
-            grown[: self.faces] = old[: self.faces]
-            setattr(self, name, grown)
-
-    def _link(self, start: int, end: int) -> None:
-        """Puts the rows from `start` to `end` in front of their subjects' lists."""
-        subjects = self._subjects[start:end]
-        order = np.argsort(subjects, kind="stable")
-        rows = order.astype(np.int32) + np.int32(start)
-        begins = np.append(True, np.diff(subjects[order]) != 0)
-        ends = np.append(begins[1:], True)
-        keys = subjects[order][begins]
-        old = self._first.search_multiple(keys).astype(np.int32)
-        self._next[rows] = np.append(rows[1:], NO_ROW)
-        self._next[rows[ends]] = old
-        self._previous[rows] = np.append(np.int32(NO_ROW), rows[:-1])
-        self._previous[rows[begins]] = NO_ROW
-        known = old != NO_ROW
-        self._previous[old[known]] = rows[ends][known]
-        self._first.add(keys, rows[begins].astype(np.int64))
-        self._subject_count += int(np.count_nonzero(~known))
-
-    def _rows_of(self, subject: int) -> Iterator[int]:
-        row = self._first.search(subject)
-        while row != NO_ROW:
-            yield row
-            row = int(self._next[row])
-
     def _remove_row(self, row: int) -> None:
-        self._unlink(row)
         last = self.faces - 1
-        vectors = self._vectors()
-        if row != last:
-            self._move(last, row)
-            vectors[row] = vectors[last]
-        vectors[last] = 0  # a removed template isn't left behind in memory either
-        del vectors
-        self._flat.codes.resize(last * self.dimension * np.dtype(np.float32).itemsize)
-        self._flat.ntotal = last
-
-    def _unlink(self, row: int) -> None:
-        before, after = int(self._previous[row]), int(self._next[row])
-        if after != NO_ROW:
-            self._previous[after] = before
-        if before != NO_ROW:
-            self._next[before] = after
-            return
-        self._set_first(int(self._subjects[row]), after)
-        if after == NO_ROW:
-            self._subject_count -= 1
-            self._forget_one()
-
-    def _move(self, source: int, target: int) -> None:
-        for column in (self._faces, self._subjects, self._weights, self._next, self._previous):
-            column[target] = column[source]
-        before, after = int(self._previous[target]), int(self._next[target])
-        if after != NO_ROW:
-            self._previous[after] = target
-        if before != NO_ROW:
-            self._next[before] = target
-        else:
-            self._set_first(int(self._subjects[target]), target)
-
-    def _set_first(self, subject: int, row: int) -> None:
-        self._first.add(np.array([subject], np.int64), np.array([row], np.int64))
-
-    def _forget_one(self) -> None:
-        """FAISS's map can't forget a key; it is made anew before more of them are forgotten than known."""
-        self._forgotten += 1
-        if self._forgotten > self._subject_count + FORGOTTEN_MIN:
-            # The row being removed is the only one that may still look like a first row without being one.
-            rows = np.flatnonzero(self._previous[: self.faces] == NO_ROW)
-            rows = rows[self._first.search_multiple(self._subjects[rows]) == rows]
-            self._first = faiss.MapLong2Long()
-            self._first.add(self._subjects[rows], rows)
-            self._forgotten = 0
+        for column in (self._faces, self._weights):
+            column[row] = column[last]
+        self._chains.remove(row)
+        self._rows.remove(row)
+        for watch in self._watches:
+            watch.moved.add(row)
+            watch.low = min(watch.low, last)
 
     def _scores(self, probes: Vectors, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(Q, R) exact cosines of each probe with its rows, (Q, R). Each is summed in the same order wherever the row
         lies and however many there are, which a BLAS product would not do."""
-        vectors, wide = self._vectors(), probes.astype(np.float64)
-        flat = rows.ravel()
-        whose = np.repeat(np.arange(len(probes)), rows.shape[1])
-        scores = np.empty(len(flat))
-        for start in range(0, len(flat), EXACT_ROWS):
+        vectors, wide = self._rows.vectors, probes.astype(np.float64)
+        scores = np.empty(rows.shape)
+        for start in range(0, rows.shape[1], EXACT_ROWS):
             some = slice(start, start + EXACT_ROWS)
-            scores[some] = (vectors[flat[some]] * wide[whose[some]]).sum(axis=1)  # (EXACT_ROWS, D) float64
-        return scores.reshape(rows.shape)
+            for probe, mine, found in zip(wide, rows, scores, strict=True):
+                found[some] = (vectors[mine[some]] * probe).sum(axis=1)  # (EXACT_ROWS, D) float64
+        return scores
 
     def _best(self, probes: Vectors, rows: NDArray[np.int64], limit: int) -> list[list[tuple[int, float]]]:
-        """For each probe the best row, with its score, of each of the best subjects among its `rows`, (Q, R)."""
+        """For each probe the best row, with its score, of each of the best subjects among its `rows`, (Q, R), of which
+        those that are NO_ROW don't count."""
         scores = self._scores(probes, rows)
+        scores[rows == NO_ROW] = -np.inf
         order = np.lexsort((self._faces[rows], -scores), axis=-1)
         rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
-        ranked = zip(self._subjects[rows].tolist(), rows.tolist(), scores.tolist(), strict=True)
-        return [_firsts(*ranking, limit) for ranking in ranked]
+        counts = np.count_nonzero(rows != NO_ROW, axis=1).tolist()
+        ranked = zip(self._chains.subjects[rows].tolist(), rows.tolist(), scores.tolist(), counts, strict=True)
+        return [
+            _firsts(subjects[:count], found[:count], values[:count], limit) for subjects, found, values, count in ranked
+        ]
 
-    def _is_complete(self, best: Sequence[tuple[int, float]], floor: float, fetched: int, limit: int) -> bool:
-        """Whether no face beyond those fetched, all of them at most `floor`, can belong among the best."""
-        if fetched == self.faces:
-            return True
-        return len(best) == limit and best[-1][1] > floor + self.rounding
-
-    def _search_all(self, probe: Vector, limit: int) -> list[tuple[int, float]]:
-        """As `_best`, over all rows: where few subjects have most of the near faces, or many scores are equal."""
-        rough = self._vectors() @ probe  # (N,)
-        width = min(self.faces, WIDEN * max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
+    def _best_of_all(
+        self, probe: Vector, rough: NDArray[np.float32], error: float, limit: int
+    ) -> list[tuple[int, float]]:
+        """As `_best`, over all rows, of scores (N,) that may be wrong by `error`."""
+        count = len(rough)
+        width = min(count, WIDEN * max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
         while True:
-            near = np.argpartition(rough, -width)[-width:] if width < self.faces else np.arange(self.faces)
+            near = np.argpartition(rough, -width)[-width:] if width < count else np.arange(count)
             best = self._best_rough(rough, near, limit)
             if len(best) == limit:
-                near = np.flatnonzero(rough >= best[-1] - self.rounding)
-            if len(best) == limit or width == self.faces:
+                near = np.flatnonzero(rough >= best[-1] - 2 * error)
+            if len(best) == limit or width == count:
                 return self._best(probe[None], near[None], limit)[0]
-            width = min(self.faces, WIDEN * width)
+            width = min(count, WIDEN * width)
 
     def _best_rough(self, rough: NDArray[np.float32], rows: NDArray[np.int64], limit: int) -> list[float]:
         order = rows[np.argsort(-rough[rows])]
-        _, firsts = np.unique(self._subjects[order], return_index=True)
+        _, firsts = np.unique(self._chains.subjects[order], return_index=True)
         return [float(score) for score in rough[order[np.sort(firsts)[:limit]]]]
 
     def _matches(self, probe: Vector, best: Sequence[tuple[int, float]]) -> list[Match]:
         matches = []
         for row, score in best:
-            subject = int(self._subjects[row])
-            alone = self._next[row] == NO_ROW == self._previous[row]
+            subject = int(self._chains.subjects[row])
+            alone = self._chains.is_alone(row)
             mean_score = score if alone else self._mean_score(probe, subject)
             matches.append(Match(subject, int(self._faces[row]), _cosine(score), _cosine(mean_score)))
         return matches
 
     def _mean_score(self, probe: Vector, subject: int) -> float:
-        return float((self._mean(list(self._rows_of(subject))) * probe.astype(np.float64)).sum())
+        return float((self._mean(list(self._chains.rows_of(subject))) * probe.astype(np.float64)).sum())
 
     def _mean(self, rows: list[int]) -> NDArray[np.float64]:
         ordered = np.array(rows)[np.argsort(self._faces[rows])]  # the sum doesn't depend on the rows' places
-        total = (self._vectors()[ordered] * self._weights[ordered, None].astype(np.float64)).sum(axis=0)  # (D,)
+        total = (self._rows.vectors[ordered] * self._weights[ordered, None].astype(np.float64)).sum(axis=0)  # (D,)
         length = float(np.linalg.norm(total))
         unit: NDArray[np.float64] = total / length if length > 0 else total
         return unit
 
 
-def _nearest_in(
-    vectors: Vectors, start: int, end: int, probes: Vectors, fetch: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The rows from `start` to `end` alone; on this thread."""
-    faiss.omp_set_num_threads(1)  # of this thread: OpenMP keeps it apart for each
-    scores, rows = faiss.knn(probes, vectors[start:end], min(fetch, end - start), metric=faiss.METRIC_INNER_PRODUCT)
-    return scores, rows + start
+def _is_complete(best: Sequence[tuple[int, float]], floor: float, error: float, limit: int) -> bool:
+    """Whether no face beyond those looked at, none of which scored higher than `floor`, can belong among the best."""
+    return floor == -np.inf or (len(best) == limit and best[-1][1] > floor + error)
 
 
 def _firsts(subjects: list[int], rows: list[int], scores: list[float], limit: int) -> list[tuple[int, float]]:

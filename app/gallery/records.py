@@ -40,6 +40,8 @@ Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
+IndexKind: TypeAlias = Literal["fp32", "fp16", "int8"]
+"""How a gallery's vectors are searched (`app.gallery.scans`)."""
 T = TypeVar("T")
 Keys: TypeAlias = NDArray[np.int64]
 """(N,) int64: internal keys of faces or subjects."""
