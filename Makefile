@@ -14,9 +14,10 @@ train-demo: $(VENV)/.train
 	$(BIN)/python -m training train training/recipes/demo.toml --out runs/demo
 	$(BIN)/python -m training export runs/demo --name demo --licence Apache-2.0 --commercial
 
-# How fast it is here, beside the raw limit and the plain ways of doing the same. Leave the machine alone meanwhile.
-bench: $(VENV)/.dev
-	$(BIN)/likeness bench
+# How fast it is here, beside the raw limit and the plain ways of doing the same: some 25 minutes on two cores, during
+# which the machine should be left alone; `make bench BENCH=--quick` takes a few, `BENCH="serve latency"` two parts.
+bench: $(VENV)/.bench
+	$(BIN)/likeness bench $(BENCH)
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
@@ -56,6 +57,11 @@ $(VENV)/.serve: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
 	touch $@ $(VENV)/.serve $(VENV)/.train
+
+# The rivals that it is measured against, and plots.
+$(VENV)/.bench: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -13,10 +15,20 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from app.bench.contest import Figure, Speeds, Spread, contest
-from app.bench.load import Target, closed_loop, open_loop
+from app.bench import peer, photos, plots, searching
+from app.bench.contest import Speeds, Spread, contest
+from app.bench.effort import Effort
+from app.bench.figures import Curve, Figure, Findings, Goal, compared
+from app.bench.galleries import people, probes
+from app.bench.load import Load, Target, closed_loop, open_loop
+from app.bench.parts import PARTS
+from app.bench.parts import latency as latency_part
+from app.bench.run import Run
+from app.bench.stages import Stages, open_stages
 from app.cli import app
-from app.errors import Unusable
+from app.cli import bench as command
+from app.errors import InvalidInput, Unusable
+from tests.conftest import PROJECT
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -38,8 +50,18 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     """A machine that gets ten times slower doesn't change it."""
     speeds = Speeds({"ours": np.array([200.0, 20.0, 2.0]), "theirs": np.array([100.0, 10.0, 1.0])})
     assert speeds.ratio("ours", "theirs") == Spread(2.0, 2.0, 2.0)
-    assert Figure("p", "w", 1.0, "x/s", "theirs", Spread(2.0, 2.0, 2.0), goal=2.1).reached is False
-    assert Figure("p", "w", 1.0, "x/s", "theirs", None).reached is None
+    assert speeds.against("ours", 2.0) == Spread(10.0, 5.5, 55.0)
+    figure = compared("part", "work", speeds, "ours", "theirs", unit="x/s", goal=Goal(2.0))
+    assert (figure.ours, figure.details["theirs"], figure.reached) == (20.0, 10.0, True)
+
+
+def test_a_goal_may_be_a_ceiling() -> None:
+    twice = Spread(2.0, 1.0, 3.0)
+    assert Figure("p", "w", 1.0, "x/s", "theirs", twice, Goal(2.1)).reached is False
+    assert Figure("p", "w", 1.0, "x/s", "theirs", twice, Goal(2.1, at_most=True)).reached is True
+    assert Figure("p", "w", 1.0, "x/s", "theirs", twice).reached is None
+    assert Figure("p", "w", 1.0, "x/s", goal=Goal(1)).reached is None
+    assert (str(Goal(0.85)), str(Goal(3, at_most=True))) == ("≥ 0.85", "≤ 3")
 
 
 class Slow(threading.Thread):
@@ -111,17 +133,137 @@ def test_no_answer_is_an_error() -> None:
             open_loop(target, [target.request("GET", "/")], rate=10, seconds=0.1)
 
 
+def test_a_slow_hundredth_counts_against_the_idle_server() -> None:
+    """Two rounds in which the machine's speed differs threefold: the ratio of each is the same."""
+    loads = [Load([0.01] * 95 + [0.02] * 5), Load([0.03] * 95 + [0.06] * 5)]
+    figure = latency_part.figure(0.8, np.array([0.01, 0.03]), np.array([90.0, 30.0]), loads)
+    assert figure.ratio is not None
+    assert figure.ratio.median == pytest.approx(2.0)
+    assert figure.details["requests"] == 200
+    assert figure.reached is True
+
+
+def test_a_probe_is_like_somebody_or_like_nobody() -> None:
+    enrolled = people(500, 128)
+    asked = probes(enrolled, 40)
+    assert np.allclose(np.linalg.norm(asked, axis=1), 1, atol=1e-5)
+    best = (asked @ enrolled.T).max(axis=1)
+    assert best[::2].mean() == pytest.approx(0.6, abs=0.05)
+    assert best[1::2].max() < best[::2].min()
+
+
+def test_recall_is_the_share_of_the_true_rows() -> None:
+    true = np.array([[0, 1], [2, 3]])
+    assert searching.recall(np.array([[1, 0], [2, 9]]), true) == 0.75
+
+
+def test_the_exact_answer_is_float64s() -> None:
+    vectors, queries = people(300, 32), people(5, 32, seed=2)
+    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    assert (searching.exact(vectors, queries) == np.argsort(-scores, axis=1)[:, : searching.LIMIT]).all()
+
+
+def test_photos_come_from_folders_and_tars_one_of_each_person(tmp_path: Path) -> None:
+    for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "c/.hidden.jpg", "c/notes.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    with tarfile.open(tmp_path / "photos.tar", "w") as tar:
+        tar.add(tmp_path / "in", "in")
+    for source in (tmp_path / "in", tmp_path / "photos.tar"):
+        assert photos.load(source, 2) == [b"a/1.jpg", b"b/1.jpg"]
+        assert photos.load(source, 9) == [b"a/1.jpg", b"a/2.jpg", b"b/1.jpg"]
+    with pytest.raises(InvalidInput, match="neither"):
+        photos.load(tmp_path / "nothing", 2)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match="no photos"):
+        photos.load(tmp_path / "empty", 2)
+
+
+TINY = Effort(
+    rounds=2,
+    turn_s=0.01,
+    seconds=0.15,
+    photos=3,
+    gallery=12,
+    faces=2_000,
+    rival_faces=500,
+    growth=(10, 20),
+    starts=1,
+    widths=(160, 320),
+)
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    """As the benchmark opens them, with three small packaged photos."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number, photo in enumerate(photos.load(photos.SAMPLES, 9)[-3:]):
+        (folder / f"{number}.jpg").write_bytes(photo)
+    with open_stages(PROJECT / "models", tmp_path_factory.mktemp("cache"), folder, TINY.photos) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("part", list(PARTS))
+def test_each_part_measures(part: str, stages: Stages) -> None:
+    """Tiny: what the figures are worth is nothing, that they are there is something."""
+    run = Run(stages, TINY)
+    PARTS[part](run)
+    assert run.findings.figures
+    for figure in run.findings.figures:
+        assert figure.part == part
+        assert np.isfinite(figure.ours)
+        assert figure.ratio is None or 0 < figure.ratio.low <= figure.ratio.median <= figure.ratio.high
+        if figure.against == peer.NAME:
+            assert figure.ratio is not None
+            assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
+
+
+def test_the_command_knows_every_part() -> None:
+    assert tuple(PARTS) == command.PARTS
+
+
 def test_a_part_is_measured_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LIKENESS_DATA_DIR", "data")
-    command = ["bench", "search", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path)]
-    run = CliRunner().invoke(app, command)
+    monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path / "data"))
+    asked = ["bench", "search", "--quick", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, [*asked, "--photos", str(photos.SAMPLES)])
     assert run.exit_code == 0, run.output
-    (written,) = tmp_path.glob("*.json")
+    (written,) = (tmp_path / "out").glob("*.json")
     document = json.loads(written.read_text())
     assert document["machine"]["cores"] >= 1
+    assert document["asked"]["effort"]["faces"] == 2000
     assert {figure["against"] for figure in document["figures"]} >= {"one query at a time"}
-    assert written.with_suffix(".svg").read_bytes().startswith(b"<?xml")
     assert all(figure["work"] in run.output for figure in document["figures"])
+
+
+def test_a_part_that_fails_costs_only_its_own_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_run: Run) -> None:
+        raise Unusable("the machine melted", code="bench_failed")
+
+    monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setitem(PARTS, "serve", broken)
+    asked = ["bench", "serve", "search", "--quick", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(app, [*asked, "--photos", str(photos.SAMPLES)])
+    assert run.exit_code == 1
+    (written,) = (tmp_path / "out").glob("*.json")
+    document = json.loads(written.read_text())
+    assert document["not_measured"] == ["serve: the machine melted"]
+    assert {figure["part"] for figure in document["figures"]} == {"search"}
+
+
+def test_plots_are_drawn_where_matplotlib_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib, of the bench and train extras")
+    figure = Figure("p", "w", 1.0, "x/s", "theirs", Spread(2.0, 1.0, 3.0), Goal(2.1))
+    curves = [Curve("growth", "enroll", [1e3, 1e6], [1.0, 1.5], "faces", "ms")]
+    drawn = plots.draw(Findings([figure, Figure("p", "told", 1.0, "MB")], curves), tmp_path / "run.json")
+    assert [path.name for path in drawn] == ["run.svg", "run-growth.svg"]
+    assert all(path.read_bytes().startswith(b"<?xml") for path in drawn)
+
+
+def test_without_matplotlib_the_plots_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    findings = Findings()
+    assert plots.draw(findings, tmp_path / "run.json") == []
+    assert findings.notes == [plots.WITHOUT]
 
 
 def test_an_unknown_part_is_refused() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,25 +40,34 @@ class Speeds:
         """How many times as fast, within each round."""
         return Spread.of(self.rounds[name] / self.rounds[against])
 
+    def against(self, name: str, constant: float) -> Spread:
+        """How many times as fast as something that isn't here, whose speed is known."""
+        return Spread.of(self.rounds[name] / constant)
+
+    def best(self, among: Iterable[str]) -> str:
+        """Whose median is the highest."""
+        return max(among, key=lambda name: self.of(name).median)
+
 
 def contest(
     contenders: Mapping[str, Callable[[], int]],
     rounds: int,
     *,
     shortest_s: float = SHORTEST_S,
-    progress: Callable[[int], None] = lambda _turns: None,
+    say: Callable[[str], None] = lambda _what: None,
 ) -> Speeds:
     """Each contender, called, does some work and says how many items that was; it is called until its turn is over.
 
-    The first round warms up and isn't counted; who begins moves on by one from round to round.
+    The first round warms up and isn't counted; who begins moves on by one from round to round. ``say`` is told who has
+    the turn.
     """
     names = list(contenders)
     speeds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds + 1):
         for place in range(len(names)):
             name = names[(place + number) % len(names)]
+            say(f"{name}, {f'round {number} of {rounds}' if number else 'warming up'}")
             speed = _turn(contenders[name], shortest_s)
-            progress(1)
             if number:
                 speeds[name].append(speed)
     return Speeds({name: np.array(values) for name, values in speeds.items()})
@@ -69,24 +78,3 @@ def _turn(run: Callable[[], int], shortest_s: float) -> float:
     while (spent := time.perf_counter() - begin) < shortest_s:
         done += run()
     return done / spent
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One line of the result: `ours` items (`unit`) beside what they are compared to.
-
-    ``ratio`` is ours over theirs, above 1 the better; ``goal`` what it should reach, where there is one.
-    """
-
-    part: str
-    work: str
-    ours: float
-    unit: str
-    against: str
-    ratio: Spread | None
-    goal: float | None = None
-    details: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def reached(self) -> bool | None:
-        return None if self.goal is None or self.ratio is None else self.ratio.median >= self.goal

@@ -40,6 +40,8 @@ class Load:
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
+    own_cpu_s: float = 0.0
+    """Processor seconds that sending and receiving took: the generator runs on the cores it measures."""
 
     def count(self, status: int, seconds: float) -> None:
         self.seconds.append(seconds)
@@ -48,6 +50,12 @@ class Load:
     @property
     def failed(self) -> int:
         return sum(count for status, count in self.statuses.items() if status >= 400)
+
+    def checked(self) -> Load:
+        """Raises Unusable ``bench_failed`` where the server refused anything: such a load measures nothing."""
+        if self.failed:
+            raise Unusable(f"the server refused {self.failed} requests: {self.statuses}", code="bench_failed")
+        return self
 
     def percentile(self, q: float) -> float:
         """Seconds."""
@@ -110,7 +118,9 @@ def closed_loop(target: Target, requests: Callable[[int], Iterator[bytes]], clie
         until = time.perf_counter() + seconds
         await asyncio.gather(*(client(number, until) for number in range(clients)))
 
+    begin = time.process_time()
     asyncio.run(all_clients())
+    load.own_cpu_s = time.process_time() - begin
     return load
 
 
@@ -140,5 +150,7 @@ def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: f
         for connection in free:
             connection.close()
 
+    begin = time.process_time()
     asyncio.run(all_arrivals())
+    load.own_cpu_s = time.process_time() - begin
     return load

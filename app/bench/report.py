@@ -1,9 +1,9 @@
-"""The figures as a table for people, as JSON to keep, and as a plot."""
+"""The figures as a table for people, and as JSON to keep."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from app.bench import machine
-from app.bench.contest import Figure
+from app.bench.figures import Figure, Findings
 
 
-def show(figures: Sequence[Figure], console: Console) -> None:
+def show(findings: Findings, console: Console) -> None:
     table = Table("part", "work", "ours", "against", "ratio", "middle half", "goal")
-    for figure in figures:
+    for figure in findings.figures:
         ratio = figure.ratio
         table.add_row(
             figure.part,
@@ -29,49 +29,29 @@ def show(figures: Sequence[Figure], console: Console) -> None:
             _goal(figure),
         )
     console.print(table)
+    for note in findings.notes:
+        console.print(f"Not measured: {note}", highlight=False)
 
 
 def _goal(figure: Figure) -> str:
     if figure.goal is None:
         return ""
-    return f"≥ {figure.goal:g} {'reached' if figure.reached else '[red]missed[/red]'}"
+    return f"{figure.goal} {'[green]reached[/green]' if figure.reached else '[red]missed[/red]'}"
 
 
-def write(figures: Sequence[Figure], folder: Path, parts: Sequence[str], effort: object) -> Path:
-    """A file named by the time; answers its path."""
-    now = datetime.now(UTC)
+def path_for(folder: Path) -> Path:
+    """Of a run that begins now."""
+    return folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}.json"
+
+
+def write(path: Path, findings: Findings, asked: Mapping[str, object]) -> None:
+    """All there is so far; ``asked`` is how the run was started."""
     document = {
-        "at": now.isoformat(timespec="seconds"),
         "machine": machine.describe(),
-        "parts": list(parts),
-        "effort": effort,
-        "figures": [asdict(figure) | {"reached": figure.reached} for figure in figures],
+        "asked": asked,
+        "figures": [asdict(figure) | {"reached": figure.reached} for figure in findings.figures],
+        "curves": [asdict(curve) for curve in findings.curves],
+        "not_measured": findings.notes,
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{now:%Y-%m-%dT%H-%M-%S}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return path
-
-
-def draw(figures: Sequence[Figure], path: Path) -> bool:
-    """Every ratio as a bar with its spread, the goals as marks; False where matplotlib isn't installed."""
-    try:
-        from matplotlib.figure import Figure as Picture  # noqa: PLC0415 - not every server has it
-    except ImportError:
-        return False
-    shown = [figure for figure in figures if figure.ratio is not None]
-    picture = Picture(figsize=(9, 0.45 * len(shown) + 1.2), layout="constrained")
-    axes = picture.subplots()
-    for row, figure in enumerate(reversed(shown)):
-        ratio = figure.ratio
-        assert ratio is not None  # noqa: S101 (chosen so above)
-        axes.barh(row, ratio.median, color="#4477aa" if figure.reached is not False else "#cc6677")
-        axes.plot([ratio.low, ratio.high], [row, row], color="#222222", linewidth=2)
-        if figure.goal is not None:
-            axes.plot([figure.goal, figure.goal], [row - 0.4, row + 0.4], color="#ddaa33", linewidth=3)
-    names = [f"{figure.work}\nagainst {figure.against}" for figure in reversed(shown)]
-    axes.set_yticks(range(len(shown)), names, fontsize=7)
-    axes.axvline(1, color="#999999", linewidth=1, linestyle=":")
-    axes.set_xlabel("times as fast (bar: median, line: middle half of the rounds, yellow: goal)")
-    picture.savefig(path)
-    return True

@@ -1,12 +1,12 @@
-"""Search in one gallery's index against FAISS alone, against one query at a time, and against what else there is."""
+"""Ways of searching many vectors: ours, FAISS alone, and how much of the exact answer somebody finds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import faiss
 import numpy as np
+from numpy.typing import NDArray
 
 from app.bench.machine import cores
 from app.gallery.index import Index
@@ -15,22 +15,20 @@ from app.types import Vectors
 
 LIMIT = 10
 QUERIES = 64
+ONE_BY_ONE = 4
+"""Queries of a turn that asks one at a time: more would only take longer."""
 
 
-def people(count: int, dimension: int, seed: int = 1) -> Vectors:
-    """(count, dimension) random unit vectors."""
-    generator = np.random.default_rng(seed)
-    made: Vectors = generator.standard_normal((count, dimension), dtype=np.float32)
-    made /= np.linalg.norm(made, axis=1, keepdims=True)
-    return made
-
-
-def ours(vectors: Vectors) -> Index:
-    """A subject a face."""
-    index = Index(vectors.shape[1], threads=cores())
-    keys = np.arange(1, len(vectors) + 1)
-    index.add(FaceBlock(keys, keys, np.full(len(keys), 50, np.float32), vectors))
+def ours(vectors: Vectors, threads: int) -> Index:
+    """A gallery's own index, with a subject a face."""
+    index = Index(vectors.shape[1], threads=threads)
+    index.add(block(vectors))
     return index
+
+
+def block(vectors: Vectors) -> FaceBlock:
+    keys = np.arange(1, len(vectors) + 1)
+    return FaceBlock(keys, keys, np.full(len(keys), 50, np.float32), vectors)
 
 
 def together(index: Index, queries: Vectors) -> Callable[[], int]:
@@ -45,45 +43,52 @@ def together(index: Index, queries: Vectors) -> Callable[[], int]:
 
 def one_by_one(index: Index, queries: Vectors) -> Callable[[], int]:
     def run() -> int:
-        for query in queries[:4]:
+        for query in queries[:ONE_BY_ONE]:
             index.search(query[None], LIMIT)
-        return 4
+        return ONE_BY_ONE
 
     return run
 
 
-def faiss_batched(vectors: Vectors, queries: Vectors) -> Callable[[], int]:
-    """The raw limit: FAISS's flat index, the whole batch by BLAS on all cores."""
+def faiss_flat(vectors: Vectors) -> faiss.IndexFlatIP:
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
+    return flat
+
+
+def faiss_batched(flat: faiss.IndexFlatIP, queries: Vectors) -> Callable[[], int]:
+    """The raw limit: FAISS's flat index, the whole batch by BLAS on all cores."""
 
     def run() -> int:
-        before = faiss.cvar.distance_compute_blas_threshold
+        before = faiss.cvar.distance_compute_blas_threshold, faiss.omp_get_max_threads()
         faiss.cvar.distance_compute_blas_threshold = 1
         faiss.omp_set_num_threads(cores())
         flat.search(queries, LIMIT)
-        faiss.cvar.distance_compute_blas_threshold = before
+        faiss.cvar.distance_compute_blas_threshold = before[0]
+        faiss.omp_set_num_threads(before[1])
         return len(queries)
 
     return run
 
 
-def hnswlib(vectors: Vectors, queries: Vectors) -> tuple[Callable[[], int], float] | None:
-    """hnswlib's approximate index, all cores, with its recall of the exact first ten; None where it isn't installed."""
-    try:
-        import hnswlib as library  # type: ignore[import-untyped]  # noqa: PLC0415 - an optional rival, without types
-    except ImportError:
-        return None
-    index: Any = library.Index(space="ip", dim=vectors.shape[1])
-    index.init_index(max_elements=len(vectors), ef_construction=100, M=16)
-    index.add_items(vectors)
-    index.set_ef(100)
-    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :LIMIT]
-    found, _ = index.knn_query(queries, k=LIMIT)
-    recall = float(np.mean([len(set(a) & set(b)) / LIMIT for a, b in zip(found.tolist(), exact.tolist(), strict=True)]))
+def exact(vectors: Vectors, queries: Vectors, limit: int = LIMIT) -> NDArray[np.int64]:
+    """(Q, limit) rows with the highest inner products in float64 of FAISS's best, the highest first."""
+    _, rows = faiss_flat(vectors).search(queries, 4 * limit)
+    scores = np.einsum("qkd,qd->qk", vectors[rows].astype(np.float64), queries.astype(np.float64))
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :limit]
+    best: NDArray[np.int64] = np.take_along_axis(rows, order, axis=1)
+    return best
 
-    def run() -> int:
-        index.knn_query(queries, k=LIMIT)
-        return len(queries)
 
-    return run, recall
+def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
+    """Share of the true rows, (Q, K), that are among those found, (Q, any)."""
+    hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), true.tolist(), strict=True)]
+    return sum(hits) / true.size
+
+
+def rows_of(index: Index, queries: Vectors, limit: int = LIMIT) -> NDArray[np.int64]:
+    """(Q, limit) rows that our index answers; NO_ROW where it has fewer."""
+    found = np.full((len(queries), limit), -1, np.int64)
+    for place, matches in enumerate(index.search(queries, limit)):
+        found[place, : len(matches)] = [match.face - 1 for match in matches]
+    return found

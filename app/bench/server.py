@@ -27,6 +27,11 @@ class Server:
     target: Target
     process: subprocess.Popen[bytes]
     seconds_to_ready: float
+    data_dir: Path
+
+    @property
+    def database(self) -> Path:
+        return self.data_dir / "likeness.db"
 
     @property
     def url(self) -> str:
@@ -56,7 +61,7 @@ def serving(data_dir: Path, **settings: object) -> Iterator[Server]:
         process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environ, stdout=log, stderr=log)
     try:
         _wait(process, f"http://127.0.0.1:{port}/readyz")
-        yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin)
+        yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin, data_dir)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

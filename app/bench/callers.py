@@ -1,0 +1,51 @@
+"""Callers side by side, and photos without end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Reel(Generic[T]):
+    """The same things over and over; any number of threads may take from it."""
+
+    def __init__(self, things: Sequence[T]) -> None:
+        self._things = things
+        self._place = count()
+
+    def take(self) -> T:
+        return self._things[next(self._place) % len(self._things)]
+
+    def some(self, number: int) -> list[T]:
+        return [self.take() for _ in range(number)]
+
+    def endless(self) -> Iterator[T]:
+        while True:
+            yield self.take()
+
+
+def side_by_side(run: Callable[[int], int], callers: int) -> Callable[[], int]:
+    """`run(caller)` in as many threads at once; answers the sum."""
+    pool = ThreadPoolExecutor(callers)
+
+    def together() -> int:
+        return sum(pool.map(run, range(callers)))
+
+    return together
+
+
+def for_a_while(run: Callable[[], int], callers: int, seconds: float) -> Callable[[], int]:
+    """`run` again and again in as many threads for so long: none waits for the others in between."""
+
+    def keep_on(_caller: int) -> int:
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            done += run()
+        return done
+
+    return side_by_side(keep_on, callers)

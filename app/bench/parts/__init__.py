@@ -1,0 +1,12 @@
+"""What is measured, a part a module; each adds its figures to the run's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from app.bench.parts import detect, embed, enroll, latency, rivals, search, serve, start
+from app.bench.run import Run
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    each.PART: each.measure for each in (embed, detect, search, rivals, serve, enroll, latency, start)
+}

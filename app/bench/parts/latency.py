@@ -1,0 +1,78 @@
+"""How long identifications take that come at a fixed rate, at shares of what the server can do."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.bench import galleries
+from app.bench.contest import Spread
+from app.bench.figures import Curve, Figure, Goal
+from app.bench.load import Load, Target, closed_loop, open_loop
+from app.bench.parts.serve import GALLERY, identification
+from app.bench.run import CLIENTS, Run
+
+PART = "latency"
+SHARES = 0.5, 0.8, 0.95
+GOALS = {0.8: Goal(3, at_most=True)}
+LONGER = 4
+"""How many times as long as other loads the open loop goes on: the slowest hundredth must be some requests."""
+MOST_ROUNDS = 3
+
+
+def measure(run: Run) -> None:
+    stages, effort = run.stages, run.effort
+    strangers = galleries.people(effort.gallery - len(stages.photos), stages.dimension)
+    unloaded: list[float] = []
+    capacity: list[float] = []
+    loads: dict[float, list[Load]] = {share: [] for share in SHARES}
+    with run.server() as server:
+        galleries.filled(server, GALLERY, stages.package.id, stages.photos, strangers)
+        requests = [identification(server.target, GALLERY, photo) for photo in stages.photos]
+        _answers(server.target, requests, CLIENTS, effort.seconds)  # warms up
+        for number in range(min(effort.rounds, MOST_ROUNDS)):
+            run.say(f"unloaded and full, round {number + 1}")
+            unloaded.append(float(np.median(_answers(server.target, requests, 1, effort.seconds).seconds)))
+            full = _answers(server.target, requests, CLIENTS, 2 * effort.seconds)
+            capacity.append(len(full.seconds) / (2 * effort.seconds))
+            for share in SHARES:
+                run.say(f"{share:.0%} of {capacity[-1]:.0f}/s, round {number + 1}")
+                rate = share * capacity[-1]
+                loads[share].append(open_loop(server.target, requests, rate, LONGER * effort.seconds, seed=number))
+    for share, some in loads.items():
+        run.add(figure(share, np.array(unloaded), np.array(capacity), some))
+    _draw(run, loads)
+
+
+def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:
+    """p99 at a share of the capacity, against the median answer of the same round's idle server."""
+    p99 = np.array([load.percentile(99) for load in loads])
+    return Figure(
+        PART,
+        f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s",
+        1000 * float(np.median(p99)),
+        "ms",
+        "the unloaded server's median",
+        Spread.of(p99 / unloaded),
+        GOALS.get(share),
+        {
+            "p50_ms": 1000 * float(np.median([load.percentile(50) for load in loads])),
+            "p50_ratio": float(np.median([load.percentile(50) for load in loads] / unloaded)),
+            "unloaded_ms": 1000 * float(np.median(unloaded)),
+            "requests": sum(len(load.seconds) for load in loads),
+            "refused": sum(load.failed for load in loads),
+        },
+    )
+
+
+def _answers(target: Target, requests: list[bytes], clients: int, seconds: float) -> Load:
+    endless = cycle(requests)
+    return closed_loop(target, lambda _client: endless, clients, seconds).checked()
+
+
+def _draw(run: Run, loads: dict[float, list[Load]]) -> None:
+    for q in (50, 99):
+        y = [1000 * float(np.median([load.percentile(q) for load in some])) for some in loads.values()]
+        run.draw(Curve("latency", f"p{q}", [100 * share for share in loads], y, "% of capacity", "ms"))

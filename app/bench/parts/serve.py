@@ -1,0 +1,96 @@
+"""Whole photos by sixteen clients over HTTP, in turns with the stages alone and with what else there is."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from app.bench import embedding, galleries, peer, recognising
+from app.bench.callers import Reel
+from app.bench.figures import Figure, Goal, compared
+from app.bench.load import Target, closed_loop
+from app.bench.run import CLIENTS, Run
+
+PART, GALLERY = "serve", "bench"
+BOUNDARY = b"likeness-bench"
+RAW, NAIVE, SAMPLE = "the stages alone (raw limit)", "one photo, face and search at a time", "OpenCV's own sample"
+
+
+def measure(run: Run) -> None:
+    stages, effort = run.stages, run.effort
+    strangers = galleries.people(effort.gallery - len(stages.photos), stages.dimension)
+    batch = embedding.best_batch(run)
+    own_cpu: dict[str, list[float]] = {"identify": [], "verify": []}
+    with run.server() as server, tempfile.TemporaryDirectory() as folder:
+        run.say(f"a gallery of {effort.gallery:,}")
+        galleries.filled(server, GALLERY, stages.package.id, stages.photos, strangers)
+        identify = [identification(server.target, GALLERY, photo) for photo in stages.photos]
+        pairs = zip(stages.photos, [*stages.photos[1:], stages.photos[0]], strict=True)
+        verify = [verification(server.target, *pair) for pair in pairs]
+        speeds = run.contest(
+            {
+                "identify": sent(server.target, identify, effort.seconds, own_cpu["identify"]),
+                "verify": sent(server.target, verify, effort.seconds, own_cpu["verify"]),
+                RAW: recognising.raw_limit(stages, batch, effort.seconds),
+                NAIVE: recognising.naive(stages, strangers),
+                SAMPLE: recognising.opencv_sample(stages, Path(folder)),
+            },
+            effort.seconds,
+        )
+    pairs_a_s = speeds.rounds["verify"]
+    photos_a_s = type(speeds)({**speeds.rounds, "verify": 2 * pairs_a_s})
+    details = {name: {"generator_cores": sum(spent) / len(spent)} for name, spent in own_cpu.items()}
+    who = f"identify, {CLIENTS} clients, {effort.gallery:,} people"
+    both = f"verify, {CLIENTS} clients"
+    own, pair = details["identify"] | {"batch": batch}, details["verify"] | {"batch": batch}
+    run.add(
+        compared(PART, who, speeds, "identify", RAW, unit="photos/s", goal=Goal(0.85), details=own),
+        compared(PART, who, speeds, "identify", NAIVE, unit="photos/s", goal=Goal(2), details=own),
+        compared(PART, who, speeds, "identify", SAMPLE, unit="photos/s", details=own),
+        compared(PART, both, photos_a_s, "verify", RAW, unit="photos/s", goal=Goal(0.85), details=pair),
+        compared(PART, both, photos_a_s, "verify", NAIVE, unit="photos/s", details=pair),
+        Figure(
+            PART,
+            who,
+            speeds.of("identify").median,
+            "photos/s",
+            peer.NAME,
+            speeds.against("identify", peer.IDENTIFY),
+            Goal(4),
+            {"theirs": peer.IDENTIFY, "their_gallery": 1000},
+        ),
+        Figure(
+            PART,
+            both,
+            speeds.of("verify").median,
+            "pairs/s",
+            peer.NAME,
+            speeds.against("verify", peer.VERIFY),
+            Goal(4),
+            {"theirs": peer.VERIFY},
+        ),
+    )
+
+
+def identification(target: Target, gallery: str, photo: bytes) -> bytes:
+    return target.request("POST", f"/v1/galleries/{gallery}/identify", photo)
+
+
+def verification(target: Target, first: bytes, second: bytes) -> bytes:
+    line = b"--" + BOUNDARY
+    part = b'\r\nContent-Disposition: form-data; name="%s"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n%s\r\n'
+    body = line + part % (b"image1", first) + line + part % (b"image2", second) + line + b"--\r\n"
+    return target.request("POST", "/v1/verify", body, f"multipart/form-data; boundary={BOUNDARY.decode()}")
+
+
+def sent(target: Target, requests: list[bytes], seconds: float, own_cpu: list[float]) -> Callable[[], int]:
+    """All clients take the next of the same requests, turn after turn; ``own_cpu`` gets the cores the load took."""
+    reel = Reel(requests)
+
+    def turn() -> int:
+        load = closed_loop(target, lambda _client: reel.endless(), CLIENTS, seconds).checked()
+        own_cpu.append(load.own_cpu_s / seconds)
+        return len(load.seconds)
+
+    return turn

@@ -1,0 +1,21 @@
+"""What the nearest other self-hosted server does, as constants: it is not on PyPI with weights, so it can't run here.
+
+InsightFace Server 0.2.0 (deepinsight/insightface, folder `server`), measured in 2026 on a machine of two cores (Zen 5,
+AVX-512) with its authentication on: its HTTP server with a stand-in for the model, and its real stages apart from it,
+so that each figure is a model of both together. A range is what two runs gave; the higher end is taken here. A ratio to
+them says something only on a machine of that kind.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAME: Final = "InsightFace Server 0.2.0, keys checked (its published range's best)"
+IDENTIFY: Final = 29.0
+"""Photos a second searched among 1,000 people (20-29)."""
+VERIFY: Final = 21.0
+"""Pairs of photos a second compared (15-21)."""
+ENROLL: Final = 20.0
+"""Photos a second enrolled."""
+TEMPLATES_IN: Final = 380.0
+"""Templates made elsewhere taken in a second (320-380, in twenties)."""

@@ -1,0 +1,49 @@
+"""One run of the benchmark, as its parts see it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.bench.contest import Speeds, contest
+from app.bench.effort import Effort
+from app.bench.figures import Curve, Figure, Findings
+from app.bench.server import Server, serving
+from app.bench.stages import Stages
+
+CLIENTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What to measure, how long, and where to put what is found; ``say`` is told what is being done."""
+
+    stages: Stages
+    effort: Effort
+    device: str = "cpu"
+    say: Callable[[str], None] = lambda _what: None
+    findings: Findings = field(default_factory=Findings)
+
+    def add(self, *figures: Figure) -> None:
+        self.findings.figures.extend(figures)
+
+    def draw(self, curve: Curve) -> None:
+        self.findings.curves.append(curve)
+
+    def note(self, note: str) -> None:
+        """What was not measured, and why."""
+        self.findings.notes.append(note)
+
+    def contest(self, contenders: Mapping[str, Callable[[], int]], turn_s: float | None = None) -> Speeds:
+        return contest(contenders, self.effort.rounds, shortest_s=turn_s or self.effort.turn_s, say=self.say)
+
+    @contextmanager
+    def server(self, **settings: object) -> Iterator[Server]:
+        """A server of its own on an empty data folder."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.say("a server starts")
+            with serving(Path(folder), MODELS_DIR=self.stages.models, **settings) as server:
+                yield server
