@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from app.bench.machine import cores
 from app.gallery.index import Index
-from app.gallery.records import FaceBlock
+from app.gallery.records import FaceBlock, IndexKind
 from app.types import Vectors
 
 LIMIT = 10
@@ -19,9 +19,9 @@ ONE_BY_ONE = 4
 """Queries of a turn that asks one at a time: more would only take longer."""
 
 
-def ours(vectors: Vectors, threads: int) -> Index:
+def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32") -> Index:
     """A gallery's own index, with a subject a face."""
-    index = Index(vectors.shape[1], threads=threads)
+    index = Index(vectors.shape[1], threads=threads, kind=kind)
     index.add(block(vectors))
     return index
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH = 190
 """Of the table where it is written to no terminal."""
-PARTS = "embed", "detect", "search", "rivals", "serve", "enroll", "latency", "start"
+PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth"
 Parts = Annotated[list[str] | None, typer.Argument(help=f"{', '.join(PARTS)}; all of them by default.")]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.bench.parts import detect, embed, enroll, latency, rivals, search, serve, start
+from app.bench.parts import detect, embed, enroll, growth, kinds, latency, rivals, search, serve, start
 from app.bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    each.PART: each.measure for each in (embed, detect, search, rivals, serve, enroll, latency, start)
+    each.PART: each.measure for each in (embed, detect, search, kinds, rivals, serve, enroll, latency, start, growth)
 }
