@@ -136,8 +136,9 @@ class Settings(BaseSettings):
         default=10, description="Seconds in which a request's head must have arrived; the connection is closed after."
     )
     keep_alive: Seconds = Field(
-        default=5,
-        description="Seconds that an idle connection is kept; behind a proxy more than its own idle timeout.",
+        default=75,
+        description="Seconds that an idle connection is kept: more than a client or a proxy keeps it, or a request may "
+        "meet its end.",
     )
     drain_seconds: Seconds = Field(
         default=30, description="Seconds that requests in work are given when the server is told to stop."
