@@ -116,6 +116,11 @@ class Settings(BaseSettings):
         le=1024,
         description="Requests worked on at once; by default one a core, at least four.",
     )
+    detect_threads: int = Field(default=1, ge=1, le=256, description="Threads that look for the faces of one photo.")
+    embed_workers: int | None = Field(
+        default=None, ge=1, le=256, description="Batches embedded side by side; by default one a core, one on a GPU."
+    )
+    embed_threads: int = Field(default=1, ge=1, le=256, description="Threads that embed one batch.")
     max_batch: int | None = Field(
         default=None, ge=1, le=1024, description="Most faces embedded in one batch; by default 4 on a CPU, 64 on a GPU."
     )

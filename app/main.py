@@ -26,7 +26,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from app import instance
+from app import instance, tuned
 from app.access.audit import AuditLog
 from app.access.bootstrap import read_keys
 from app.access.keys import Keys
@@ -92,7 +92,8 @@ from app.pipeline import Pipeline
 from app.reembedding import KIND as REEMBED
 from app.reembedding import Reembedder
 from app.runtime.package import CROP_SIDE, Package, find_packages, select
-from app.runtime.session import open_embedder
+from app.runtime.prepare import Target
+from app.runtime.session import open_embedder, resolve_device
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, Rings, load_rings
 from app.vault.signing import Signer
@@ -253,6 +254,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
     auth.prepare_data_dir(settings.data_dir)
+    settings = with_tuned(settings)
     key, _ = auth.load_key(settings.data_dir)
     rings = load_rings(
         settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
@@ -275,7 +277,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     cache = settings.data_dir / "models"
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
-    detector = open_detector(found, cache, settings.device, min_face=settings.min_face)
+    detector = open_detector(found, cache, settings.device, threads=settings.detect_threads, min_face=settings.min_face)
     stack.callback(detector.close)
     embedders = _embedders(settings, cache)
     stack.callback(embedders.close)
@@ -336,7 +338,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         runner=runner,
         desk=desk,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
-        models=partial(_models, found, embedders),
+        models=partial(_models, found, detector.device, embedders),
     )
 
 
@@ -415,12 +417,39 @@ def _select(packages: dict[str, Package], name: str, task: str) -> Package:
     return package
 
 
+def with_tuned(settings: Settings) -> Settings:
+    """With what `likeness tune` chose on this machine, but for what was set by hand.
+
+    Raises Unusable where a package is missing or the device can't be had.
+    """
+    packages = find_packages(settings.models_dir)
+    where = tuned.here(
+        resolve_device(settings.device),
+        _select(packages, settings.embedder, "embed").id,
+        _select(packages, settings.detector, "detect").id,
+    )
+    found = tuned.read(settings.data_dir, where)
+    if found.problem is not None:
+        _log.warning(
+            "tuned settings are not used; run `likeness tune` again", extra={"fields": {"reason": found.problem}}
+        )
+    if found.tuned is None:
+        return settings
+    chosen = {
+        name: value for name, value in found.tuned.choice.model_dump().items() if name not in settings.model_fields_set
+    }
+    _log.info("settings as tuned", extra={"fields": chosen})
+    return settings.model_copy(update=chosen)
+
+
 def _embedders(settings: Settings, cache: Path) -> Embedders:
     """None of them open yet."""
 
     def open_one(package: Package) -> Embedder:
-        session = open_embedder(package, cache, settings.device)
-        embedder = Embedder(session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING)
+        session = open_embedder(package, cache, settings.device, settings.embed_threads)
+        embedder = Embedder(
+            session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING, workers=settings.embed_workers
+        )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder
 
@@ -441,11 +470,11 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
             _log.warning("galleries wait for their model package", extra={"fields": {"error": error.message}})
 
 
-def _models(detector: Package, embedders: Embedders) -> list[schemas.Model]:
+def _models(detector: Package, device: Target, embedders: Embedders) -> list[schemas.Model]:
     """All that are installed, and where those run that do."""
     devices = embedders.devices()
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
-    running[detector.id] = ("cpu", ["OpenCV DNN"])
+    running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
 
 

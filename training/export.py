@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -37,6 +37,7 @@ from app.runtime.package import (
     write_manifest,
 )
 from app.runtime.prepare import check_prepared, rewrite
+from app.runtime.quantize import outside_network, quantize
 from app.runtime.session import Session
 from app.types import Pixels, Vectors
 from training import checkpoint, metrics, operating_points
@@ -52,15 +53,12 @@ OPSET = 18
 PARITY_BATCHES = (1, 3, 7)
 PARITY = 1e-5
 """Largest difference in any number of a unit vector between torch and the exported graph."""
-CALIBRATION_CROPS = 256
-"""Crops whose activations set the int8 ranges."""
 FIGURES_FMR = 1e-3
 """The FMR at which variants are compared (their cost is the FNMR they add)."""
 SPEED_CROPS = 64
 SMALL_SET = 1000
 """Sets of at most so many crops measure coarser rates too; larger ones have pairs enough for the fine ones."""
 COARSE_RATES = (1e-1, 3e-2, *operating_points.RATES)
-WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 INPUT, OUTPUT = "crops", "templates"
 
 
@@ -262,7 +260,7 @@ def to_fp16(model: ModelProto) -> ModelProto:
     conversion and the last normalisation stay in float32, as do input and output."""
     half: ModelProto = ModelProto.FromString(model.SerializeToString())
     graph = half.graph
-    outside = {node.name for node in _outside_network(half)}
+    outside = {node.name for node in outside_network(half)}
     inside = {name for node in graph.node if node.name not in outside for name in node.output}
     constants = {each.name: each for each in graph.initializer if each.data_type == TensorProto.FLOAT}
     floats = _float_values(half)
@@ -310,55 +308,8 @@ def _drop_unused_constants(graph: onnx.GraphProto) -> None:
 
 
 def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
-    """Static quantisation (QDQ, weights per channel) of the rewritten graph, ranges from up to
-    `CALIBRATION_CROPS` of `crops`. Input conversion and the last normalisation stay in float32."""
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # noqa: PLC0415  only for this variant
-
-    source = rewrite(model, Rewrite(), "cpu", per_image=False)
-    name = source.graph.input[0].name
-    with tempfile.TemporaryDirectory() as folder:
-        ready, path = Path(folder) / "ready.onnx", Path(folder) / "int8.onnx"
-        onnx.save(onnx.shape_inference.infer_shapes(source), ready)
-        quantize_static(
-            str(ready),
-            str(path),
-            _calibration_reader(name, crops),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            nodes_to_exclude=[node.name for node in _outside_network(onnx.load(ready))],
-        )
-        quantised: ModelProto = onnx.load(path)
-        return quantised
-
-
-def _calibration_reader(name: str, crops: Pixels) -> Any:
-    from onnxruntime.quantization import CalibrationDataReader  # noqa: PLC0415  only for the int8 variant
-
-    chosen = crops[np.linspace(0, len(crops) - 1, num=min(CALIBRATION_CROPS, len(crops)), dtype=np.int64)]
-
-    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime ships no types
-        def __init__(self) -> None:
-            self._crops: Iterator[Pixels] = iter(chosen)
-
-        def get_next(self) -> dict[str, Pixels] | None:
-            crop = next(self._crops, None)
-            return None if crop is None else {name: crop[None]}
-
-    return Reader()
-
-
-def _outside_network(model: ModelProto) -> list[onnx.NodeProto]:
-    """Nodes before the first convolution (pixels' conversion) and after the last layer with weights (normalisation)."""
-    nodes = list(model.graph.node)
-    for position, node in enumerate(nodes):
-        node.name = node.name or f"node_{position}"
-    first = next((i for i, node in enumerate(nodes) if node.op_type == "Conv"), None)
-    if first is None:
-        raise Unusable("The graph has no convolution where a network could begin.", code="package_not_preparable")
-    last = max(i for i, node in enumerate(nodes) if node.op_type in WEIGHTED)
-    return nodes[:first] + nodes[last + 1 :]
+    """Static quantisation of the rewritten graph, ranges from `crops`."""
+    return quantize(rewrite(model, Rewrite(), "cpu", for_quantising=True), crops)
 
 
 # ----------------------------------------------------------------------------------------------------- measurement

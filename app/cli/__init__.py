@@ -19,6 +19,7 @@ from app.cli import (
     output,
     recognition,
     reembed,
+    tune,
     vault,
 )
 from app.errors import LikenessError
@@ -40,6 +41,7 @@ app.command()(backup.backup)
 app.command()(backup.restore)
 app.command()(doctor.doctor)
 app.command()(bench.bench)
+app.command()(tune.tune)
 app.command("import-compreface")(moving.import_compreface)
 app.add_typer(administration.galleries, name="galleries")
 app.add_typer(administration.models, name="models")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
+from app.machine import cores
 from app.runtime.batcher import Batcher
 from app.runtime.session import EmbedderSession
 from app.types import Pixels, Template, Vector, Vectors
@@ -49,7 +49,7 @@ class Embedder:
             max_batch=max_batch or (CUDA_MAX_BATCH if gpu else CPU_MAX_BATCH),
             max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
             queue_limit=queue_limit,
-            workers=workers or (1 if gpu else _cores()),
+            workers=workers or (1 if gpu else cores()),
             name="embed",
         )
 
@@ -111,8 +111,3 @@ def unit(vectors: Vectors) -> Vectors:
 def bucket(count: int) -> int:
     """The next power of two."""
     return 1 << (count - 1).bit_length()
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

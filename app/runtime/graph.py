@@ -416,12 +416,13 @@ def unit_output(model: ModelProto) -> None:
     output.name = vectors
 
 
-def split_prelu(model: ModelProto) -> None:
+def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
     """Writes PReLU, which ONNX Runtime's CPU provider runs slowly and in the plain layout only, in nodes that it runs
     in its blocked layout: a*x + (1-a)*relu(x), per-channel factors as 1x1 depthwise Convs.
 
     Where the layer after or before can take a factor (1-a) into its weights, the half of it is enough:
-    a/(1-a)*x + relu(x). One slope for all channels becomes a LeakyRelu, which fuses into the Conv before it.
+    a/(1-a)*x + relu(x); not with ``keep_scale``, as that gives each channel a scale of its own. One slope for all
+    channels becomes a LeakyRelu, which fuses into the Conv before it.
     """
     graph = Graph(model)
     ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
@@ -433,14 +434,14 @@ def split_prelu(model: ModelProto) -> None:
             leaky = helper.make_node("LeakyRelu", [node.input[0]], [node.output[0]], alpha=float(slope[0]))
             graph.replace(node, [leaky])
         elif ranks.get(node.input[0]) == 4:
-            graph.replace(node, list(_split(graph, node, slope)))
+            graph.replace(node, list(_split(graph, node, slope, keep_scale=keep_scale)))
 
 
-def _split(graph: Graph, node: NodeProto, slope: Floats) -> Iterator[NodeProto]:
+def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) -> Iterator[NodeProto]:
     source, target = node.input[0], node.output[0]
     positive, linear = graph.fresh(f"{target}_positive"), graph.fresh(f"{target}_linear")
     yield helper.make_node("Relu", [source], [positive])
-    if _neighbour_takes(graph, node, 1 - slope):
+    if not keep_scale and _neighbour_takes(graph, node, 1 - slope):
         slope = slope / (1 - slope)
     else:
         unscaled, positive = positive, graph.fresh(f"{target}_steeper")

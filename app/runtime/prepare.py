@@ -94,10 +94,10 @@ def _rewritten(source: ModelProto, plan: Rewrite | RewriteYuNet, target: Target)
     return graph
 
 
-def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, per_image: bool = True) -> ModelProto:
+def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising: bool = False) -> ModelProto:
     """A new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32, any N.
 
-    ``per_image`` (CPU only) may put layers into a subgraph, where tools such as quantisers don't look.
+    ``for_quantising`` leaves out what a quantiser can't follow: subgraphs, and channels of very different scales.
     Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
     """
     from app.runtime import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
@@ -116,8 +116,8 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, per_image: boo
     if not plan.unit_output:
         graph.unit_output(model)
     if target == "cpu":
-        graph.split_prelu(model)
-    if target == "cpu" and per_image:
+        graph.split_prelu(model, keep_scale=for_quantising)
+    if target == "cpu" and not for_quantising:
         graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
