@@ -100,7 +100,8 @@ class AuditLog:
                 self._dropped += 1
                 return
             self._waiting.append(_Waiting(entry, None))
-            self._condition.notify_all()
+            if len(self._waiting) == 1:  # with others there it is awake already, and waits for its time
+                self._condition.notify_all()
 
     def entries(
         self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True

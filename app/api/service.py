@@ -65,10 +65,12 @@ class Service:
             parts = body.parse_images(raw, wanted, limits, type(query).model_fields)
             return parts.images, body.merge(type(query), query, parts)
 
-        return await self.workers.run(parse)
+        return parse() if body.is_quick(raw) else await self.workers.run(parse)
 
     async def read_json(self, request: Request, model: type[Params]) -> Params:
         raw = await body.read_body(request, self.limits.json_bytes, self.limits.seconds, self.workers.take)
+        if body.is_quick(raw):
+            return body.parse_json(raw, model)
         return await self.workers.run(lambda: body.parse_json(raw, model))
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -83,14 +85,15 @@ def find_service(state: State) -> Service:
     return service
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
+    """A coroutine, as all dependencies here: FastAPI would call a plain function in a thread of its own."""
     return find_service(request.app.state)
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
 
 
-def grant_of(request: Request) -> Grant:
+async def grant_of(request: Request) -> Grant:
     """What the request's key allows; `app.api.door` has put it there."""
     grant: Grant = request.scope["grant"]
     return grant

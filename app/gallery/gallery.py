@@ -8,6 +8,7 @@ this process's index has followed the log so far. Other processes over the same 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ FOLLOW_S = 0.2
 """Between looks at the change logs' ends: one small query, and what takes longest until another process's change is
 answered here."""
 SNAPSHOT_S = 300.0
+RECENT_S = 0.2
+"""How old what is known of a gallery may be where it only says how to begin; what counts is looked up again."""
 LOG_KEPT = timedelta(days=1)
 """A process that followed nothing for longer makes its indexes anew."""
 _log = logging.getLogger(__name__)
@@ -114,6 +117,7 @@ class Galleries:
         self._roster = Roster(store.database)
         self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads))
         self._log_kept = log_kept
+        self._seen: dict[str, tuple[Gallery, float]] = {}
         self._searches = Batcher(
             _search_together,
             max_batch=search_batch,
@@ -180,6 +184,7 @@ class Galleries:
 
     def keep(self) -> None:
         """Shortens the change log, and has the indexes do what is due (see `Indexes.keep`)."""
+        self._seen.clear()
         self._store.prune_changes(self._log_kept)
         self._current.keep()
 
@@ -214,29 +219,36 @@ class Galleries:
 
     def subjects_with_faces(self, gallery_id: str) -> int:
         """How many subjects a search chooses among; costs nothing, where `counts` counts rows."""
-        return self._current.ready(self._current.view(self._store.gallery(gallery_id))).subjects
+        try:
+            return self._current.ready(self._current.view(self._recent(gallery_id))).subjects
+        except NotFound:  # another may have its id by now
+            return self._current.ready(self._current.view(self._look(gallery_id))).subjects
 
     def packages(self) -> frozenset[str]:
         """Ids of the packages whose templates any gallery holds."""
         return self._store.packages()
 
     def probed_by(self, gallery_id: str) -> str:
-        """Id of the package whose templates probes of this gallery should be of."""
-        return self._current.view(self._store.gallery(gallery_id)).embedder
+        """Id of the package whose templates probes of this gallery should be of: asked a moment ago, and where that has
+        changed, `search` refuses the templates."""
+        return self._current.view(self._recent(gallery_id)).embedder
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
         self._current.ready(self._store.gallery(gallery_id).seen_by(package))
 
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
-        """Ids of the packages of which each new face of this gallery needs a template."""
-        return self._store.gallery(gallery_id).taken
+        """Ids of the packages of which each new face of this gallery needs a template: as `probed_by`, and `enroll`
+        refuses."""
+        return self._recent(gallery_id).taken
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
         gallery = self._store.gallery(gallery_id)
         with self._current.ending(gallery):
-            return self._store.delete_gallery(gallery)
+            counts = self._store.delete_gallery(gallery)
+        self._seen.pop(gallery.id, None)
+        return counts
 
     # Subjects
 
@@ -362,7 +374,7 @@ class Galleries:
         """
         if not faces:
             raise ValueError("an enrollment needs a face")
-        gallery = self._store.gallery(gallery_id)
+        gallery = self._look(gallery_id)
         faces = [fit_face(face, gallery.taken) for face in faces]
         for package in gallery.taken:
             check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
@@ -545,6 +557,21 @@ class Galleries:
 
     # Inside
 
+    def _look(self, gallery_id: str) -> Gallery:
+        """As SQL has it now."""
+        try:
+            gallery = self._store.gallery(gallery_id)
+        except NotFound:
+            self._seen.pop(gallery_id, None)
+            raise
+        self._seen[gallery.id] = gallery, time.monotonic()
+        return gallery
+
+    def _recent(self, gallery_id: str) -> Gallery:
+        """As SQL had it a moment ago."""
+        gallery, at = self._seen.get(gallery_id, (None, 0.0))
+        return gallery if gallery is not None and time.monotonic() - at < RECENT_S else self._look(gallery_id)
+
     def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """The matches with their ids; those deleted since, and those that have expired, are left out."""
         labels = self._store.labels([match.face for row in found for match in row], current=True)
@@ -562,7 +589,7 @@ class Galleries:
 
     def _compared(self, gallery_id: str, probes: Sequence[Template]) -> tuple[Gallery, Vectors]:
         """The gallery as seen by the probes' package, and their vectors. Raises as `check_templates` does."""
-        gallery = self._store.gallery(gallery_id)
+        gallery = self._look(gallery_id)
         view = self._current.view(gallery)
         for other in gallery.searchable:  # either is as good, for as long as there are both
             if probes and probes[0].package == other.embedder:
