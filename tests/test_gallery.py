@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.crops import decode_crop
 from app.gallery.gallery import Galleries
 from app.gallery.index import Index
-from app.gallery.records import Enrolled, FaceBlock, NewFace
+from app.gallery.records import Enrolled, FaceBlock, NewFace, Terms
 from app.gallery.store import Store
 from app.gallery.tables import FACES, GALLERIES, SUBJECTS
 from app.types import Box, Pixels, Quality, Template
@@ -54,6 +56,35 @@ def change_sql(url: str, *statements: sa.Executable) -> None:
     with engine.begin() as connection:
         for statement in statements:
             connection.execute(statement)
+
+
+def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries) -> None:
+    """Half of them for a subject that has expired: the others are found, and nothing of those is there."""
+    past = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    galleries.create_subject("staff", "gone", terms=Terms(expires_at=past))
+    time.sleep(0.3)
+
+    def one(number: int) -> str:
+        try:
+            return enroll(galleries, "gone" if number % 2 else f"s{number}", number).subject.id
+        except Conflict as error:
+            return error.code
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(one, range(16)))
+    assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
+    assert galleries.subject("staff", "gone").face_count == 0
+    assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
+    assert galleries.check("staff").ok
+
+
+def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Galleries) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda seed: enroll(galleries, "ann", seed), range(16)))
+    assert sum(one.created for one in made) == 1
+    assert galleries.subject("staff", "ann").face_count == 16
+    assert len({row.face_id for one in made for row in one.faces}) == 16
+    assert galleries.check("staff").ok
 
 
 def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
@@ -250,13 +281,13 @@ def test_an_index_that_cannot_follow_is_made_anew(
 
 def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
     enroll(galleries, "ann", 1)
-    real_enroll = Store.enroll
+    real_enroll = Store.enroll_all
 
     def commit_and_lose_the_connection(self: Store, *args: object, **named: object) -> None:
         real_enroll(self, *args, **named)  # type: ignore[arg-type]  # passed on as it came
         raise ConnectionError("gone before the answer")
 
-    monkeypatch.setattr(Store, "enroll", commit_and_lose_the_connection)
+    monkeypatch.setattr(Store, "enroll_all", commit_and_lose_the_connection)
     with pytest.raises(ConnectionError):
         enroll(galleries, "bob", 2)
     assert found(galleries, 2)[0] == "bob"

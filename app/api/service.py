@@ -93,7 +93,7 @@ async def service_of(request: Request) -> Service:
 ServiceDep = Annotated[Service, Depends(service_of)]
 
 
-async def grant_of(request: Request) -> Grant:
+def grant_of(request: Request) -> Grant:
     """What the request's key allows; `app.api.door` has put it there."""
     grant: Grant = request.scope["grant"]
     return grant
@@ -105,4 +105,8 @@ def entry_of(request: Request) -> AuditEntry:
     return entry
 
 
-GrantDep = Annotated[Grant, Depends(grant_of)]
+async def _granted(request: Request) -> Grant:
+    return grant_of(request)
+
+
+GrantDep = Annotated[Grant, Depends(_granted)]

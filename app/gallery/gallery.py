@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from app.gallery.background import Repeating
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
 from app.gallery.current import CurrentIndexes
+from app.gallery.enrolling import Enrolling
 from app.gallery.index import Match
 from app.gallery.indexes import Indexes, Searchable
 from app.gallery.live import LocalIndexes
@@ -56,6 +58,7 @@ from app.gallery.records import (
 from app.gallery.roster import Roster
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
+from app.gallery.together import MOST, Together
 from app.runtime.batcher import Batcher
 from app.types import Template, Vectors
 
@@ -72,7 +75,7 @@ FOLLOW_S = 0.2
 answered here."""
 SNAPSHOT_S = 300.0
 RECENT_S = 0.2
-"""How old what is known of a gallery may be where it only says how to begin; what counts is looked up again."""
+"""How old what is known of a gallery may be where its index is only asked for a count."""
 LOG_KEPT = timedelta(days=1)
 """A process that followed nothing for longer makes its indexes anew."""
 _log = logging.getLogger(__name__)
@@ -117,6 +120,8 @@ class Galleries:
         self._roster = Roster(store.database)
         self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads))
         self._log_kept = log_kept
+        # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
+        self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
         self._seen: dict[str, tuple[Gallery, float]] = {}
         self._searches = Batcher(
             _search_together,
@@ -229,18 +234,16 @@ class Galleries:
         return self._store.packages()
 
     def probed_by(self, gallery_id: str) -> str:
-        """Id of the package whose templates probes of this gallery should be of: asked a moment ago, and where that has
-        changed, `search` refuses the templates."""
-        return self._current.view(self._recent(gallery_id)).embedder
+        """Id of the package whose templates probes of this gallery should be of."""
+        return self._current.view(self._look(gallery_id)).embedder
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
         self._current.ready(self._store.gallery(gallery_id).seen_by(package))
 
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
-        """Ids of the packages of which each new face of this gallery needs a template: as `probed_by`, and `enroll`
-        refuses."""
-        return self._recent(gallery_id).taken
+        """Ids of the packages of which each new face of this gallery needs a template."""
+        return self._look(gallery_id).taken
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
@@ -379,10 +382,8 @@ class Galleries:
         for package in gallery.taken:
             check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
         crops = [_crop_to_keep(gallery, face) for face in faces]
-        with self._current.changing(gallery):
-            return self._store.enroll(
-                gallery, subject_id, faces, crops=crops, name=name, metadata=metadata, terms=terms
-            )
+        wanted = self._store.enrolling(subject_id, faces, crops, name=name, metadata=metadata, terms=terms)
+        return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Raises what `write_many` would: InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``."""
@@ -556,6 +557,10 @@ class Galleries:
             index.rebuild()
 
     # Inside
+
+    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
+        with self._current.changing(gallery):
+            return self._store.enroll_all(gallery, wanted)
 
     def _look(self, gallery_id: str) -> Gallery:
         """As SQL has it now."""

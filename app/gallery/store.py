@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
@@ -23,7 +24,7 @@ from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.database import BUSY_TIMEOUT_S, Database
-from app.gallery.placement import insert_origins
+from app.gallery.enrolling import Enrolling, Placed, insert_faces
 from app.gallery.records import (
     MAX_METADATA_BYTES,
     NO_TERMS,
@@ -57,7 +58,6 @@ from app.gallery.records import (
     fit_face,
     fold,
     to_block,
-    to_bytes,
     two_packages,
 )
 from app.gallery.tables import (
@@ -360,26 +360,48 @@ class Store:
         ``invalid_consent``; Conflict ``subject_expired``; NotFound ``gallery_not_found``;
         Conflict ``package_mismatch`` where a face lacks a template of a package that the gallery takes by now.
         """
+        return self.enroll_all(
+            gallery, [self.enrolling(subject_id, faces, crops, name=name, metadata=metadata, terms=terms)]
+        )[0]
+
+    def enrolling(
+        self,
+        subject_id: str,
+        faces: Sequence[NewFace],
+        crops: Sequence[bytes | None],
+        *,
+        name: str | None = None,
+        metadata: Metadata | None = None,
+        terms: Terms = NO_TERMS,
+    ) -> Enrolling:
+        """What `enroll_all` takes. Raises the InvalidInput that `enroll` does."""
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
-        updates |= _terms(terms)
+        return Enrolling(cleaned, updates | _terms(terms), faces, crops)
+
+    def enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
+        """Several enrollments, all or none of them. Raises the NotFound and Conflict that `enroll` does."""
+        now = _now()
         with self._database.write() as connection:
-            self._hold(connection, gallery)
-            subject_key, created = self._ensure_subject(connection, gallery, cleaned)
-            taken = _taken_now(connection, gallery)
-            fit = [fit_face(face, taken) for face in faces]
-            keys = _insert_faces(connection, gallery, subject_key, fit, crops, blobs=self._blobs)
-            insert_origins(connection, gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
-            _update_subject(connection, SUBJECTS.c.key == subject_key, updates)
-            changes.record(connection, gallery.key, changes.ADD, subject_key=subject_key, faces=keys, now=_now())
-            subject = _read_subject(connection, gallery, cleaned)
-            if has_expired(subject, _now()):  # what is acknowledged here must not go with the next sweep
-                message = f"Subject {subject.id!r} has expired and is about to be erased."
-                raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=subject.id)
-            query = _faces_named(taken[0]).where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
-            found = connection.execute(query)
-            rows = tuple(replace(self._face(row), crop=crop) for row, crop in zip(found, crops, strict=True))
-        return Enrolled(subject, rows, created)
+            taken = self._hold_taken(connection, gallery)
+            placed: list[Placed] = []
+            made: list[tuple[int, bool]] = []
+            for one in wanted:
+                fit = [fit_face(face, taken) for face in one.faces]
+                key, created = self._ensure_subject(connection, gallery, one.subject)
+                made.append((key, created))
+                placed += [Placed(one.subject, key, face, crop) for face, crop in zip(fit, one.crops, strict=True)]
+                if one.updates or not created:
+                    _update_subject(connection, SUBJECTS.c.key == key, one.updates)
+            rows = insert_faces(connection, gallery, placed, now, blobs=self._blobs)
+            entries = [(changes.ADD, one.subject_key, row.key) for one, row in zip(placed, rows, strict=True)]
+            changes.record_all(connection, gallery.key, entries, now)
+            subjects = self._unexpired(connection, gallery, [key for key, _ in made])
+        left = iter(rows)
+        return [
+            Enrolled(subjects[key], tuple(islice(left, len(one.faces))), created)
+            for one, (key, created) in zip(wanted, made, strict=True)
+        ]
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Raises what `write_many` would."""
@@ -584,6 +606,25 @@ class Store:
         query = query.with_for_update(read=not exclusively, key_share=not exclusively)
         if connection.execute(query).one_or_none() is None:
             raise _gallery_not_found(gallery.id)
+
+    def _hold_taken(self, connection: Connection, gallery: Gallery) -> tuple[str, ...]:
+        """`_hold` and `_taken_now` in one."""
+        query = MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)
+        row = connection.execute(query.with_for_update(read=True, key_share=True, of=GALLERIES)).one_or_none()
+        if row is None:
+            raise _gallery_not_found(gallery.id)
+        return moving_gallery(row).taken
+
+    def _unexpired(self, connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
+        """Raises Conflict ``subject_expired``: what is acknowledged must not go with the next sweep."""
+        query = _SUBJECTS_COUNTED.where(SUBJECTS.c.key.in_(keys))
+        subjects = {row.key: _subject(row) for row in connection.execute(query)}
+        now = _now()
+        for subject in subjects.values():
+            if has_expired(subject, now):
+                message = f"Subject {subject.id!r} has expired and is about to be erased."
+                raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=subject.id)
+        return subjects
 
     def _insert_subject(
         self, connection: Connection, gallery: Gallery, subject_id: str, name: str | None = None, metadata: str = "{}"
@@ -820,55 +861,6 @@ def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], taken: Sequence[str])
 def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
     """`Gallery.taken` as it is in this transaction, which holds the gallery's row."""
     return moving_gallery(connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one()).taken
-
-
-def _insert_faces(
-    connection: Connection,
-    gallery: Gallery,
-    subject_key: int,
-    faces: Sequence[NewFace],
-    crops: Sequence[bytes | None],
-    *,
-    blobs: Blobs,
-) -> list[int]:
-    """The new faces' keys, in their order."""
-    now = _now()
-    blobs.mark(connection)
-    ids = [uuid.uuid4().hex for _ in faces]
-    values = [
-        {
-            "gallery_key": gallery.key,
-            "subject_key": subject_key,
-            "face_id": face_id,
-            "package": face.template.package,
-            "template": blobs.pack("template", face_id, to_bytes(face.template)),
-            "quality": face.quality.score,
-            "reasons": json.dumps([str(reason) for reason in face.quality.reasons]),
-            "x": face.box.x,
-            "y": face.box.y,
-            "width": face.box.width,
-            "height": face.box.height,
-            "created_at": now,
-        }
-        for face_id, face in zip(ids, faces, strict=True)
-    ]
-    insert = sa.insert(FACES).returning(FACES.c.key, sort_by_parameter_order=True)
-    keys: list[int] = list(connection.execute(insert, values).scalars())
-    kept = [
-        {"face_key": key, "jpeg": blobs.pack("crop", face_id, crop)}
-        for key, face_id, crop in zip(keys, ids, crops, strict=True)
-        if crop is not None
-    ]
-    if kept:
-        connection.execute(sa.insert(CROPS), kept)
-    seconds = [
-        {"face_key": key, "package": second.package, "template": blobs.pack("template", face_id, to_bytes(second))}
-        for key, face_id, second in zip(keys, ids, (face.second for face in faces), strict=True)
-        if second is not None
-    ]
-    if seconds:
-        connection.execute(sa.insert(SECOND_TEMPLATES), seconds)
-    return keys
 
 
 def _gallery(row: Row[Any]) -> Gallery:
