@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import signal
 import sqlite3
 import threading
@@ -11,6 +13,7 @@ from concurrent.futures import wait
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -19,14 +22,19 @@ from app.access import audit as audit_module
 from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
 from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore, time_text
-from app.api.rules import RULES
+from app.api.rules import RULES, Rule
 from app.errors import InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
+from tests import packages
+from tests.conftest import PROJECT
+from tests.jobs import waiting_job
 from tests.live import serving
 from tests.service import COLLINS, error_of, running
+from tests.tarred import tar_of
 
 NOW = 1_800_000_000.0
 WAIT_S = 20.0
+OF_JOBS = {"cancel_job", "import", "export"} | {rule.name for rule in RULES if rule.changes and "reembed" in rule.path}
 
 
 class Slow(AuditStore):
@@ -229,11 +237,69 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     do("create_key", "POST", "/v1/keys", (None, None, "door"), json={"id": "door", "scopes": ["read"]})
     do("rotate_key", "POST", "/v1/keys/door/rotate", (None, None, "door"), json={})
     do("revoke_key", "DELETE", "/v1/keys/door", (None, None, "door"))
-    with_jobs = {"cancel_job", "import", "export"} | {rule.name for rule in RULES if "reembed" in rule.path}
-    assert {name for name, _, _ in made} == {rule.name for rule in RULES if rule.changes} - with_jobs
+    assert {name for name, _, _ in made} == {rule.name for rule in RULES if rule.changes} - OF_JOBS
     text = service.get("/v1/audit?limit=1000").text.lower()
     assert "never in the log" not in text
     assert "in-the-log" not in text
+
+
+def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    packages.install(models, "small")
+    done: set[str] = set()
+    with running(tmp_path / "data", models_dir=models, embedder="sface") as client:
+        secret = client.post("/v1/keys", json={"id": "desk", "scopes": ["admin"]}).json()["secret"]
+        client.post("/v1/galleries", json={"id": "g/1"}).raise_for_status()
+        client.post("/v1/galleries/g%2F1/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+
+        def do(name: str, method: str, path: str, target: str | None = None, **given: Any) -> Any:
+            answer = client.request(method, path, headers={"x-api-key": secret}, **given)
+            assert answer.is_success, answer.text
+            row = entry_of(client, answer)
+            assert (row["key"], row["operation"], row["status"]) == ("desk", name, answer.status_code)
+            assert (row["subject"], row["target"]) == (None, target)
+            assert row["gallery"] == "g/1", name
+            done.add(name)
+            return answer.json()
+
+        def until(state: str | None) -> None:
+            soon(lambda: client.get(reembed).json().get("state") == state)
+
+        gallery = "/v1/galleries/g%2F1"
+        reembed = f"{gallery}/reembed"
+        imported = do("import", "POST", f"{gallery}/import", files={"archive": tar_of({"x/1.jpg": COLLINS})})
+        exported = do("export", "POST", f"{gallery}/export")
+        ids = {imported["id"], exported["id"]}
+        soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        waiting = waiting_job(tmp_path / "data", "g/1").id
+        do("cancel_job", "POST", f"/v1/jobs/{waiting}/cancel", waiting)
+        do("reembed", "POST", reembed, json={"embedder": "small"})
+        until("switched")
+        do("roll_back_reembedding", "POST", f"{reembed}/rollback")
+        do("cancel_reembedding", "DELETE", reembed)
+        until(None)
+        do("reembed", "POST", reembed, json={"embedder": "small"})
+        until("switched")
+        do("finish_reembedding", "POST", f"{reembed}/finish")
+    assert done == OF_JOBS
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_every_operation_is_recorded_with_who_asked_and_about_what(service: httpx.Client, rule: Rule) -> None:
+    """About what there is not, which is recorded all the same."""
+    ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
+    named = dict.fromkeys(("job", "receipt"), "b" * 32) | ids
+    path = rule.path
+    for name, value in named.items():
+        path = path.replace(f"{{{name}}}", quote(value, safe=""))
+    answer = service.request(rule.method, path)
+    row = entry_of(service, answer)
+    others = [named[name] for name in re.findall(r"\{(\w+)\}", rule.path) if name not in {"gallery", "subject"}]
+    assert (row["key"], row["operation"], row["status"]) == ("admin.key", rule.name, answer.status_code)
+    assert row["gallery"] == (ids["gallery"] if "{gallery}" in rule.path else None)
+    assert row["subject"] == (ids["subject"] if "{subject}" in rule.path else None)
+    assert row["target"] == (others[0] if others else None)
 
 
 def test_reading_and_recognition_are_recorded_with_what_they_were_about(service: httpx.Client) -> None:

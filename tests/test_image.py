@@ -426,3 +426,23 @@ class TestWarnings:
         decode(encoded(photo(), "PNG"), LIMITS)
         with pytest.warns(UserWarning, match="ours"):
             warnings.warn("ours", UserWarning, stacklevel=1)
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "jpeg", "group4"])
+def test_a_damaged_tiff_is_refused_without_a_word_to_standard_error(
+    compression: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = io.BytesIO()
+    noise = Image.effect_noise((64, 64), 100)
+    (noise.convert("1") if compression == "group4" else noise).save(file, "TIFF", compression=compression)
+    refused = 0
+    for seed in range(40):
+        chance = np.random.default_rng(seed)
+        data = np.frombuffer(file.getvalue(), np.uint8).copy()
+        data[chance.integers(8, len(data), 5)] = chance.integers(0, 256, 5)
+        try:
+            decode(data.tobytes(), Limits())
+        except InvalidInput:
+            refused += 1
+    assert refused > 0
+    assert capfd.readouterr().err == ""

@@ -23,6 +23,7 @@ from tests import packages
 from tests.conftest import PROJECT
 from tests.jobs import waiting_job
 from tests.live import LiveServer, serving
+from tests.postgres import cluster
 from tests.service import COLLINS, HOPPER
 from tests.tarred import tar_of
 from tests.test_serving import opened
@@ -32,6 +33,8 @@ GALLERY, SUBJECT, NAME = f"{MARK}-gallery é/", f"{MARK}-subject %", f"{MARK} vo
 KEY = f"lk_{MARK}" + "k" * 40
 LEVELS = ("debug", "info", "warning", "error")
 WAIT_S = 60.0
+OUTAGE_S = 3.0
+"""Long enough for every worker to have tried more than once."""
 METHODS = ("get", "post", "patch", "delete", "put")
 PARAMETERS = {
     "gallery": GALLERY,
@@ -50,6 +53,15 @@ def marked_photo(kind: str) -> bytes:
         file = io.BytesIO()
         photo.save(file, kind, exif=exif)
     return file.getvalue()
+
+
+def damaged_tiff() -> bytes:
+    """One that libtiff would complain about to standard error."""
+    file = io.BytesIO()
+    Image.effect_noise((64, 64), 100).save(file, "TIFF", compression="tiff_adobe_deflate")
+    data = bytearray(file.getvalue())
+    data[200:300] = bytes(100)
+    return bytes(data)
 
 
 def quoted(text: str) -> str:
@@ -184,6 +196,7 @@ def wrongly(client: httpx.Client, document: dict[str, Any]) -> Iterator[httpx.Re
                 yield client.request(method, path, content=f'{{"{MARK}": '.encode(), headers={"content-type": kind})
             yield client.request(method, path, json={MARK: MARK, "id": MARK, "name": MARK, "image": MARK})
             yield client.request(method, path, files={"image": HOPPER, MARK: MARK.encode()})
+    yield client.post("/v1/detect", content=damaged_tiff(), headers={"content-type": "image/tiff"})
     yield client.get(f"/{MARK}/{MARK}?{MARK}")
     yield client.request(MARK.upper(), "/v1/models")
     yield client.get("/v1/galleries/%ff" + MARK)
@@ -266,6 +279,44 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
         assert {"/v1/galleries/{gallery}/subjects/{subject}/faces", "/api/v1/recognition/subjects/{subject}"} <= routes
         failed = {line["request_id"] for line in lines if line.get("status") == 500}
         assert failed == {line["request_id"] for line in lines if "exception" in line}
+
+
+def test_an_outage_of_the_database_is_told_when_it_begins_and_when_it_is_over(tmp_path: Path) -> None:
+    with cluster() as database:
+        settings = {"DATABASE_URL": database.new_database()}
+        with (
+            serving(tmp_path / "data", settings) as server,
+            httpx.Client(base_url=server.url, headers={"x-api-key": server.key}, timeout=60) as client,
+        ):
+            client.get("/v1/galleries").raise_for_status()
+            database.kill()
+            end = time.monotonic() + WAIT_S
+            while client.get("/v1/galleries").status_code != 503 or len(troubles(server)) < 2:
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            time.sleep(OUTAGE_S)
+            database.start()
+            while client.get("/v1/galleries").status_code != 200 or not all_over(server):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+        said = troubles(server)
+        assert {"following", "jobs"} <= said.keys()
+        for lines in said.values():
+            assert len(lines) == 2, [line["message"] for line in lines]
+            assert not [line for line in lines if "exception" in line]
+
+
+def troubles(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
+    """What workers said, by their names."""
+    said: dict[str, list[dict[str, Any]]] = {}
+    for line in logged(server):
+        if line["logger"] == "app.gallery.background":
+            said.setdefault(line["message"].partition(":")[0], []).append(line)
+    return said
+
+
+def all_over(server: LiveServer) -> bool:
+    return all(lines[-1]["message"].endswith(": works again") for lines in troubles(server).values())
 
 
 SPEAKING = """

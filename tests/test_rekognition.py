@@ -6,10 +6,12 @@ import hashlib
 import http.client
 import io
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from PIL import Image
 pytest.importorskip("boto3", reason="the dev extra brings boto3")
 
 import botocore.session
+from botocore import UNSIGNED, xform_name
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
@@ -36,6 +39,8 @@ from tests.live import LiveServer, serving
 from tests.service import AGAIN, BOTH, COLLINS, HOPPER, encoded
 
 GREY = encoded(np.full((200, 200, 3), 128, np.uint8))
+SCOPES = ("read", "recognize", "enroll", "admin")
+EXPIRES_S = 2.0
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
@@ -555,6 +560,96 @@ def test_scopes_and_galleries_are_those_of_the_key(place: Place, people: tuple[s
     refusal(bound.index_faces, "ResourceNotFoundException", CollectionId="elsewhere", Image=image(COLLINS))
     refusal(bound.create_collection, "AccessDeniedException", CollectionId="mine")
     place.all.delete_collection(CollectionId="elsewhere")
+
+
+def asked_of(collection: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Every operation's scope, decided apart from the code that decides, and a request that changes nothing."""
+    grey, own = {"Image": image(GREY)}, {"CollectionId": collection}
+    user = own | {"UserId": "eileen"}
+    faces = user | {"FaceIds": [NOBODY]}
+    return {
+        "CreateCollection": ("admin", own),
+        "DescribeCollection": ("read", own),
+        "ListCollections": ("read", {}),
+        "DeleteCollection": ("admin", {"CollectionId": "nothing"}),
+        "IndexFaces": ("enroll", own | grey),
+        "ListFaces": ("read", own),
+        "DeleteFaces": ("enroll", own | {"FaceIds": [NOBODY]}),
+        "SearchFaces": ("recognize", own | {"FaceId": NOBODY}),
+        "SearchFacesByImage": ("recognize", own | grey),
+        "CompareFaces": ("recognize", {"SourceImage": image(GREY), "TargetImage": image(GREY)}),
+        "DetectFaces": ("recognize", grey),
+        "CreateUser": ("enroll", user),
+        "DeleteUser": ("enroll", own | {"UserId": "nobody"}),
+        "ListUsers": ("read", own),
+        "AssociateFaces": ("enroll", faces),
+        "DisassociateFaces": ("enroll", faces),
+        "SearchUsers": ("recognize", own | {"FaceId": NOBODY}),
+        "SearchUsersByImage": ("recognize", own | grey),
+    }
+
+
+EVERYWHERE = {"CreateCollection", "DeleteCollection"}
+WAYS = ("unrestricted", "own gallery", "other gallery", "expired", "revoked", "wrong", "none")
+
+
+def test_every_operation_with_every_scope_and_every_way_to_have_no_right(place: Place, collection: str) -> None:
+    place.all.create_user(CollectionId=collection, UserId="eileen")
+    place.all.create_collection(CollectionId="elsewhere")
+    table = asked_of(collection)
+    assert table.keys() == OPERATIONS.keys()
+    good = {name: heard(place.all, name, arguments) for name, (_, arguments) in table.items()}
+    keys = {(scope, way): key_for(place, scope, way, collection) for scope in SCOPES for way in WAYS}
+    time.sleep(EXPIRES_S)
+    got, due = {}, {}
+    for (scope, way), client in keys.items():
+        for name, (needed, arguments) in table.items():
+            got[scope, way, name] = heard(client, name, arguments)
+            due[scope, way, name] = due_for(name, scope, way, needed, good)
+    assert got == due
+    assert place.all.describe_collection(CollectionId=collection)["FaceCount"] == 0
+    assert [user["UserId"] for user in place.all.list_users(CollectionId=collection)["Users"]] == ["eileen"]
+    place.all.delete_collection(CollectionId="elsewhere")
+
+
+def key_for(place: Place, scope: str, way: str, collection: str) -> Any:
+    """A client with a key of this scope."""
+    if way == "none":
+        return aws.client(place.server.url, {}, signature_version=UNSIGNED)
+    galleries = {"own gallery": [collection], "other gallery": ["elsewhere"]}.get(way)
+    end = datetime.now(UTC) + timedelta(seconds=EXPIRES_S) if way == "expired" else None
+    made = place.own.create_key([scope], galleries=galleries, expires_at=end, aws=True)
+    if way == "revoked":
+        place.own.revoke_key(made.id)
+    secret = "x" * 40 if way == "wrong" else str(made.aws_secret_access_key)
+    return aws.client(
+        place.server.url, {"aws_access_key_id": str(made.aws_access_key_id), "aws_secret_access_key": secret}
+    )
+
+
+def heard(client: Any, operation: str, arguments: dict[str, Any]) -> str:
+    """The error's name; empty where there is none."""
+    try:
+        getattr(client, xform_name(operation))(**arguments)
+    except ClientError as error:
+        return str(error.response["Error"]["Code"])
+    return ""
+
+
+def due_for(name: str, scope: str, way: str, needed: str, good: dict[str, str]) -> str:
+    refusals = {
+        "none": "MissingAuthenticationTokenException",
+        "wrong": "InvalidSignatureException",
+        "expired": "UnrecognizedClientException",
+        "revoked": "UnrecognizedClientException",
+    }
+    if way in refusals:
+        return refusals[way]
+    if scope not in {needed, "admin"} or (name in EVERYWHERE and way != "unrestricted"):
+        return "AccessDeniedException"
+    if way == "other gallery" and "CollectionId" in asked_of("x")[name][1]:
+        return "ResourceNotFoundException"
+    return good[name]
 
 
 def test_rotation_and_revocation_end_what_signs(place: Place) -> None:

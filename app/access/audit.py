@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore, time_text
 from app.errors import LikenessError, NotFound, Overloaded
+from app.gallery.background import Trouble
 from app.gallery.records import Page
 
 FLUSH_S = 0.5
@@ -54,6 +55,7 @@ class AuditLog:
         self._dropped = 0
         self._urgent = False
         self._closing = False
+        self._trouble = Trouble("the audit log")
         self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
         self._thread.start()
 
@@ -150,13 +152,14 @@ class AuditLog:
         except Exception as error:  # noqa: BLE001 (a worker's edge: whoever waits hears of it)
             self._failed(batch, error)
             return False
+        self._trouble.is_over()
         for one in batch:
             if one.done:
                 one.done.set_result(None)
         return True
 
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
-        _log.error("the audit log can't be written", exc_info=error)
+        self._trouble.begins(error)
         for one in batch:
             if one.done:
                 one.done.set_exception(error)

@@ -7,17 +7,20 @@ one of the errors of `app.errors`, and a picture is decoded completely or not at
 
 from __future__ import annotations
 
+import ctypes
 import io
 import re
 import struct
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageCms, ImageFile
+from PIL import Image, ImageCms, ImageFile, _imaging
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
@@ -222,6 +225,20 @@ def _silence_pillow() -> None:
         warnings.filterwarnings("ignore", module=_PILLOW.pattern)
 
 
+@cache
+def _silence_libtiff() -> None:
+    """Keep libtiff from printing what is wrong with an image to standard error, beside the log: Pillow raises it too.
+
+    It is reached through Pillow's library, which is linked to it; where its names are hidden there it goes on printing.
+    """
+    with suppress(OSError):
+        pillow = ctypes.CDLL(_imaging.__file__)
+        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
+            if (set_handler := getattr(pillow, name, None)) is not None:
+                set_handler.argtypes, set_handler.restype = [ctypes.c_void_p], ctypes.c_void_p
+                set_handler(None)
+
+
 _PILLOW = re.compile(r"PIL\.")
 
 
@@ -298,6 +315,7 @@ def _read_bmp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
 
 
 def _read_tiff(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    _silence_libtiff()
     image = TiffImageFile(io.BytesIO(data))
     # A tile is decoded whole, however little of it the picture needs.
     tile = (image.tag_v2.get(322, 1), image.tag_v2.get(323, 1))

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from sqlalchemy.engine import Connection
 
 from app.errors import LikenessError
-from app.gallery.background import Repeating
+from app.gallery.background import Repeating, Trouble
 from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
@@ -144,6 +144,7 @@ class Runner:
         self._renew_s = renew_s
         self._kept = kept
         self._closing = threading.Event()
+        self._trouble = Trouble("jobs")
         self._wake = threading.Condition()
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
@@ -192,7 +193,6 @@ class Runner:
             self._files.keep_only(self._store.with_files)
 
     def _run(self) -> None:
-        trouble = ""
         while not self._closing.is_set():
             try:
                 owner = secrets.token_hex(
@@ -201,11 +201,9 @@ class Runner:
                 job = self._store.claim(owner, self._works.keys(), self._lease, self._place)
                 if job is not None:
                     self._do(job, owner)
-                trouble = ""
+                self._trouble.is_over()
             except Exception as error:  # noqa: BLE001 - the thread's edge: told, and tried again
-                if trouble != repr(error):
-                    trouble = repr(error)
-                    _log.warning("jobs can't be looked for", exc_info=error)
+                self._trouble.begins(error)
                 job = None
             if job is None:
                 with self._wake:
