@@ -117,7 +117,7 @@ def test_what_reads_is_not_said_to_change() -> None:
         assert rule.changes == (rule.scope == "enroll"), rule
 
 
-@pytest.mark.parametrize(("scope", "way"), itertools.product(SCOPES, (*SIGHTED, *REFUSED)))
+@pytest.mark.parametrize(("scope", "way"), [*itertools.product(SCOPES, (*SIGHTED, *REFUSED))])
 def test_every_call_with_a_key_of_this_scope(ground: Ground, scope: str, way: str) -> None:
     key = {"none": "", "wrong": f"lk_{scope}-default_{SECRET[::-1]}"}.get(
         way, f"lk_{scope}-{way.replace(' ', '-')}_{SECRET}"

@@ -18,13 +18,17 @@ import pytest
 import sqlalchemy as sa
 
 from app.cli.clock import is_synchronised
-from app.cli.doctor import Finding, examine
+from app.cli.doctor import examine
+from app.cli.findings import Finding
 from app.cli.output import Exit
 from app.cli.ports import holder_of
 from app.config import Settings
 from app.gallery.database import Database
 from app.gallery.inspection import inspect
+from app.gallery.reembedding import Reembeddings
+from app.gallery.store import Store
 from app.main import admin_key
+from tests import packages
 from tests.conftest import PROJECT
 from tests.live import LiveServer, environment, free_port
 from tests.milvus import milvus_server, need_milvus
@@ -58,8 +62,8 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
     found = examined(data)
     assert failed(found) == {}
     assert set(found) == {
-        "python", "packages", "models", "device", "data", "key", "database", "index", "vault", "disk", "port", "limits",
-        "clock",
+        "python", "packages", "models", "device", "data", "key", "database", "galleries", "index", "vault", "disk",
+        "port", "limits", "clock",
     }  # fmt: skip
     assert [one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]] == [
         "ok"
@@ -90,6 +94,33 @@ def test_packages_that_are_not_there_are_found(data: Path, settings: dict[str, A
     found = failed(examined(data, "models", "device", **settings))
     assert found["models"].remedy
     assert found["device"].remedy
+
+
+def test_packages_that_galleries_were_made_with_are_looked_for(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    small = packages.install(models, "small", dimension=8)
+    with closing(Store(f"sqlite:///{data / 'likeness.db'}")) as store:
+        staff = store.create_gallery("staff", "sface@2021dec_int8bq", 128)
+        store.create_gallery("crew", "small@1", 8)
+        store.create_gallery("guests", "small@1", 8)
+        Reembeddings(store).begin(staff, "other@1", 16, without_crop="refuse", keep_days=1)
+    found = examined(data, "galleries", models_dir=models)["galleries"]
+    assert [(one.verdict, one.found.split()[0]) for one in found] == [
+        ("failed", "other@1"),
+        ("ok", "sface@2021dec_int8bq:"),
+        ("ok", "small@1:"),
+    ]
+    assert "likeness reembed start staff PACKAGE" in found[0].remedy
+    assert "2 galleries (crew, …)" in found[2].found
+    packages.install(models, "other", dimension=4)
+    (small.folder / "model.onnx").write_bytes(b"something else")
+    found = examined(data, "galleries", models_dir=models, max_embedders=2)["galleries"]
+    assert [one.verdict for one in found] == ["failed", "ok", "failed", "warning"]
+    assert "makes 4 numbers, not the 16" in found[0].found
+    assert "is not the file that" in found[2].found
+    assert "LIKENESS_MAX_EMBEDDERS" in found[3].remedy
+    assert all(bool(one.remedy) == (one.verdict != "ok") for one in found)
 
 
 def test_a_gpu_that_cannot_be_used_is_found(data: Path) -> None:

@@ -10,19 +10,20 @@ import socket
 import ssl
 import stat
 import sys
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import typer
 
 from app import instance
 from app.cli import options, output
 from app.cli.clock import is_synchronised
+from app.cli.doctor_models import check_device, check_galleries, check_models
+from app.cli.findings import Finding, Verdict
 from app.cli.ports import holder_of
 from app.config import PROJECT, Settings, load_settings
 from app.errors import LikenessError
@@ -46,26 +47,15 @@ REMEDIES = {
     "key": "Restore the file, or make a new key: likeness key --rotate",
     "vault": "Put back the key file that the database was sealed with (vault.key, LIKENESS_ENCRYPTION_KEY_FILE).",
     "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/milvus.md), and see that Milvus is up.",
+    "galleries": "Correct LIKENESS_MODELS_DIR and LIKENESS_DATABASE_URL.",
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its own key, PEM, readable, no password.",
 }
 """Of what a check raises."""
 
-Verdict: TypeAlias = Literal["ok", "warning", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at: what was found, and what to do where it is not well."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    remedy: str = ""
-
 
 def doctor(as_json: options.AsJson = False) -> None:
-    """Check the installation: packages, models, device, data folder, key, database, disk, port, TLS, clock.
+    """Check the installation: packages, models, device, data folder, key, database, galleries, disk, port, TLS, clock.
 
     Mends nothing. Exit code 0: nothing is wrong (there may be warnings), 1: something is.
     """
@@ -149,55 +139,6 @@ def _importable(module: str) -> bool:
     except Exception:  # noqa: BLE001 - a shared library that is missing may raise anything
         return False
     return True
-
-
-def _models(settings: Settings) -> Iterator[Finding]:
-    """Every package's file is the one that its manifest names; those that run must be there."""
-    from app.runtime.package import find_packages, locate, select  # noqa: PLC0415 - so that a broken package is a finding
-
-    packages = find_packages(settings.models_dir)
-    running = set()
-    for wanted, task in ((settings.detector, "detect"), (settings.embedder, "embed")):
-        package = select(packages, wanted)
-        running.add(package.id)
-        if package.manifest.task != task:
-            yield Finding("models", "failed", f"{package.id} is no package for `{task}`", "Name another one.")
-    for package in packages.values():
-        try:
-            locate(package, settings.data_dir / "models")
-        except LikenessError as error:
-            verdict: Verdict = "failed" if package.id in running else "warning"
-            yield Finding("models", verdict, error.message, f"See `likeness models`, and {package.folder}.")
-        else:
-            yield Finding("models", "ok", f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says")
-
-
-def _device(settings: Settings) -> Iterator[Finding]:
-    """The embedder really runs where it is to run. A package that was not prepared yet is prepared for the moment."""
-    from app.runtime.package import RunAsIs, find_packages, select  # noqa: PLC0415 - as above
-    from app.runtime.prepare import find_prepared  # noqa: PLC0415
-    from app.runtime.session import open_embedder, resolve_device  # noqa: PLC0415
-
-    package = select(find_packages(settings.models_dir), settings.embedder)
-    cache = settings.data_dir / "models"
-    try:
-        kept = find_prepared(package, cache, resolve_device(settings.device))
-        if kept or isinstance(package.manifest.prepare, RunAsIs):
-            session = open_embedder(package, cache, settings.device)
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                session = open_embedder(package, Path(folder), settings.device)
-    except LikenessError as error:
-        yield Finding("device", "failed", error.message, _device_remedy(error))
-        return
-    state = "as prepared" if kept else "not prepared yet: the first start does it"
-    yield Finding("device", "ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
-
-
-def _device_remedy(error: LikenessError) -> str:
-    if error.code == "device_unavailable":
-        return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
-    return "Get the model's file anew, or name another LIKENESS_EMBEDDER."
 
 
 def _data_dir(settings: Settings) -> Iterator[Finding]:
@@ -429,11 +370,12 @@ def _clock(_: Settings) -> Iterator[Finding]:
 CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
     "python": _python,
     "packages": _packages,
-    "models": _models,
-    "device": _device,
+    "models": check_models,
+    "device": check_device,
     "data": _data_dir,
     "key": _key,
     "database": _database,
+    "galleries": check_galleries,
     "index": _index,
     "vault": _vault,
     "disk": _disk,

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.gallery.database import open_engine, parse_url
-from app.gallery.tables import SECRETS
+from app.gallery.tables import GALLERIES, REEMBEDDINGS, SECRETS
 
 LOOK_BUSY_MS = 2_000
 """How long somebody else's lock is waited for."""
@@ -35,6 +35,17 @@ class Inspection:
     """How far the database's clock is from this machine's; 0 for SQLite, which has none."""
     sealed: dict[str, bytes] = field(default_factory=dict)
     """The server's secrets as they are stored, by name."""
+    needs: list[Need] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A package that so many ``galleries`` have templates of, or move to; ``example`` is the id of one of them."""
+
+    package: str
+    dimension: int
+    galleries: int
+    example: str
 
 
 def inspect(url: str) -> Inspection:
@@ -66,6 +77,7 @@ def _look(connection: Connection, found: Inspection) -> None:
     found.known = found.revision in {None, *(one.revision for one in scripts.walk_revisions())}
     if sa.inspect(connection).has_table(SECRETS.name):
         found.sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS))}
+    found.needs = _needs(connection)
     if found.kind == "SQLite":
         rows = connection.exec_driver_sql("PRAGMA quick_check(3)").scalars().all()
         found.damage = [str(row) for row in rows if row != "ok"]
@@ -74,6 +86,26 @@ def _look(connection: Connection, found: Inspection) -> None:
         return
     now: datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
     found.clock_off_s = (datetime.now(UTC) - now).total_seconds()
+
+
+def _needs(connection: Connection) -> list[Need]:
+    """Of whatever version the schema is."""
+    tables = sa.inspect(connection)
+    queries = []
+    if tables.has_table(GALLERIES.name):
+        queries.append(sa.select(GALLERIES.c.embedder.label("package"), GALLERIES.c.dimension, GALLERIES.c.id))
+    if tables.has_table(REEMBEDDINGS.name):
+        c = REEMBEDDINGS.c
+        for package, dimension in ((c.source, c.source_dimension), (c.target, c.target_dimension)):
+            query = sa.select(package.label("package"), dimension.label("dimension"), GALLERIES.c.id)
+            queries.append(query.select_from(REEMBEDDINGS.join(GALLERIES)))
+    if not queries:
+        return []
+    every = sa.union(*queries).subquery()
+    count, example = sa.func.count().label("galleries"), sa.func.min(every.c.id).label("example")
+    query = sa.select(every.c.package, every.c.dimension, count, example).group_by(every.c.package, every.c.dimension)
+    rows = connection.execute(query.order_by(every.c.package))
+    return [Need(row.package, row.dimension, row.galleries, row.example) for row in rows]
 
 
 def _takes_writes(engine: Engine) -> bool:

@@ -1,0 +1,98 @@
+"""`likeness doctor` on model packages: those that are to run, and those that galleries were made with."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from app.cli.findings import Finding, Verdict
+from app.config import Settings
+from app.errors import LikenessError
+
+
+def check_models(settings: Settings) -> Iterator[Finding]:
+    """Every package's file is the one that its manifest names; those that run must be there."""
+    from app.runtime.package import find_packages, locate, select  # noqa: PLC0415 - so that a broken package is a finding
+
+    packages = find_packages(settings.models_dir)
+    running = set()
+    for wanted, task in ((settings.detector, "detect"), (settings.embedder, "embed")):
+        package = select(packages, wanted)
+        running.add(package.id)
+        if package.manifest.task != task:
+            yield Finding("models", "failed", f"{package.id} is no package for `{task}`", "Name another one.")
+    for package in packages.values():
+        try:
+            locate(package, settings.data_dir / "models")
+        except LikenessError as error:
+            verdict: Verdict = "failed" if package.id in running else "warning"
+            yield Finding("models", verdict, error.message, f"See `likeness models`, and {package.folder}.")
+        else:
+            yield Finding("models", "ok", f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says")
+
+
+def check_device(settings: Settings) -> Iterator[Finding]:
+    """The embedder really runs where it is to run. A package that was not prepared yet is prepared for the moment."""
+    from app.runtime.package import RunAsIs, find_packages, select  # noqa: PLC0415 - as above
+    from app.runtime.prepare import find_prepared  # noqa: PLC0415
+    from app.runtime.session import open_embedder, resolve_device  # noqa: PLC0415
+
+    package = select(find_packages(settings.models_dir), settings.embedder)
+    cache = settings.data_dir / "models"
+    try:
+        kept = find_prepared(package, cache, resolve_device(settings.device))
+        if kept or isinstance(package.manifest.prepare, RunAsIs):
+            session = open_embedder(package, cache, settings.device)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                session = open_embedder(package, Path(folder), settings.device)
+    except LikenessError as error:
+        yield Finding("device", "failed", error.message, _device_remedy(error))
+        return
+    state = "as prepared" if kept else "not prepared yet: the first start does it"
+    yield Finding("device", "ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
+
+
+def _device_remedy(error: LikenessError) -> str:
+    if error.code == "device_unavailable":
+        return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
+    return "Get the model's file anew, or name another LIKENESS_EMBEDDER."
+
+
+def check_galleries(settings: Settings) -> Iterator[Finding]:
+    """The packages that galleries were made with, or are moving to, are there, and of the galleries' dimension."""
+    from app.gallery.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
+    from app.runtime.package import find_packages, locate  # noqa: PLC0415 - as above
+
+    found = inspect(settings.database)
+    if not found.exists or found.problem:
+        yield Finding("galleries", "ok", "there are none to look at")
+        return
+    installed = {name: one for name, one in find_packages(settings.models_dir).items() if one.manifest.task == "embed"}
+    for need in found.needs:
+        package = installed.get(need.package)
+        whose = f"needed by {need.galleries} galleries ({need.example}{', …' if need.galleries > 1 else ''})"
+        way_out = f"or move them to another: likeness reembed start {need.example} PACKAGE"
+        if package is None:
+            remedy = f"Put its folder back into {settings.models_dir}, {way_out}"
+            yield Finding("galleries", "failed", f"{need.package} is not installed, and {whose}", remedy)
+            continue
+        try:
+            locate(package, settings.data_dir / "models")
+        except LikenessError as error:
+            yield Finding("galleries", "failed", f"{error.message} It is {whose}", f"Get its file anew, {way_out}")
+            continue
+        if package.manifest.dimension != need.dimension:
+            message = f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of before"
+            remedy = f"Put the package back that was called so, {way_out}"
+            yield Finding("galleries", "failed", f"{message}; {whose}", remedy)
+        else:
+            yield Finding("galleries", "ok", f"{need.package}: {whose}")
+    if not found.needs:
+        yield Finding("galleries", "ok", "there are none yet")
+    if len({need.package for need in found.needs}) > settings.max_embedders:
+        message = f"galleries need {len(found.needs)} packages, and {settings.max_embedders} are kept open at once"
+        yield Finding(
+            "galleries", "warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or answers wait while one is opened."
+        )
