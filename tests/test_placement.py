@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.errors import InvalidInput, NotFound
+from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.gallery import Galleries
+from app.gallery.placement import AlreadyAnswered, KeptAnswer
 from app.gallery.records import Move, NewFace, Origin, is_unnamed, unnamed_id
 from app.gallery.store import Store
 from app.gallery.tables import FACE_ORIGINS, SUBJECTS
@@ -149,13 +151,38 @@ def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galle
     assert one.faces_of_image("staff", ORIGIN.image_id) == []
 
 
-def test_an_answer_is_kept_for_whoever_asks_again(pair: tuple[Galleries, Galleries]) -> None:
+def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
+    kept = KeptAnswer("CreateUser", "token", b"digest", "{}")
     assert one.recall_answer("staff", "CreateUser", "token") is None
-    one.keep_answer("staff", "CreateUser", "token", b"digest", "{}")
-    other.keep_answer("staff", "CreateUser", "token", b"another", "{1}")
+    one.create_subject("staff", "ann", answer=kept)
+    with pytest.raises(AlreadyAnswered):
+        other.create_subject("staff", "bob", answer=replace(kept, digest=b"another"))
+    assert [person.id for person in one.people("staff").items] == ["ann"]
     assert other.recall_answer("staff", "CreateUser", "token") == (b"digest", "{}")
     assert other.recall_answer("staff", "DeleteUser", "token") is None
+    with pytest.raises(Conflict):
+        one.create_subject("staff", "ann", answer=replace(kept, token="failed"))
+    assert one.recall_answer("staff", "CreateUser", "failed") is None, "what failed is not answered"
+
+
+def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    one.create_subject("staff", "ann")
+    face, owner = unnamed(one, 1)
+    move = KeptAnswer("AssociateFaces", "token", b"digest", "{}")
+    one.move_faces("staff", [Move(face, owner, "ann")], move)
+    one.move_faces("staff", [Move(face, "ann", unnamed_id())])
+    with pytest.raises(AlreadyAnswered):
+        other.move_faces("staff", [Move(face, owner, "ann")], move)
+    end = KeptAnswer("DeleteUser", "token", b"digest", "{}")
+    one.dissolve_subject("staff", "ann", end)
+    one.create_subject("staff", "ann")
+    with pytest.raises(AlreadyAnswered):
+        other.dissolve_subject("staff", "ann", end)
+    assert [person.id for person in one.people("staff").items] == ["ann"]
+    assert one.count_people("staff") == 1
+    assert agree(one, other)
 
 
 def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> None:

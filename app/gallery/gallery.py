@@ -28,7 +28,7 @@ from app.gallery.enrolling import Enrolling
 from app.gallery.index import Match
 from app.gallery.indexes import Indexes, Searchable
 from app.gallery.live import LocalIndexes
-from app.gallery.placement import Placement
+from app.gallery.placement import KeptAnswer, Placement
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -263,12 +263,15 @@ class Galleries:
         metadata: Metadata | None = None,
         *,
         terms: Terms = NO_TERMS,
+        answer: KeptAnswer | None = None,
     ) -> Subject:
-        """A subject without faces; its id is made where none is given.
+        """A subject without faces; its id is made where none is given. `answer` is kept in the same transaction.
 
-        Raises InvalidInput ``invalid_name``, ``invalid_metadata``; Conflict ``subject_exists``.
+        Raises InvalidInput ``invalid_name``, ``invalid_metadata``; Conflict ``subject_exists``; AlreadyAnswered.
         """
-        return self._store.create_subject(self._store.gallery(gallery_id), subject_id, name, metadata, terms=terms)
+        gallery = self._store.gallery(gallery_id)
+        note = self._placement.noting(gallery, answer)
+        return self._store.create_subject(gallery, subject_id, name, metadata, terms=terms, note=note)
 
     def subject(self, gallery_id: str, subject_id: str) -> Subject:
         """Raises NotFound ``subject_not_found``."""
@@ -475,22 +478,24 @@ class Galleries:
     def count_people(self, gallery_id: str) -> int:
         return self._placement.count_people(self._store.gallery(gallery_id))
 
-    def move_faces(self, gallery_id: str, moves: Sequence[Move]) -> None:
+    def move_faces(self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
         """Faces go from one subject to another, all or none; an unnamed target is made where it is missing, and an
-        unnamed source goes with its last face.
+        unnamed source goes with its last face. `answer` is kept in the same transaction.
 
-        Raises NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a target).
+        Raises NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a target); AlreadyAnswered.
         """
         gallery = self._store.gallery(gallery_id)
         with self._current.changing(gallery):
-            self._placement.move(gallery, moves)
+            self._placement.move(gallery, moves, answer)
 
-    def dissolve_subject(self, gallery_id: str, subject_id: str) -> None:
-        """Deletes the subject but not its faces: each becomes an unnamed one's. Raises NotFound
-        ``subject_not_found``."""
+    def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
+        """Deletes the subject but not its faces: each becomes an unnamed one's. `answer` is kept in that transaction.
+
+        Raises NotFound ``subject_not_found``; AlreadyAnswered.
+        """
         gallery = self._store.gallery(gallery_id)
         with self._current.changing(gallery):
-            self._placement.dissolve(gallery, subject_id)
+            self._placement.dissolve(gallery, subject_id, answer)
 
     def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
         """Whoever's they are, and unnamed subjects with them; the ids of those that were there."""
@@ -501,9 +506,6 @@ class Galleries:
     def recall_answer(self, gallery_id: str, operation: str, token: str) -> tuple[bytes, str] | None:
         """Of a request of less than a day ago: the digest of what was asked, and the answer."""
         return self._placement.recall_answer(self._store.gallery(gallery_id), operation, token)
-
-    def keep_answer(self, gallery_id: str, operation: str, token: str, digest: bytes, answer: str) -> None:
-        self._placement.keep_answer(self._store.gallery(gallery_id), operation, token, digest, answer)
 
     # Asking
 

@@ -9,7 +9,8 @@ needs to know nothing new.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -42,6 +43,20 @@ from app.types import Box
 IDS_AT_ONCE = 5_000
 """In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 ANSWERS_KEPT = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """What a request under a token is answered with, and the digest of what it asked."""
+
+    operation: str
+    token: str
+    digest: bytes
+    answer: str
+
+
+class AlreadyAnswered(Exception):
+    """The same request was under way elsewhere, and has changed what this one was about to; nothing is written."""
 
 
 class Placement:
@@ -110,25 +125,28 @@ class Placement:
 
     # Changes: called within `Galleries._changing`
 
-    def move(self, gallery: Gallery, moves: Sequence[Move]) -> None:
+    def move(self, gallery: Gallery, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
         """All or none. A target that is unnamed is made where it is missing; a source that is unnamed goes with its
         last face.
 
-        Raises NotFound ``gallery_not_found``, ``face_not_found`` (not its source's), ``subject_not_found`` (a target).
+        Raises NotFound ``gallery_not_found``, ``face_not_found`` (not its source's), ``subject_not_found`` (a target);
+        AlreadyAnswered.
         """
         with self._database.write() as connection:
             _hold(connection, gallery)
+            self.noting(gallery, answer)(connection)
             _move(connection, self._database, gallery, moves)
         self._database.request_scrub()
 
-    def dissolve(self, gallery: Gallery, subject_id: str) -> None:
+    def dissolve(self, gallery: Gallery, subject_id: str, answer: KeptAnswer | None = None) -> None:
         """Gives each of the subject's faces an unnamed subject of its own, and deletes the subject.
 
-        Raises NotFound ``gallery_not_found``, ``subject_not_found``.
+        Raises NotFound ``gallery_not_found``, ``subject_not_found``; AlreadyAnswered.
         """
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
             _hold(connection, gallery)
+            self.noting(gallery, answer)(connection)
             keys = _lock_subjects(connection, gallery, [cleaned])
             if cleaned not in keys:
                 raise _no_subject(gallery, cleaned)
@@ -176,22 +194,21 @@ class Placement:
             row = connection.execute(query).one_or_none()
         return None if row is None else (bytes(row.digest), row.answer)
 
-    def keep_answer(self, gallery: Gallery, operation: str, token: str, digest: bytes, answer: str) -> None:
-        """For ANSWERS_KEPT; the first answer stands."""
-        values = {
-            "gallery_key": gallery.key,
-            "operation": operation,
-            "token": token,
-            "digest": digest,
-            "answer": answer,
-            "created_at": _now(),
-        }
-        with self._database.write() as connection:
-            _hold(connection, gallery)
-            connection.execute(
-                sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.created_at <= _now(-ANSWERS_KEPT))
-            )
-            connection.execute(self._database.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing())
+    def noting(self, gallery: Gallery, answer: KeptAnswer | None) -> Callable[[Connection], None]:
+        """What keeps the answer, in the transaction of the change that it speaks of."""
+
+        def note(connection: Connection) -> None:
+            if answer is not None:
+                self._keep_answer(connection, gallery, answer)
+
+        return note
+
+    def _keep_answer(self, connection: Connection, gallery: Gallery, answer: KeptAnswer) -> None:
+        connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.created_at <= _now(-ANSWERS_KEPT)))
+        values = asdict(answer) | {"gallery_key": gallery.key, "created_at": _now()}
+        insert = self._database.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing()
+        if connection.execute(insert.returning(ANSWERED_REQUESTS.c.token)).one_or_none() is None:
+            raise AlreadyAnswered
 
 
 def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[tuple[int, Origin | None]]) -> None:

@@ -220,8 +220,9 @@ class Store:
         metadata: Metadata | None = None,
         *,
         terms: Terms = NO_TERMS,
+        note: Callable[[Connection], None] = lambda _: None,
     ) -> Subject:
-        """A subject without faces; its id is made where none is given.
+        """A subject without faces; its id is made where none is given. ``note`` writes in the same transaction.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
         ``invalid_consent``; NotFound ``gallery_not_found``; Conflict ``subject_exists``.
@@ -232,6 +233,7 @@ class Store:
         encoded = self._encode(metadata or {})
         with self._database.write() as connection:
             self._hold(connection, gallery)
+            note(connection)
             key = self._insert_subject(connection, gallery, cleaned, cleaned_name, encoded)
             if key is None:
                 message = f"Gallery {gallery.id!r} already has a subject {cleaned!r}."

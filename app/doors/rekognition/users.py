@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 
 from app.doors.rekognition import asked, errors
 from app.doors.rekognition.call import Call, good_enough, stored_template, template_of
@@ -21,19 +23,23 @@ from app.doors.rekognition.shapes import (
     status_of,
 )
 from app.errors import NotFound
+from app.gallery.placement import AlreadyAnswered, KeptAnswer
 from app.gallery.records import Gallery, Move, PlacedFace, is_unnamed, unnamed_id
 
 MOST_FACES = 100
 """Of one user."""
 PAGE = 500
+Keeping: TypeAlias = Callable[[Shape], KeptAnswer | None]
+"""What an answer becomes that is to be kept; None where nobody will ask again."""
+Work: TypeAlias = Callable[[Keeping], Shape]
 
 
 def create(call: Call, wanted: asked.OfUser) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
 
-    def make() -> Shape:
-        call.service.galleries.create_subject(gallery.id, wanted.UserId)
+    def make(keeping: Keeping) -> Shape:
+        call.service.galleries.create_subject(gallery.id, wanted.UserId, answer=keeping({}))
         return {}
 
     return _once(call, gallery, "CreateUser", wanted, make)
@@ -44,8 +50,8 @@ def delete(call: Call, wanted: asked.OfUser) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
 
-    def remove() -> Shape:
-        call.service.galleries.dissolve_subject(gallery.id, wanted.UserId)
+    def remove(keeping: Keeping) -> Shape:
+        call.service.galleries.dissolve_subject(gallery.id, wanted.UserId, keeping({}))
         return {}
 
     return _once(call, gallery, "DeleteUser", wanted, remove)
@@ -63,13 +69,13 @@ def list_all(call: Call, wanted: asked.ListUsers) -> Shape:
 def associate(call: Call, wanted: asked.AssociateFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
-    return _once(call, gallery, "AssociateFaces", wanted, lambda: _associate(call, gallery, wanted))
+    return _once(call, gallery, "AssociateFaces", wanted, partial(_associate, call, gallery, wanted))
 
 
 def disassociate(call: Call, wanted: asked.DisassociateFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
-    return _once(call, gallery, "DisassociateFaces", wanted, lambda: _disassociate(call, gallery, wanted))
+    return _once(call, gallery, "DisassociateFaces", wanted, partial(_disassociate, call, gallery, wanted))
 
 
 def search(call: Call, wanted: asked.SearchUsers) -> Shape:
@@ -109,7 +115,7 @@ def search_by_image(call: Call, wanted: asked.SearchUsersByImage) -> Shape:
     return answer
 
 
-def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces) -> Shape:
+def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keeping: Keeping) -> Shape:
     user = call.service.galleries.subject(gallery.id, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     found = call.service.galleries.find_faces(gallery.id, ids)
@@ -125,15 +131,16 @@ def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces) -> Sh
             accepted.append(face)
     if accepted and user.face_count + len(accepted) > MOST_FACES:
         raise Refused(errors.QUOTA, f"A user has {MOST_FACES} faces at most.", code="conflict")
-    _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted])
-    return {
+    answer: Shape = {
         "AssociatedFaces": [{"FaceId": face_id_to(face)} for face in accepted],
         "UnsuccessfulFaceAssociations": refused,
         "UserStatus": status_of(bool(user.face_count or accepted)),
     }
+    _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], keeping(answer))
+    return answer
 
 
-def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces) -> Shape:
+def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces, keeping: Keeping) -> Shape:
     user = call.service.galleries.subject(gallery.id, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     found = call.service.galleries.find_faces(gallery.id, ids)
@@ -143,12 +150,13 @@ def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces)
         if (refusal := _foreign(face, found, user.id)) is not None
     ]
     mine = [face for face in ids if face in found and found[face].subject == user.id]
-    _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine])
-    return {
+    answer: Shape = {
         "DisassociatedFaces": [{"FaceId": face_id_to(face)} for face in mine],
         "UnsuccessfulFaceDisassociations": refused,
         "UserStatus": status_of(user.face_count > len(mine)),
     }
+    _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], keeping(answer))
+    return answer
 
 
 def _foreign(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None:
@@ -171,30 +179,40 @@ def _unlike(call: Call, gallery: Gallery, face: str, wanted: asked.AssociateFace
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
 
-def _move(call: Call, gallery: Gallery, moves: list[Move]) -> None:
+def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | None) -> None:
     """Somebody else may have moved or deleted one of the faces since it was looked at: nothing is moved then."""
     try:
-        call.service.galleries.move_faces(gallery.id, moves)
+        call.service.galleries.move_faces(gallery.id, moves, answer)
     except NotFound as error:
         if error.code != "face_not_found":
             raise
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
 
 
-def _once(call: Call, gallery: Gallery, operation: str, wanted: asked.OfUser, work: Callable[[], Shape]) -> Shape:
-    """Answers a request that comes again under its token as before; another one under the same token is refused."""
+def _once(call: Call, gallery: Gallery, operation: str, wanted: asked.OfUser, work: Work) -> Shape:
+    """Answers a request that comes again under its token as before; another one under the same token is refused.
+
+    ``work`` writes its answer with what it changes, so that whoever asks again after a crash is answered right.
+    """
     token = wanted.ClientRequestToken
     if token is None:
-        return work()
+        return work(lambda _: None)
     told = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
     digest = hashlib.sha256(told.encode()).digest()
-    before = call.service.galleries.recall_answer(gallery.id, operation, token)
+    before = _recalled(call, gallery, operation, token, digest)
     if before is not None:
-        if before[0] != digest:
-            message = "This ClientRequestToken was used with other parameters."
-            raise Refused(errors.MISMATCH, message, code="conflict")
-        answer: Shape = json.loads(before[1])
-        return answer
-    done = work()
-    call.service.galleries.keep_answer(gallery.id, operation, token, digest, json.dumps(done))
-    return done
+        return before
+    try:
+        return work(lambda answer: KeptAnswer(operation, token, digest, json.dumps(answer)))
+    except AlreadyAnswered:
+        return _recalled(call, gallery, operation, token, digest) or {}
+
+
+def _recalled(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
+    before = call.service.galleries.recall_answer(gallery.id, operation, token)
+    if before is None:
+        return None
+    if before[0] != digest:
+        raise Refused(errors.MISMATCH, "This ClientRequestToken was used with other parameters.", code="conflict")
+    answer: Shape = json.loads(before[1])
+    return answer
