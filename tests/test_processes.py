@@ -1,8 +1,13 @@
-"""Several real server processes over one database, on one data folder and on two."""
+"""Several real server processes over one database, on one data folder and on two.
+
+`python -m pytest tests/test_processes.py --full -s` measures how long it takes until one answers what another one has
+acknowledged, the time of the answer included.
+"""
 
 from __future__ import annotations
 
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +23,7 @@ from tests.postgres import new_database
 from tests.service import COLLINS, HOPPER
 
 SOON_S = 20.0
+FEW, MANY = 2, 50
 
 
 @pytest.fixture(params=["one data folder and SQLite", "two data folders and PostgreSQL"])
@@ -55,8 +61,20 @@ def soon(condition: Callable[[], bool]) -> bool:
     return False
 
 
+def round_trip(one: httpx.Client, other: httpx.Client) -> tuple[float, float]:
+    """Seconds from what one has acknowledged until the other answers it: an enrollment, and its deletion."""
+    one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+    begun = time.monotonic()
+    assert soon(lambda: known(other, COLLINS) == ["eileen"])
+    enrolled = time.monotonic() - begun
+    one.delete("/galleries/crew/subjects/eileen").raise_for_status()
+    begun = time.monotonic()
+    assert soon(lambda: known(other, COLLINS) == [])
+    return enrolled, time.monotonic() - begun
+
+
 def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
-    servers: tuple[LiveServer, LiveServer],
+    servers: tuple[LiveServer, LiveServer], full: bool
 ) -> None:
     with client(servers[0]) as one, client(servers[1]) as other:
         one.post("/galleries", json={"id": "crew"}).raise_for_status()
@@ -71,6 +89,10 @@ def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
         for each in (one, other):
             report = each.get("/galleries/crew/check").json()
             assert (report["ok"], report["faces"], report["indexed"]) == (True, 1, 1)
+        taken = [round_trip(one, other) for _ in range(MANY if full else FEW)]
+        for what, seconds in zip(("enrolled", "deleted"), zip(*taken, strict=True), strict=True):
+            half, most = statistics.median(seconds), max(seconds)
+            print(f"{what} on one, answered by the other: median {half:.2f} s, longest {most:.2f} s of {len(seconds)}")  # noqa: T201 (shown by `pytest -s`)
         one.delete("/galleries/crew").raise_for_status()
         assert other.get("/galleries/crew").status_code == 404
     assert instance.running_at(servers[0].data_dir) == servers[0].url
