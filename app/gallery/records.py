@@ -113,8 +113,7 @@ class Gallery:
     @property
     def searchable(self) -> tuple[Gallery, ...]:
         """As seen by the packages whose templates can be compared with all faces, the gallery's own first."""
-        second = self.second
-        return (self, self.seen_by(second.package)) if second is not None and second.state == "complete" else (self,)
+        return tuple(self.seen_by(one.package) for one in searchable(self.seen, self.second))
 
     def seen_by(self, package: str) -> Gallery:
         """Raises Conflict ``package_mismatch`` where it is neither of the gallery's packages."""
@@ -125,6 +124,11 @@ class Gallery:
             return replace(self, embedder=package, dimension=dimension, generation=generation, second=None)
         message = f"Gallery {self.id!r} takes templates of {self.embedder}, not of {package}."
         raise Conflict(message, code="package_mismatch", expected=self.embedder, given=package)
+
+
+def searchable(own: Seen, second: SecondPackage | None) -> tuple[Seen, ...]:
+    """See `Gallery.searchable`."""
+    return (own, Seen(own.key, second.package, second.generation)) if second and second.state == "complete" else (own,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from app.gallery.records import (
     Page,
     Position,
     SecondPackage,
+    Seen,
     Standing,
     Subject,
     Terms,
@@ -57,6 +58,7 @@ from app.gallery.records import (
     encode_metadata,
     fit_face,
     fold,
+    searchable,
     to_block,
     two_packages,
 )
@@ -563,12 +565,13 @@ class Store:
         return [moving_gallery(row) for row in rows]
 
     def standings(self) -> dict[int, Standing]:
-        """What each process has to follow, by the gallery's key."""
+        """What each process has to follow, by the gallery's key; asked all the time, so that nothing else is read."""
         with self._database.read() as connection:
             rows = connection.execute(MOVING_GALLERIES).all()
         return {
             row.key: Standing(
-                Position(row.last_change, row.last_stamp), tuple(view.seen for view in moving_gallery(row).searchable)
+                Position(row.last_change, row.last_stamp),
+                searchable(Seen(row.key, row.embedder, row.generation), _second(row)),
             )
             for row in rows
         }
