@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
-from app.bench import peer, photos, plots, searching
+from app.bench import arithmetic, peer, photos, plots, searching
 from app.bench.contest import Speeds, Spread, contest
 from app.bench.effort import Effort
 from app.bench.figures import Curve, Figure, Findings, Goal, compared
@@ -118,6 +119,8 @@ def test_clients_wait_for_their_answers(slow: Slow) -> None:
 
     load = closed_loop(slow.target, requests, clients=2, seconds=60)
     assert load.statuses == {200: 60}
+    assert load.elapsed_s > 0.5
+    assert load.rate == 60 / load.elapsed_s
     assert sum(seconds > 0.4 for seconds in load.seconds) <= 2
 
 
@@ -163,6 +166,22 @@ def test_the_exact_answer_is_float64s() -> None:
     assert (searching.exact(vectors, queries) == np.argsort(-scores, axis=1)[:, : searching.LIMIT]).all()
 
 
+def test_a_graphs_arithmetic_is_counted() -> None:
+    """A convolution of 8 filters of 3 × 5 × 5 over a 10 × 10 image without padding, then 288 numbers to 7."""
+    nodes = [
+        helper.make_node("Conv", ["x", "filters"], ["seen"]),
+        helper.make_node("Flatten", ["seen"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "matrix"], ["y"]),
+    ]
+    filters = numpy_helper.from_array(np.zeros((8, 3, 5, 5), np.float32), "filters")
+    matrix = numpy_helper.from_array(np.zeros((288, 7), np.float32), "matrix")
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 10, 10])
+    found = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 7])
+    graph = helper.make_graph(nodes, "g", [given], [found], [filters, matrix])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    assert arithmetic.flops(model) == 2 * (8 * 6 * 6) * (3 * 5 * 5) + 2 * 288 * 7
+
+
 def test_photos_come_from_folders_and_tars_one_of_each_person(tmp_path: Path) -> None:
     for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "c/.hidden.jpg", "c/notes.txt"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -190,6 +209,7 @@ TINY = Effort(
     growth=(10, 20),
     starts=1,
     widths=(160, 320),
+    batches=(1, 2),
 )
 
 
@@ -203,7 +223,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
         yield opened
 
 
-LONG = {"rivals", "enroll", "latency", "start"}
+LONG = {"rivals", "enroll", "latency", "start", "features"}
 """What others have in common with them is enough in most runs."""
 
 
@@ -225,7 +245,7 @@ def test_each_part_measures(part: str, stages: Stages, full: bool) -> None:
 
 
 def test_the_command_knows_every_part() -> None:
-    assert tuple(PARTS) == command.PARTS
+    assert tuple(PARTS) == (*command.PARTS, *command.ON_REQUEST)
 
 
 def test_a_part_is_measured_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

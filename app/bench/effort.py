@@ -10,7 +10,8 @@ class Effort:
     """``rounds`` of each comparison, ``turn_s`` of each turn in one, ``seconds`` of each load on a server; how many
     ``photos`` are sent; people in the ``gallery`` that is searched by photos; ``faces`` in the largest index;
     ``rival_faces`` in those that take long to build; ``growth``, the sizes of gallery at which costs are compared;
-    ``starts`` of a server; ``widths`` of the photos that faces are found in, in pixels."""
+    ``starts`` of a server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a
+    device gets."""
 
     rounds: int
     turn_s: float
@@ -22,6 +23,7 @@ class Effort:
     growth: tuple[int, ...]
     starts: int
     widths: tuple[int, ...]
+    batches: tuple[int, ...]
 
 
 WHOLE = Effort(
@@ -35,6 +37,7 @@ WHOLE = Effort(
     growth=(1_000, 10_000, 100_000, 1_000_000),
     starts=7,
     widths=(250, 640, 1280, 4000),
+    batches=(1, 4, 16, 64, 256),
 )
 QUICK = Effort(
     rounds=3,
@@ -47,4 +50,5 @@ QUICK = Effort(
     growth=(1_000, 10_000, 50_000),
     starts=3,
     widths=(250, 640, 1280),
+    batches=(1, 4, 16),
 )

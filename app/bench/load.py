@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,12 +40,19 @@ class Load:
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
+    elapsed_s: float = 0.0
+    """From the first request to the last answer."""
     own_cpu_s: float = 0.0
     """Processor seconds that sending and receiving took: the generator runs on the cores it measures."""
 
     def count(self, status: int, seconds: float) -> None:
         self.seconds.append(seconds)
         self.statuses[status] = self.statuses.get(status, 0) + 1
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return len(self.seconds) / self.elapsed_s
 
     @property
     def failed(self) -> int:
@@ -118,9 +125,7 @@ def closed_loop(target: Target, requests: Callable[[int], Iterator[bytes]], clie
         until = time.perf_counter() + seconds
         await asyncio.gather(*(client(number, until) for number in range(clients)))
 
-    begin = time.process_time()
-    asyncio.run(all_clients())
-    load.own_cpu_s = time.process_time() - begin
+    _clocked(load, all_clients())
     return load
 
 
@@ -150,7 +155,11 @@ def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: f
         for connection in free:
             connection.close()
 
-    begin = time.process_time()
-    asyncio.run(all_arrivals())
-    load.own_cpu_s = time.process_time() - begin
+    _clocked(load, all_arrivals())
     return load
+
+
+def _clocked(load: Load, work: Coroutine[None, None, None]) -> None:
+    begin, cpu = time.perf_counter(), time.process_time()
+    asyncio.run(work)
+    load.elapsed_s, load.own_cpu_s = time.perf_counter() - begin, time.process_time() - cpu

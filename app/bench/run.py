@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from app.bench.server import Server, serving
 from app.bench.stages import Stages
 
 CLIENTS = 16
+CACHE = "models"
+"""Where a server keeps prepared models in its data folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,14 @@ class Run:
 
     @contextmanager
     def server(self, **settings: object) -> Iterator[Server]:
-        """A server of its own on an empty data folder."""
+        """A server of its own on a data folder with nothing but the prepared models."""
+        with self.data_folder() as folder, serving(folder, MODELS_DIR=self.stages.models, **settings) as server:
+            yield server
+
+    @contextmanager
+    def data_folder(self) -> Iterator[Path]:
+        """Preparing models takes a server seconds, and memory that it keeps: theirs are ready."""
+        self.say("a server starts")
         with tempfile.TemporaryDirectory() as folder:
-            self.say("a server starts")
-            with serving(Path(folder), MODELS_DIR=self.stages.models, **settings) as server:
-                yield server
+            shutil.copytree(self.stages.cache, Path(folder, CACHE))
+            yield Path(folder)

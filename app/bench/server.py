@@ -45,6 +45,11 @@ class Server:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def peak_memory(self) -> int:
+        """Most bytes that it ever had in memory."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
 
 @contextmanager
 def serving(data_dir: Path, **settings: object) -> Iterator[Server]:

@@ -21,14 +21,19 @@ if TYPE_CHECKING:
 
 WIDTH = 190
 """Of the table where it is written to no terminal."""
-PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth"
-Parts = Annotated[list[str] | None, typer.Argument(help=f"{', '.join(PARTS)}; all of them by default.")]
+PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
+ON_REQUEST = ("device",)
+"""Not in a run of everything on a CPU: what it says is of use on a GPU."""
+Parts = Annotated[list[str] | None, typer.Argument(help=f"{', '.join(PARTS)}: all by default; device.")]
 
 
 def bench(
     parts: Parts = None,
     *,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter: a few minutes for everything.")] = False,
+    device: Annotated[
+        str, typer.Option(help="`cuda`: images a second by batch size and searches on a GPU, the part `device` alone.")
+    ] = "cpu",
     photos: Annotated[
         Path | None,
         typer.Option(help="Folder or tar of photos with faces; by default LFW beside the project, else its own."),
@@ -49,17 +54,24 @@ def bench(
     from app.bench.run import Run  # noqa: PLC0415 (the same)
     from app.bench.stages import open_stages  # noqa: PLC0415 (the same)
 
-    chosen = list(parts or PARTS)
-    if unknown := [part for part in chosen if part not in PARTS]:
-        raise InvalidInput(f"{unknown[0]} is no part: {', '.join(PARTS)}", code="unknown_part")
+    known = (*PARTS, *ON_REQUEST)
+    chosen = list(parts or (PARTS if device == "cpu" else ON_REQUEST))
+    if unknown := [part for part in chosen if part not in known]:
+        raise InvalidInput(f"{unknown[0]} is no part: {', '.join(known)}", code="unknown_part")
     effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces)
     settings, console = load_settings(), Console(width=None if sys.stdout.isatty() else WIDTH)
     source = photos or default_source()
     cache = settings.data_dir / "models"
     with open_stages(settings.models_dir, cache, source, effort.photos, embedder=settings.embedder) as stages:
-        run = Run(stages, effort)
+        run = Run(stages, effort, device)
         path = report.path_for(out)
-        asked = {"parts": chosen, "effort": asdict(effort), "photos": len(stages.photos), "faces": len(stages.crops)}
+        asked = {
+            "parts": chosen,
+            "device": device,
+            "effort": asdict(effort),
+            "photos": len(stages.photos),
+            "faces": len(stages.crops),
+        }
         failed = []
         for part in chosen:
             failed += [] if _measured(part, run, console) else [part]

@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.bench.parts import detect, embed, enroll, growth, kinds, latency, rivals, search, serve, start
+from app.bench.parts import (
+    detect,
+    device,
+    embed,
+    enroll,
+    features,
+    growth,
+    kinds,
+    latency,
+    rivals,
+    search,
+    serve,
+    start,
+)
 from app.bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
-    each.PART: each.measure for each in (embed, detect, search, kinds, rivals, serve, enroll, latency, start, growth)
+    each.PART: each.measure
+    for each in (embed, detect, search, kinds, rivals, serve, enroll, latency, start, growth, features, device)
 }

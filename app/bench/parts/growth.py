@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -34,11 +33,8 @@ Costs = dict[str, dict[int, list[float]]]
 
 
 def measure(run: Run) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder)
+    with run.data_folder() as data:
         people = galleries.people(sum(run.effort.growth), run.stages.dimension)
-        with _server(run, data):
-            pass  # the first start prepares the models, which takes memory of its own
         with _server(run, data) as server, server.client() as client:
             galleries.create(client, "empty")
             _identify(client, "empty", run.stages.photos[0])

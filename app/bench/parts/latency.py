@@ -35,8 +35,7 @@ def measure(run: Run) -> None:
         for number in range(min(effort.rounds, MOST_ROUNDS)):
             run.say(f"unloaded and full, round {number + 1}")
             unloaded.append(float(np.median(_answers(server.target, requests, 1, effort.seconds).seconds)))
-            full = _answers(server.target, requests, CLIENTS, 2 * effort.seconds)
-            capacity.append(len(full.seconds) / (2 * effort.seconds))
+            capacity.append(_answers(server.target, requests, CLIENTS, 2 * effort.seconds).rate)
             for share in SHARES:
                 run.say(f"{share:.0%} of {capacity[-1]:.0f}/s, round {number + 1}")
                 rate = share * capacity[-1]

@@ -90,7 +90,7 @@ def sent(target: Target, requests: list[bytes], seconds: float, own_cpu: list[fl
 
     def turn() -> int:
         load = closed_loop(target, lambda _client: reel.endless(), CLIENTS, seconds).checked()
-        own_cpu.append(load.own_cpu_s / seconds)
+        own_cpu.append(load.own_cpu_s / load.elapsed_s)
         return len(load.seconds)
 
     return turn
