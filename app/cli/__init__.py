@@ -17,6 +17,7 @@ from app.cli import (
     jobs,
     moving,
     output,
+    quantize,
     recognition,
     reembed,
     tune,
@@ -44,6 +45,7 @@ app.command()(bench.bench)
 app.command()(tune.tune)
 app.command("import-compreface")(moving.import_compreface)
 app.add_typer(administration.galleries, name="galleries")
+administration.models.command()(quantize.quantize)
 app.add_typer(administration.models, name="models")
 app.add_typer(jobs.jobs, name="jobs")
 app.add_typer(reembed.reembed, name="reembed")
