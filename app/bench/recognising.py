@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import cv2
 import faiss
@@ -13,10 +17,11 @@ import onnx
 from app.bench.callers import Reel, for_a_while
 from app.bench.embedding import as_shipped
 from app.bench.machine import cores
+from app.bench.rivals import installed
 from app.bench.stages import Stages
 from app.runtime.graph import fold_constants, keep_data_inputs
 from app.runtime.package import locate
-from app.types import Vectors
+from app.types import Pixels, Vectors
 
 SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP = 0.9, 0.3, 5000
 """What OpenCV's sample of face recognition takes."""
@@ -60,27 +65,73 @@ def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
 
     Its `feature` does not run the block-quantised weights, so that it gets them dequantised, which is no slower.
     """
-    model = onnx.load(str(locate(stages.package, stages.cache)))
-    keep_data_inputs(model)
-    fold_constants(model)
-    path = folder / "sface-dequantised.onnx"
-    onnx.save(model, str(path))
     detector = cv2.FaceDetectorYN.create(
         str(stages.detector_file), "", (320, 320), SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP
     )
-    recognizer = cv2.FaceRecognizerSF.create(str(path), "")
+    recognizer = cv2.FaceRecognizerSF.create(str(_dequantised(stages, folder / "sface.onnx")), "")
     reel = Reel(stages.photos)
 
     def one() -> int:
-        pixels = np.asarray(cv2.imdecode(np.frombuffer(reel.take(), np.uint8), cv2.IMREAD_COLOR), np.uint8)
-        cv2.setNumThreads(cores())
-        try:
+        with _all_threads():
+            pixels = _read(reel.take())
             detector.setInputSize((pixels.shape[1], pixels.shape[0]))
             _, faces = detector.detect(pixels)
             for face in [] if faces is None else faces:
                 recognizer.feature(recognizer.alignCrop(pixels, face))
-        finally:
-            cv2.setNumThreads(1)  # as the server has it
         return 1
 
     return one
+
+
+def deepface(stages: Stages, folder: Path) -> Callable[[], int] | None:
+    """DeepFace's `represent` with SFace and YuNet from files here, none from a hub; None where it isn't installed."""
+    weights = folder / ".deepface" / "weights"
+    weights.mkdir(parents=True)
+    shutil.copy(stages.detector_file, weights / "face_detection_yunet_2023mar.onnx")
+    _dequantised(stages, weights / "face_recognition_sface_2021dec.onnx")
+    before = os.environ.get("DEEPFACE_HOME")
+    os.environ["DEEPFACE_HOME"] = str(folder)  # where it looks for weights, while it is imported and at its first use
+    try:
+        library: Any = installed("deepface.DeepFace")
+        if library is None:
+            return None
+        reel = Reel(stages.photos)
+
+        def one() -> int:
+            with _all_threads():
+                library.represent(
+                    _read(reel.take()), model_name="SFace", detector_backend="yunet", enforce_detection=False
+                )
+            return 1
+
+        one()
+    finally:
+        if before is None:
+            del os.environ["DEEPFACE_HOME"]
+        else:
+            os.environ["DEEPFACE_HOME"] = before
+    return one
+
+
+def _dequantised(stages: Stages, path: Path) -> Path:
+    """The package's file with plain weights."""
+    model = onnx.load(str(locate(stages.package, stages.cache)))
+    keep_data_inputs(model)
+    fold_constants(model)
+    onnx.save(model, str(path))
+    return path
+
+
+def _read(photo: bytes) -> Pixels:
+    """(H, W, 3) uint8 BGR, as OpenCV reads it."""
+    return np.asarray(cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR), np.uint8)
+
+
+@contextmanager
+def _all_threads() -> Iterator[None]:
+    """OpenCV on all cores, as it is by itself; the service has it on one."""
+    cv2.setNumThreads(cores())
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(1)

@@ -11,10 +11,12 @@ from app.bench.callers import Reel
 from app.bench.figures import Figure, Goal, compared
 from app.bench.load import Target, closed_loop
 from app.bench.run import CLIENTS, Run
+from app.bench.stages import EMBEDDER
 
 PART, GALLERY = "serve", "bench"
 BOUNDARY = b"likeness-bench"
-RAW, NAIVE, SAMPLE = "the stages alone (raw limit)", "one photo, face and search at a time", "OpenCV's own sample"
+RAW, NAIVE = "the stages alone (raw limit)", "one photo, face and search at a time"
+SAMPLE, DEEPFACE = "OpenCV's own sample", "DeepFace (SFace, YuNet; searches nothing)"
 
 
 def measure(run: Run) -> None:
@@ -28,16 +30,14 @@ def measure(run: Run) -> None:
         identify = [identification(server.target, GALLERY, photo) for photo in stages.photos]
         pairs = zip(stages.photos, [*stages.photos[1:], stages.photos[0]], strict=True)
         verify = [verification(server.target, *pair) for pair in pairs]
-        speeds = run.contest(
-            {
-                "identify": sent(server.target, identify, effort.seconds, own_cpu["identify"]),
-                "verify": sent(server.target, verify, effort.seconds, own_cpu["verify"]),
-                RAW: recognising.raw_limit(stages, batch, effort.seconds),
-                NAIVE: recognising.naive(stages, strangers),
-                SAMPLE: recognising.opencv_sample(stages, Path(folder)),
-            },
-            effort.seconds,
-        )
+        ways = {
+            "identify": sent(server.target, identify, effort.seconds, own_cpu["identify"]),
+            "verify": sent(server.target, verify, effort.seconds, own_cpu["verify"]),
+            RAW: recognising.raw_limit(stages, batch, effort.seconds),
+            NAIVE: recognising.naive(stages, strangers),
+        }
+        others = _others(run, Path(folder))
+        speeds = run.contest(ways | others, effort.seconds)
     pairs_a_s = speeds.rounds["verify"]
     photos_a_s = type(speeds)({**speeds.rounds, "verify": 2 * pairs_a_s})
     details = {name: {"generator_cores": sum(spent) / len(spent)} for name, spent in own_cpu.items()}
@@ -47,7 +47,7 @@ def measure(run: Run) -> None:
     run.add(
         compared(PART, who, speeds, "identify", RAW, unit="photos/s", goal=Goal(0.85), details=own),
         compared(PART, who, speeds, "identify", NAIVE, unit="photos/s", goal=Goal(2), details=own),
-        compared(PART, who, speeds, "identify", SAMPLE, unit="photos/s", details=own),
+        *(compared(PART, who, speeds, "identify", name, unit="photos/s", details=own) for name in others),
         compared(PART, both, photos_a_s, "verify", RAW, unit="photos/s", goal=Goal(0.85), details=pair),
         compared(PART, both, photos_a_s, "verify", NAIVE, unit="photos/s", details=pair),
         Figure(
@@ -71,6 +71,20 @@ def measure(run: Run) -> None:
             {"theirs": peer.VERIFY},
         ),
     )
+
+
+def _others(run: Run, folder: Path) -> dict[str, Callable[[], int]]:
+    """What a user would otherwise run, as far as it is here and speaks of this package."""
+    if run.stages.package.manifest.name != EMBEDDER:
+        run.note(f"{SAMPLE}, {DEEPFACE}: they run SFace alone")
+        return {}
+    others = {SAMPLE: recognising.opencv_sample(run.stages, folder)}
+    deepface = recognising.deepface(run.stages, folder)
+    if deepface is None:
+        run.note("DeepFace: not installed (docs/performance.md says how)")
+    else:
+        others[DEEPFACE] = deepface
+    return others
 
 
 def identification(target: Target, gallery: str, photo: bytes) -> bytes:
