@@ -58,9 +58,10 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
 	touch $@ $(VENV)/.serve $(VENV)/.train
 
-# The rivals that it is measured against, and plots.
+# The rivals that it is measured against, and plots. hnswlib needs a C++ compiler; what isn't there is passed over.
 $(VENV)/.bench: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' \
+		|| echo "Not every rival could be installed: the benchmark says which it passes over."
 	touch $@
 
 clean:

@@ -24,7 +24,10 @@ WIDTH = 190
 PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
 ON_REQUEST = ("device",)
 """Not in a run of everything on a CPU: what it says is of use on a GPU."""
-Parts = Annotated[list[str] | None, typer.Argument(help=f"{', '.join(PARTS)}: all by default; device.")]
+Parts = Annotated[
+    list[str] | None,
+    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default. device: what --device cuda measures."),
+]
 
 
 def bench(
