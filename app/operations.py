@@ -29,6 +29,7 @@ from app.gallery.records import (
     Enrolled,
     FaceRow,
     Gallery,
+    IndexKind,
     Metadata,
     NewFace,
     Origin,
@@ -369,15 +370,21 @@ class Operations:
         return whole
 
     def create_gallery(
-        self, gallery: str, embedder: str | None, store: CropPolicy = "crop", metadata: Metadata | None = None
+        self,
+        gallery: str,
+        embedder: str | None,
+        store: CropPolicy = "crop",
+        metadata: Metadata | None = None,
+        search: IndexKind = "fp32",
     ) -> Gallery:
         """An empty gallery for templates of an installed package, named by its id or its name, or of the default's.
 
-        Raises InvalidInput (``package_unknown``, ``package_ambiguous``), Conflict (``gallery_exists``).
+        Raises InvalidInput (``package_unknown``, ``package_ambiguous``), Conflict (``gallery_exists``,
+        ``search_unavailable``).
         """
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
             return self._galleries.create_gallery(
-                gallery, used.id, used.embedder.dimension, store=store, metadata=metadata
+                gallery, used.id, used.embedder.dimension, store=store, metadata=metadata, search=search
             )
 
     @contextmanager

@@ -112,6 +112,7 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     yield client.post(reembed, json={"embedder": "small"})
     wait_reembedded(client, reembed, "switched")
     yield client.post(f"{reembed}/finish")
+    yield client.patch(gallery, json={"search": "int8"})
     yield client.patch(person, json={"name": NAME + "2", "metadata": metadata})
     yield client.post("/v1/keys", json={"id": f"{MARK}-key", "name": NAME, "scopes": ["read"], "galleries": [GALLERY]})
     for path in ("/v1/keys", f"/v1/keys/{MARK}-key"):

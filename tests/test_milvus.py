@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.errors import NotFound, Unusable
+from app.errors import Conflict, NotFound, Unusable
 from app.gallery import remote as module
 from app.gallery.catalogue import Catalogue
 from app.gallery.gallery import Galleries
@@ -601,3 +601,12 @@ def test_the_catalogue_keeps_apart_what_is_whose(database_url: str) -> None:
     with pytest.raises(NotFound):
         here.switch(guests, third)
     store.close()
+
+
+def test_milvus_has_its_own_kinds_of_search(one: Galleries) -> None:
+    with pytest.raises(Conflict) as caught:
+        one.create_gallery("guests", PACKAGE, DIMENSION, search="int8")
+    assert (caught.value.code, caught.value.details["known"]) == ("search_unavailable", ["fp32"])
+    with pytest.raises(Conflict, match="own kinds"):
+        one.update_gallery("staff", search="fp16")
+    assert one.update_gallery("staff", search="fp32").search == "fp32"

@@ -68,6 +68,7 @@ OPERATIONS = [
     "GET /v1/galleries",
     "POST /v1/galleries",
     f"GET {GALLERY}",
+    f"PATCH {GALLERY}",
     f"DELETE {GALLERY}",
     f"GET {GALLERY}/check",
     f"GET {GALLERY}/reembed",

@@ -38,6 +38,7 @@ BODIES: tuple[tuple[type[BaseModel], ImageFields | None], ...] = (
     (schemas.IdentifyRequest, ONE_IMAGE),
     (schemas.EnrollRequest, MANY_IMAGES),
     (schemas.GalleryCreate, None),
+    (schemas.GalleryPatch, None),
     (schemas.ReembedStart, None),
     (schemas.SubjectCreate, None),
     (schemas.SubjectPatch, None),

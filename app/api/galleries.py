@@ -10,7 +10,7 @@ from app.access.records import fit_id
 from app.api import docs, schemas
 from app.api.paths import GalleryId
 from app.api.service import GrantDep, Service, ServiceDep, entry_of
-from app.gallery.records import Gallery
+from app.gallery.records import UNSET, Gallery
 
 router = APIRouter(prefix="/v1/galleries", tags=["galleries"])
 
@@ -47,6 +47,7 @@ async def list_galleries(
         "invalid_id",
         "invalid_metadata",
         "gallery_exists",
+        "search_unavailable",
         "package_unknown",
         "package_ambiguous",
         "package_unavailable",
@@ -59,7 +60,7 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
     entry_of(request).gallery = fit_id(asked.id)
 
     def make() -> schemas.Gallery:
-        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata)
+        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata, asked.search)
         return _answer(service, made)
 
     return await service.run(make)
@@ -73,6 +74,20 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
     """The gallery with the number of its subjects and faces."""
     return await service.run(lambda: _answer(service, service.galleries.gallery(gallery)))
+
+
+@router.patch(
+    "/{gallery}",
+    summary="Change how a gallery is searched",
+    responses=docs.answer(schemas.Gallery) | docs.call_errors(*docs.JSON_CODES, *GALLERY_CODES, "search_unavailable"),
+    openapi_extra=docs.request_body(schemas.GalleryPatch),
+)
+async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
+    """What is absent stays as it is. Answers are the same by every kind of search; the index is made anew in memory,
+    here at once and by other servers over the same database within a moment."""
+    asked = await service.read_json(request, schemas.GalleryPatch)
+    search = asked.search if asked.search is not None else UNSET
+    return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
 
 
 @router.delete(
@@ -115,6 +130,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "id": gallery.id,
             "embedder": gallery.embedder,
             "store": gallery.store,
+            "search": gallery.search,
             "metadata": gallery.metadata,
             "subjects": counts.subjects,
             "faces": counts.faces,

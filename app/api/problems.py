@@ -59,6 +59,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(409, "reembedding_exists", "The gallery is on its way already; `details` says where to and how far."),
     Kind(409, "reembedding_not_switched", "The gallery has not switched to the new model package."),
     Kind(409, "reembedding_switched", "The gallery has switched to the new model package: roll back first."),
+    Kind(
+        409,
+        "search_unavailable",
+        "Galleries can't be searched by this kind here; `details.known` lists those that are.",
+    ),
     Kind(409, "package_mismatch", "The templates are of another model package than the gallery's."),
     Kind(409, "two_packages", "The gallery is being re-embedded, and what came has templates of one package: wait."),
     Kind(413, "payload_too_large", "The body is larger than the route takes."),

@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     Rule("GET", "/v1/galleries", "list_galleries", READ),
     Rule("POST", "/v1/galleries", "create_gallery", ADMIN, changes=True, everywhere=True),
     Rule("GET", GALLERY, "show_gallery", READ),
+    Rule("PATCH", GALLERY, "update_gallery", ADMIN, changes=True),
     Rule("DELETE", GALLERY, "delete_gallery", ADMIN, changes=True, everywhere=True),
     Rule("GET", f"{GALLERY}/check", "check_gallery", ADMIN),
     Rule("POST", f"{GALLERY}/import", "import", ADMIN, changes=True),

@@ -82,6 +82,11 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
+SearchKind: TypeAlias = Literal["fp32", "fp16", "int8"]
+SEARCH_KINDS = (
+    "How the vectors are searched, with the same answers. `fp32`: as they are. `fp16`, `int8`: by a copy of half and "
+    "of a quarter of their size, whose best are scored again exactly; faster, for that much more memory."
+)
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 Point: TypeAlias = tuple[float, float]
@@ -199,7 +204,15 @@ class GalleryCreate(Params):
         description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
         "model); `none` keeps templates alone.",
     )
+    search: SearchKind = Field(
+        default="fp32",
+        description=SEARCH_KINDS,
+    )
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+
+
+class GalleryPatch(Params):
+    search: SearchKind | None = Field(default=None, description=SEARCH_KINDS)
 
 
 class Consent(Params):
@@ -517,6 +530,7 @@ class Gallery(Wire):
     id: str
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
+    search: SearchKind
     metadata: Metadata
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)

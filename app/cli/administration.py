@@ -15,6 +15,7 @@ galleries = typer.Typer(no_args_is_help=True, help="List, make, delete and check
 key = typer.Typer(invoke_without_command=True)
 models = typer.Typer(no_args_is_help=True, help="List model packages, and fetch the files of those that name a URL.")
 
+Search = Annotated[str | None, typer.Option(help="How vectors are searched: fp32, fp16 or int8 (docs/search.md).")]
 Name = Annotated[str, typer.Argument(help="The package: `name` or `name@version`.")]
 
 
@@ -27,8 +28,8 @@ def list_galleries(server: options.Server = None, key: options.Key = None, as_js
         for gallery in found:
             output.say_json(gallery)
     else:
-        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store] for g in found]
-        output.say_table(["gallery", "embedder", "subjects", "faces", "store"], rows)
+        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search] for g in found]
+        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search"], rows)
 
 
 @galleries.command()
@@ -36,17 +37,35 @@ def create(
     gallery: options.Gallery,
     embedder: Annotated[str | None, typer.Option(help="Model package; the server's own by default.")] = None,
     store: Annotated[str | None, typer.Option(help="crop: keep aligned crops; none: templates alone.")] = None,
+    search: Search = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Make a gallery."""
     with connect(server, key) as client:
-        made = client.create_gallery(gallery, embedder=embedder, store=store)
+        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search)
     if as_json:
         output.say_json(made)
     else:
         output.say(f"{made.id}: made, for templates of {made.embedder}")
+
+
+@galleries.command()
+def update(
+    gallery: options.Gallery,
+    search: Search = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Change how a gallery is searched."""
+    with connect(server, key) as client:
+        updated = client.update_gallery(gallery, {} if search is None else {"search": search})
+    if as_json:
+        output.say_json(updated)
+    else:
+        output.say(f"{updated.id}: searched by {updated.search}")
 
 
 @galleries.command()

@@ -123,13 +123,19 @@ def galleries(*, limit: int | None, cursor: str | None) -> Call[schemas.GalleryP
     return Call("GET", path_of("galleries"), schemas.GalleryPage, given(limit=limit, cursor=cursor))
 
 
-def create_gallery(gallery: str, *, embedder: str | None, store: str | None) -> Call[schemas.Gallery]:
-    body = given(id=gallery, embedder=embedder, store=store)
+def create_gallery(
+    gallery: str, *, embedder: str | None, store: str | None, search: str | None
+) -> Call[schemas.Gallery]:
+    body = given(id=gallery, embedder=embedder, store=store, search=search)
     return Call("POST", path_of("galleries"), schemas.Gallery, json=body)
 
 
 def gallery(gallery: str) -> Call[schemas.Gallery]:
     return Call("GET", path_of("galleries", gallery), schemas.Gallery)
+
+
+def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
+    return Call("PATCH", path_of("galleries", gallery), schemas.Gallery, json=dict(changes))
 
 
 def delete_gallery(gallery: str) -> Call[None]:

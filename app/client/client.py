@@ -214,13 +214,19 @@ class Client:
         """One page of the galleries."""
         return self.send(calls.galleries(limit=limit, cursor=cursor))
 
-    def create_gallery(self, gallery: str, *, embedder: str | None = None, store: str | None = None) -> schemas.Gallery:
+    def create_gallery(
+        self, gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
+    ) -> schemas.Gallery:
         """Makes a gallery."""
-        return self.send(calls.create_gallery(gallery, embedder=embedder, store=store))
+        return self.send(calls.create_gallery(gallery, embedder=embedder, store=store, search=search))
 
     def gallery(self, gallery: str) -> schemas.Gallery:
         """One gallery, with its counts."""
         return self.send(calls.gallery(gallery))
+
+    def update_gallery(self, gallery: str, changes: Mapping[str, Any]) -> schemas.Gallery:
+        """Replaces ``search`` where it is given: how the gallery's vectors are searched."""
+        return self.send(calls.update_gallery(gallery, changes))
 
     def delete_gallery(self, gallery: str) -> None:
         """Deletes a gallery with everyone in it."""
@@ -613,14 +619,18 @@ class AsyncClient:
         return await self.send(calls.galleries(limit=limit, cursor=cursor))
 
     async def create_gallery(
-        self, gallery: str, *, embedder: str | None = None, store: str | None = None
+        self, gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
     ) -> schemas.Gallery:
         """Makes a gallery."""
-        return await self.send(calls.create_gallery(gallery, embedder=embedder, store=store))
+        return await self.send(calls.create_gallery(gallery, embedder=embedder, store=store, search=search))
 
     async def gallery(self, gallery: str) -> schemas.Gallery:
         """One gallery, with its counts."""
         return await self.send(calls.gallery(gallery))
+
+    async def update_gallery(self, gallery: str, changes: Mapping[str, Any]) -> schemas.Gallery:
+        """Replaces ``search`` where it is given: how the gallery's vectors are searched."""
+        return await self.send(calls.update_gallery(gallery, changes))
 
     async def delete_gallery(self, gallery: str) -> None:
         """Deletes a gallery with everyone in it."""

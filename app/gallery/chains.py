@@ -39,7 +39,10 @@ class Chains:
     @property
     def size(self) -> int:
         arrays = (self._subjects, self._next, self._previous)
-        return sum(array.nbytes for array in arrays) + (self.subject_count + self._forgotten) * MAP_ENTRY_BYTES
+        return (
+            sum(array[: self._count].nbytes for array in arrays)
+            + (self.subject_count + self._forgotten) * MAP_ENTRY_BYTES
+        )
 
     def append(self, subjects: Keys) -> None:
         """New rows of these subjects, each in front of its subject's list."""

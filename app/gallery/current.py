@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.indexes import GalleryIndex, Indexes, Searchable
-from app.gallery.records import Followed, Gallery, Indexed, Seen, Snapshotted, Standing
+from app.gallery.records import Followed, Gallery, Indexed, IndexKind, Seen, Snapshotted, Standing
 from app.gallery.store import Store
 
 
@@ -106,6 +106,16 @@ class CurrentIndexes:
         with self._gone(gallery):
             yield self.of(self.view(gallery))
 
+    @property
+    def kinds(self) -> Collection[IndexKind]:
+        """By which a gallery can be searched here."""
+        return self._indexes.kinds
+
+    def search_by(self, gallery: Gallery) -> None:
+        """Has the gallery's indexes follow what it says of its search."""
+        for _, live in self._all(gallery.key):
+            live.search_by(gallery.search)
+
     def load(self) -> None:
         """Makes every gallery's index ready; from now on, new galleries' too."""
         self._eager = True
@@ -133,6 +143,7 @@ class CurrentIndexes:
             else:
                 with suppress(NotFound):  # deleted meanwhile
                     live.follow(standings[which.key].position)
+                    live.search_by(standings[which.key].search)
         self._unmade = any(
             which not in self._made
             for standing in standings.values()

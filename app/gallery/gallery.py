@@ -42,6 +42,7 @@ from app.gallery.records import (
     Followed,
     Gallery,
     Indexed,
+    IndexKind,
     Metadata,
     Move,
     NewFace,
@@ -203,12 +204,25 @@ class Galleries:
         *,
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
+        search: IndexKind = "fp32",
     ) -> Gallery:
         """`embedder` is the id of the package whose templates, of `dimension` numbers, the gallery takes.
 
-        Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``.
+        Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``, ``search_unavailable``.
         """
-        return self._store.create_gallery(gallery_id, embedder, dimension, store, metadata)
+        self._check_kind(search)
+        return self._store.create_gallery(gallery_id, embedder, dimension, store, metadata, search=search)
+
+    def update_gallery(self, gallery_id: str, *, search: IndexKind | Unset = UNSET) -> Gallery:
+        """Other processes follow within a moment. Raises Conflict ``search_unavailable``."""
+        gallery = self._look(gallery_id)
+        if search is UNSET:
+            return gallery
+        self._check_kind(search)
+        self._store.update_gallery(gallery, search)
+        updated = self._look(gallery_id)
+        self._current.search_by(updated)
+        return updated
 
     def gallery(self, gallery_id: str) -> Gallery:
         return self._store.gallery(gallery_id)
@@ -578,6 +592,13 @@ class Galleries:
         """As SQL had it a moment ago."""
         gallery, at = self._seen.get(gallery_id, (None, 0.0))
         return gallery if gallery is not None and time.monotonic() - at < RECENT_S else self._look(gallery_id)
+
+    def _check_kind(self, search: IndexKind) -> None:
+        if search not in self._current.kinds:
+            message = (
+                f"Vectors are searched in Milvus here, which has no kind {search!r}: its own kinds are its setting."
+            )
+            raise Conflict(message, code="search_unavailable", known=sorted(self._current.kinds))
 
     def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """The matches with their ids; those deleted since, and those that have expired, are left out."""

@@ -26,8 +26,9 @@ from app.types import Vector, Vectors
 FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
 """Faces asked of a pass for each subject wanted; where that proves too few, `_search_all` looks at every face."""
-ROUGH_FETCH = 4
-"""Times as many of the kind ``int8``, whose scores may be wrong by some 0.03."""
+ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
+"""Times as many of the kind ``int8``, whose scores may be wrong by some 0.03, for vectors of that length; the longer
+they are, the nearer to each other strangers' scores lie."""
 WIDEN = 8
 SPLIT_ROWS = 25_000
 """Of a part that is worth a thread of its own: about a millisecond's work for one query, at 128 numbers."""
@@ -122,7 +123,8 @@ class Index:
     def size(self) -> int:
         """Bytes of memory, of vectors and what finds their subjects."""
         with self._lock:
-            return self._rows.size + self._chains.size + self._faces.nbytes + self._weights.nbytes
+            arrays = (self._faces[: self.faces], self._weights[: self.faces])
+            return self._rows.size + self._chains.size + sum(array.nbytes for array in arrays)
 
     @property
     def rounding(self) -> float:
@@ -177,11 +179,16 @@ class Index:
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.faces:
             return [[] for _ in probes]
-        fetch = max(FETCH_MIN, FETCH_PER_SUBJECT * limit) * (ROUGH_FETCH if self.kind == "int8" else 1)
-        with self._watching() as watch:
-            near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
-            with self._lock:
-                found = self._settled(watch, near, probes, fetch, limit)
+        fetch = max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
+        if self.kind != "int8":
+            found = self._pass(probes, limit, fetch)
+        else:
+            fetch *= ROUGH_FETCH * max(1, round((self.dimension / ROUGH_DIMENSION) ** 0.5))
+            found = self._pass(probes, limit, fetch)
+            open_ = [place for place, matches in enumerate(found) if matches is None]
+            if open_:
+                for place, matches in zip(open_, self._pass(probes[open_], limit, WIDEN * fetch), strict=True):
+                    found[place] = matches
         return [
             self._search_all(probe, limit) if matches is None else matches
             for probe, matches in zip(probes, found, strict=True)
@@ -232,6 +239,13 @@ class Index:
         return Difference(tuple(missing), tuple(different), len(keys) - seen)
 
     # A pass, without the lock
+
+    def _pass(self, probes: Vectors, limit: int, fetch: int) -> list[list[Match] | None]:
+        """What can be said from `fetch` rows of each probe; None where others may belong to the answer."""
+        with self._watching() as watch:
+            near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
+            with self._lock:
+                return self._settled(watch, near, probes, fetch, limit)
 
     @contextmanager
     def _watching(self) -> Iterator[_Watch]:
@@ -284,12 +298,21 @@ class Index:
             near = self._nearest(self._rows.scan(), (0, self.faces), probes, fetch)
         elif watch.moved or not watch.low == watch.count == self.faces:
             near = self._with_changed(watch, near, probes, fetch)
-        best = self._best(probes, near.rows, limit)
         errors = self._errors(watch, probes)
+        best = self._best(probes, self._promising(near, probes, errors, limit), limit)
         return [
             self._matches(probe, found) if _is_complete(found, float(floor), float(error), limit) else None
             for probe, found, floor, error in zip(probes, best, near.floors, errors, strict=True)
         ]
+
+    def _promising(self, near: Near, probes: Vectors, errors: NDArray[np.float64], limit: int) -> NDArray[np.int64]:
+        """The rows without those, NO_ROW, that the scores of the best leave no place for."""
+        few = max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
+        if near.scores.shape[1] <= few:
+            return near.rows
+        best = self._best(probes, near.rows[:, :few], limit)
+        least = [found[-1][1] if len(found) == limit else -np.inf for found in best]
+        return np.where(near.scores >= (np.array(least) - errors)[:, None], near.rows, NO_ROW)
 
     def _with_changed(self, watch: _Watch, near: Near, probes: Vectors, fetch: int) -> Near:
         """Without the rows that aren't there any more, with all that were overwritten and the best of the new ones."""
@@ -329,21 +352,21 @@ class Index:
             watch.low = min(watch.low, last)
 
     def _scores(self, probes: Vectors, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(Q, R) exact cosines of each probe with its rows, (Q, R). Each is summed in the same order wherever the row
-        lies and however many there are, which a BLAS product would not do."""
+        """(Q, R) exact cosines of each probe with its rows, (Q, R), -inf with NO_ROW. Each is summed in the same order
+        wherever the row lies and however many there are, which a BLAS product would not do."""
         vectors, wide = self._rows.vectors, probes.astype(np.float64)
-        scores = np.empty(rows.shape)
+        scores = np.full(rows.shape, -np.inf)
         for start in range(0, rows.shape[1], EXACT_ROWS):
             some = slice(start, start + EXACT_ROWS)
-            for probe, mine, found in zip(wide, rows, scores, strict=True):
-                found[some] = (vectors[mine[some]] * probe).sum(axis=1)  # (EXACT_ROWS, D) float64
+            for probe, mine, found in zip(wide, rows[:, some], scores[:, some], strict=True):
+                there = mine != NO_ROW
+                found[there] = (vectors[mine[there]] * probe).sum(axis=1)  # (EXACT_ROWS, D) float64
         return scores
 
     def _best(self, probes: Vectors, rows: NDArray[np.int64], limit: int) -> list[list[tuple[int, float]]]:
         """For each probe the best row, with its score, of each of the best subjects among its `rows`, (Q, R), of which
         those that are NO_ROW don't count."""
         scores = self._scores(probes, rows)
-        scores[rows == NO_ROW] = -np.inf
         order = np.lexsort((self._faces[rows], -scores), axis=-1)
         rows, scores = np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)
         counts = np.count_nonzero(rows != NO_ROW, axis=1).tolist()

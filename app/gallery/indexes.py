@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from app.gallery.index import Difference, Match
-from app.gallery.records import Gallery, Indexed, Position, Snapshotted
+from app.gallery.records import Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.types import Vectors
 
 
@@ -62,6 +62,10 @@ class GalleryIndex(Protocol):
         """Something may have been committed that it doesn't hold yet; costs nothing, `ready` sees to it."""
         ...
 
+    def search_by(self, kind: IndexKind) -> None:
+        """From now on, or from one of the next calls on, by this kind."""
+        ...
+
     def rebuild(self) -> None:
         """Makes the index anew from SQL."""
         ...
@@ -85,6 +89,11 @@ class Indexes(Protocol):
     @property
     def available(self) -> bool:
         """Whether answers could be had when that was last looked at."""
+        ...
+
+    @property
+    def kinds(self) -> Collection[IndexKind]:
+        """By which a gallery can be searched here."""
         ...
 
     def look(self) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import get_args
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.index import Difference, Index
 from app.gallery.indexes import GalleryIndex
-from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, Position, Snapshotted
+from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
 
@@ -37,6 +38,10 @@ class LocalIndexes:
     @property
     def available(self) -> bool:
         return True
+
+    @property
+    def kinds(self) -> Collection[IndexKind]:
+        return get_args(IndexKind)
 
     def look(self) -> None:
         """Nothing to see: it is this process's memory."""
@@ -72,6 +77,7 @@ class LiveIndex:
         self._store = store
         self._snapshots = snapshots
         self._threads = threads
+        self._kind = gallery.search
         self._lock = threading.Lock()
         self._index: Index | None = None
         self._position = Position(-1, 0)
@@ -138,6 +144,18 @@ class LiveIndex:
             return
         try:
             self._catch_up()
+        finally:
+            self._lock.release()
+
+    def search_by(self, kind: IndexKind) -> None:
+        """Its copy of the vectors is made anew while searches wait; where somebody is just changing the gallery, at the
+        next call."""
+        if kind == self._kind or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._kind = kind
+            if self._index is not None:
+                self._index.convert(kind)
         finally:
             self._lock.release()
 
@@ -255,14 +273,14 @@ class LiveIndex:
         if self._store.changes(self._gallery, snapshot.position, 0) is None:
             _log.warning("The change log doesn't lead on from the snapshot of gallery key %d.", self._gallery.key)
             return self._build()
-        index = Index(self._gallery.dimension, threads=self._threads)
+        index = Index(self._gallery.dimension, threads=self._threads, kind=self._kind)
         index.add(snapshot.faces)
         self._index, self._position, self._saved = index, snapshot.position, snapshot.position
         return index
 
     def _build(self) -> Index:
         with self._store.moment(self._gallery) as (position, blocks):
-            index = Index(self._gallery.dimension, threads=self._threads)
+            index = Index(self._gallery.dimension, threads=self._threads, kind=self._kind)
             for block in blocks:
                 index.add(block)
         self._index, self._position = index, position

@@ -99,6 +99,8 @@ class Gallery:
     generation: int = 0
     """Of its templates: another number each time that the gallery begins to move to a package. What was made of an
     earlier generation's is of other faces, even where the package is the same."""
+    search: IndexKind = "fp32"
+    """How its vectors are searched."""
 
     @property
     def seen(self) -> Seen:
@@ -411,6 +413,8 @@ class Standing:
 
     position: Position
     searchable: tuple[Seen, ...]
+    search: IndexKind
+    """See `Gallery.search`."""
 
 
 @dataclass(frozen=True, slots=True)

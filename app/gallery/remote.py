@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 
@@ -29,7 +29,7 @@ from app.gallery.comparison import Comparison
 from app.gallery.index import Difference
 from app.gallery.indexes import GalleryIndex
 from app.gallery.milvus import CollectionLost, Milvus
-from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, Position, Snapshotted
+from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.gallery.store import Store
 
 CHANGES_AT_ONCE = 5_000
@@ -59,6 +59,12 @@ class RemoteIndexes:
     @property
     def available(self) -> bool:
         return self._milvus.available
+
+    @property
+    def kinds(self) -> Collection[IndexKind]:
+        """Milvus has its own kinds, which an operator chooses."""
+        only: tuple[IndexKind, ...] = ("fp32",)
+        return only
 
     def look(self) -> None:
         if time.monotonic() >= self._next_ping:
@@ -174,6 +180,9 @@ class RemoteIndex:
         """How many changes this process hasn't looked after yet; whoever made them has, most likely."""
         known = self._settled if self._settled and self._settled.number > self._position.number else self._position
         return max(0, head.number - known.number) if self._searcher else 0
+
+    def search_by(self, kind: IndexKind) -> None:
+        """Nothing to do: what a gallery was given elsewhere doesn't count here."""
 
     def rebuild(self) -> None:
         """Makes another collection from SQL and then searches that; the old one is dropped a little later."""

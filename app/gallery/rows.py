@@ -78,9 +78,12 @@ class Rows:
 
 
 def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
-    """`array` with room for so many rows, the first `count` as they were."""
+    """`array` with room for so many rows, the first `count` as they were.
+
+    There is room for half as many more: what isn't used takes no memory, and the first face after a million that were
+    loaded doesn't wait for them to be copied."""
     if rows <= len(array):
         return array
-    larger = np.empty((max(rows, int(len(array) * GROWTH)), *array.shape[1:]), array.dtype)
+    larger = np.empty((int(rows * GROWTH), *array.shape[1:]), array.dtype)
     larger[:count] = array[:count]
     return larger

@@ -38,6 +38,7 @@ from app.gallery.records import (
     FaceBlock,
     FaceRow,
     Gallery,
+    IndexKind,
     Metadata,
     NewFace,
     Page,
@@ -144,6 +145,8 @@ class Store:
         dimension: int,
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
+        *,
+        search: IndexKind = "fp32",
     ) -> Gallery:
         """Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = _now(), changes.begin_stamp()
@@ -152,6 +155,7 @@ class Store:
             "embedder": embedder,
             "dimension": dimension,
             "store": store,
+            "search": search,
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -183,6 +187,14 @@ class Store:
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
         return self._page(query, GALLERIES, moving_gallery, listing="galleries", cursor=cursor, limit=limit)
+
+    def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
+        """Raises NotFound ``gallery_not_found``."""
+        with self._database.write() as connection:
+            self._hold(connection, gallery)
+            is_it = GALLERIES.c.key == gallery.key
+            connection.execute(sa.update(GALLERIES).where(is_it).values(search=search))
+            return moving_gallery(connection.execute(MOVING_GALLERIES.where(is_it)).one())
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """What went with it. Raises NotFound ``gallery_not_found``."""
@@ -572,6 +584,7 @@ class Store:
             row.key: Standing(
                 Position(row.last_change, row.last_stamp),
                 searchable(Seen(row.key, row.embedder, row.generation), _second(row)),
+                row.search,
             )
             for row in rows
         }
@@ -870,7 +883,7 @@ def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
 
 def _gallery(row: Row[Any]) -> Gallery:
     metadata, package = json.loads(row.metadata), (row.embedder, row.dimension)
-    return Gallery(row.key, row.id, *package, row.store, metadata, row.created_at, generation=row.generation)
+    return Gallery(row.key, row.id, *package, row.store, metadata, row.created_at, None, row.generation, row.search)
 
 
 def _subject(row: Row[Any]) -> Subject:

@@ -42,6 +42,7 @@ GALLERIES = Table(
     Column("created_at", String(32), nullable=False),
     Column("last_change", BigInteger, nullable=False, server_default="0"),
     Column("last_stamp", BigInteger, nullable=False, server_default="0"),
+    Column("search", String(16), nullable=False, server_default="fp32"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
     sqlite_autoincrement=True,  # keys are never used again: a late write can't reach another's rows
 )
