@@ -18,6 +18,7 @@ from app.types import Pixels
 from tests import packages
 from tests.commands import run
 from tests.conftest import PROJECT
+from tests.service import encoded
 
 
 def network(slope: float = 0.2) -> ModelProto:
@@ -112,3 +113,18 @@ def test_the_command_finds_faces_in_photos(source: Package, tmp_path: Path) -> N
     assert done.returncode == 0
     assert "tiny-int8@1" in done.stdout
     assert "faces of the packaged photos" in load_package(models / "tiny-int8").manifest.provenance.text
+
+
+def test_the_command_takes_aligned_crops_as_they_are(source: Package, tmp_path: Path) -> None:
+    models, folder = source.folder.parent, tmp_path / "crops"
+    shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
+    folder.mkdir()
+    for number, crop in enumerate(crops(LEAST_CROPS)):
+        (folder / f"{number}.png").write_bytes(encoded(crop))
+    words = ("models", "quantize", "tiny", "--photos", folder, "--aligned")
+    assert run(tmp_path / "data", *words, models_dir=models).returncode == 0
+    assert "16 faces of photos given" in load_package(models / "tiny-int8").manifest.provenance.text
+    shutil.rmtree(models / "tiny-int8")
+    (folder / "0.png").write_bytes(encoded(crops(1)[0][:100]))
+    refused = run(tmp_path / "data", *words, models_dir=models)
+    assert (refused.returncode != 0, "112×100" in refused.stderr) == (True, True)
