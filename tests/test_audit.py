@@ -225,6 +225,7 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     do("create_gallery", "POST", "/v1/galleries", ("g/1", None, None), json={"id": "g/1"})
     private = {"id": "eileen", "name": "Never In The Log", "metadata": {"never": "in-the-log"}}
     do("create_subject", "POST", f"{gallery}/subjects", ("g/1", "eileen", None), json=private)
+    do("update_gallery", "PATCH", gallery, ("g/1", None, None), json={"search": "int8"})
     do("update_subject", "PATCH", subject, ("g/1", "eileen", None), json={"name": "Never In The Log"})
     enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
     face = enrolled["enrolled"][0]["face_id"]

@@ -67,12 +67,27 @@ def trickled(connection: socket.socket, data: bytes, pause_s: float = 0.2) -> by
     for number in range(len(data)):
         try:
             connection.sendall(data[number : number + 1])
-            return connection.recv(65536)
+            return _all_of(connection, connection.recv(65536))
         except TimeoutError:
             continue
         except OSError:  # it closed, and bytes were on their way
             return b""
     raise AssertionError("the server took it all")
+
+
+def _all_of(connection: socket.socket, answer: bytes) -> bytes:
+    """An answer whose beginning has come: head and body may come in pieces."""
+    connection.settimeout(PATIENCE_S)
+    while answer:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if body and length is not None and len(body) >= int(length[1]):
+            break
+        more = connection.recv(65536)
+        if not more:
+            break
+        answer += more
+    return answer
 
 
 def until(true: Callable[[], bool]) -> None:
