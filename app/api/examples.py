@@ -61,11 +61,12 @@ JOB = {
     "started_at": TIME,
     "finished_at": None,
 }
-GALLERY = {
+GALLERY: dict[str, object] = {
     "id": "staff",
     "embedder": MODEL,
     "store": "crop",
     "search": "fp32",
+    "approximation": None,
     "metadata": {},
     "subjects": 1,
     "faces": 1,

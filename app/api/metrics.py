@@ -148,6 +148,12 @@ class _ServiceCollector(Collector):
         held = self._service.galleries.indexed()
         yield _gauge("likeness_index_faces", "Faces in the search indexes.", held.faces)
         yield _gauge("likeness_index_bytes", "Memory of the search indexes.", held.size)
+        if held.approximation is not None:
+            yield _gauge(
+                "likeness_index_recall_at_10",
+                "Share of the ten nearest faces that approximate search finds; of several galleries the lowest.",
+                held.approximation.recall_at_10,
+            )
         followed = self._service.galleries.followed()
         yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
         yield _gauge(

@@ -82,10 +82,12 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
-SearchKind: TypeAlias = Literal["fp32", "fp16", "int8"]
+SearchKind: TypeAlias = Literal["fp32", "fp16", "int8", "approximate"]
 SEARCH_KINDS = (
-    "How the vectors are searched, with the same answers. `fp32`: as they are. `fp16`, `int8`: by a copy of half and "
-    "of a quarter of their size, whose best are scored again exactly; faster, for that much more memory."
+    "How the vectors are searched, with the same answers but for the last. `fp32`: as they are. `fp16`, `int8`: by a "
+    "copy of half and of a quarter of their size, whose best are scored again exactly; faster, for that much more "
+    "memory. `approximate`: as `fp32` up to 50,000 faces; from there on only faces near the probe are looked at, and "
+    "`approximation` says how many of the nearest that finds."
 )
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
@@ -526,11 +528,24 @@ class IdentifyAnswer(Wire):
 # ---------------------------------------------------------------- enrolled people
 
 
+class Approximation(Wire):
+    """What approximate search finds here, measured against exact search with 200 probes made of the gallery's faces."""
+
+    recall_at_1: float = Field(ge=0, le=1, description="How often the nearest face is found.")
+    recall_at_10: float = Field(ge=0, le=1, description="Share of the ten nearest faces that is found.")
+    probes: int = Field(ge=1, description="How many of the cells are looked at: as few as find 99 % of the ten.")
+    cells: int = Field(ge=1, description="Into how many the faces are divided.")
+    faces: int = Field(ge=1, description="How many faces there were when it was measured.")
+
+
 class Gallery(Wire):
     id: str
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
+    approximation: Approximation | None = Field(
+        default=None, description="Null while this server searches the gallery exactly."
+    )
     metadata: Metadata
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.indexes import GalleryIndex, Indexes, Searchable
-from app.gallery.records import Followed, Gallery, Indexed, IndexKind, Seen, Snapshotted, Standing
+from app.gallery.records import Approximation, Followed, Gallery, Indexed, IndexKind, Seen, Snapshotted, Standing
 from app.gallery.store import Store
 
 
@@ -39,6 +39,12 @@ class CurrentIndexes:
         """Asks no database."""
         with self._lock:
             return [live.held() for live in self._live.values()]
+
+    def approximation(self, gallery: Gallery) -> Approximation | None:
+        """None where the gallery is searched exactly, or not at all yet, here. Asks no database."""
+        with self._lock:
+            live = self._live.get(self.view(gallery).seen)
+        return None if live is None else live.held().approximation
 
     @property
     def available(self) -> bool:
@@ -154,7 +160,12 @@ class CurrentIndexes:
             self.load()
 
     def prepare(self) -> None:
-        """Makes the second indexes that galleries have come to need; takes its time."""
+        """Makes the second indexes that galleries have come to need, and those ready that are searched approximately;
+        takes its time."""
+        with self._lock:
+            known = list(self._live.values())
+        for live in known:
+            live.train()
         if not self._unmade:
             return
         for gallery in self._store.moving():

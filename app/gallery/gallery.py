@@ -32,6 +32,7 @@ from app.gallery.placement import KeptAnswer, Placement
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
+    Approximation,
     Candidate,
     CheckReport,
     Counts,
@@ -170,7 +171,13 @@ class Galleries:
     def indexed(self) -> Indexed:
         """Asks no database."""
         held = self._current.held()
-        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
+        approximations = (one.approximation for one in held if one.approximation is not None)
+        lowest = min(approximations, key=lambda one: one.recall_at_10, default=None)
+        return Indexed(sum(one.faces for one in held), sum(one.size for one in held), lowest)
+
+    def approximation(self, gallery: Gallery) -> Approximation | None:
+        """What approximate search of the gallery finds; None where it is searched exactly. Asks no database."""
+        return self._current.approximation(gallery)
 
     def followed(self) -> Followed:
         """Asks no database."""

@@ -1,4 +1,4 @@
-"""The vectors of one gallery in memory, searched exactly: FAISS finds faces, here they become subjects.
+"""The vectors of one gallery in memory: FAISS finds faces, here they become subjects.
 
 Knows integers and vectors only; what they stand for is `app.gallery.store`'s.
 """
@@ -17,10 +17,11 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from app.gallery.cells import Cells, nearest_of, trained
 from app.gallery.chains import Chains
-from app.gallery.records import FaceBlock, IndexKind
+from app.gallery.records import Approximation, FaceBlock, IndexKind
 from app.gallery.rows import Rows, grown
-from app.gallery.scans import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged, rounding
+from app.gallery.scans import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, joined, merged, rounding
 from app.types import Vector, Vectors
 
 FETCH_MIN = 32
@@ -36,6 +37,8 @@ EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
 MIN_WEIGHT = 1.0
 """A face of quality 0 still has a say in its subject's mean."""
+APPROXIMATE_FROM = 50_000
+"""Faces from which on the kind ``approximate`` is that; before, a pass over all takes two milliseconds."""
 MOVED_MOST = 1_024
 """Rows that may be overwritten while a pass runs; with more, the pass is made again while nobody writes."""
 R = TypeVar("R")
@@ -68,18 +71,22 @@ class _Watch:
     """What happens to the rows while a pass over the first `count` of them, as they were, runs without the lock."""
 
     scan: Scan
+    vectors: Vectors
     count: int
     low: int
     """Fewest rows that there were since: from there on, rows may be others."""
     moved: set[int] = field(default_factory=set)
     """Rows that were overwritten."""
+    candidates: list[NDArray[np.int64]] | None = None
+    """Of approximate search: the rows that are looked at, for each probe."""
 
 
 class Index:
-    """Exact search by inner product over unit vectors, whatever the `kind`; safe to share between threads.
+    """Search by inner product over unit vectors; safe to share between threads. Exact, whatever the `kind`, but for
+    ``approximate`` from so many faces on, once `train` has been called: that looks at some of the faces only.
 
     Beyond the vectors and, with the kinds ``fp16`` and ``int8``, a half and a quarter of their size for a copy, a face
-    takes 28 bytes and a subject 40.
+    takes 28 bytes (with ``approximate`` 12 more) and a subject 40.
 
     A pass over many vectors is split by rows between `threads`, each with a thread of FAISS's own. FAISS's own way,
     OpenMP, leaves a single query on one core, and its threads wait for each other by spinning: where other work wants
@@ -93,9 +100,17 @@ class Index:
     two vectors: not on how many probes shared the pass, nor on where the row lies, nor on the kind.
     """
 
-    def __init__(self, dimension: int, *, threads: int = 1, kind: IndexKind = "fp32") -> None:
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        threads: int = 1,
+        kind: IndexKind = "fp32",
+        approximate_from: int = APPROXIMATE_FROM,
+    ) -> None:
         """`threads` share one pass, the caller's included."""
         self.dimension = dimension
+        self._approximate_from = max(1, approximate_from)
         self._threads = threads
         self._helpers = ThreadPoolExecutor(threads - 1, "search rows") if threads > 1 else None  # no thread until used
         faiss.cvar.distance_compute_blas_threshold = BLAS_FROM_QUERIES
@@ -105,6 +120,8 @@ class Index:
         self._faces = np.empty(0, np.int64)
         self._weights = np.empty(0, np.float32)
         self._watches: set[_Watch] = set()
+        self._cells: Cells | None = None
+        self._training = threading.Lock()
 
     @property
     def faces(self) -> int:
@@ -124,7 +141,14 @@ class Index:
         """Bytes of memory, of vectors and what finds their subjects."""
         with self._lock:
             arrays = (self._faces[: self.faces], self._weights[: self.faces])
-            return self._rows.size + self._chains.size + sum(array.nbytes for array in arrays)
+            cells = 0 if self._cells is None else self._cells.size
+            return self._rows.size + self._chains.size + cells + sum(array.nbytes for array in arrays)
+
+    @property
+    def approximation(self) -> Approximation | None:
+        """None while searches are exact."""
+        cells = self._cells
+        return None if cells is None or self.faces < self._approximate_from else cells.approximation
 
     @property
     def rounding(self) -> float:
@@ -135,6 +159,22 @@ class Index:
         """From now on it is searched by another kind's copy, which is made now, while others wait."""
         with self._lock:
             self._rows.convert(kind)
+            if kind != "approximate":
+                self._cells = None
+
+    def train(self) -> None:
+        """Makes ready for approximate search where that is due: there are enough faces, or as many as were known have
+        come since. Takes seconds in which nobody waits, and searches go on as before. To be called all the time."""
+        if not self._training_due() or not self._training.acquire(blocking=False):
+            return
+        try:
+            with self._watching() as watch:
+                cells = trained(watch.vectors) if watch.count else None
+                with self._lock:
+                    if cells is not None and self.kind == "approximate":
+                        self._cells = self._renewed_cells(watch, cells)
+        finally:
+            self._training.release()
 
     def add(self, block: FaceBlock) -> None:
         """Adds faces, of known and new subjects. A face's key must not be in yet."""
@@ -154,6 +194,8 @@ class Index:
             self._weights[start:end] = np.maximum(block.qualities, MIN_WEIGHT)
             self._chains.append(block.subjects)
             self._rows.append(vectors)
+            if self._cells is not None:
+                self._cells.append(vectors)
 
     def remove(self, face: int, subject: int) -> bool:
         """Removes one face of `subject`; False where it isn't in."""
@@ -175,16 +217,16 @@ class Index:
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """For each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first; fewer where
-        there are fewer. Exact, whatever the number of faces a subject has."""
+        there are fewer, whatever the number of faces a subject has. Scores are exact also where the search isn't."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.faces:
             return [[] for _ in probes]
         fetch = max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
-        if self.kind != "int8":
-            found = self._pass(probes, limit, fetch)
-        else:
+        kind = self.kind
+        if kind == "int8":
             fetch *= ROUGH_FETCH * max(1, round((self.dimension / ROUGH_DIMENSION) ** 0.5))
-            found = self._pass(probes, limit, fetch)
+        found = self._pass(probes, limit, fetch)
+        if kind == "int8" or (kind == "approximate" and self.approximation is not None):
             open_ = [place for place, matches in enumerate(found) if matches is None]
             if open_:
                 for place, matches in zip(open_, self._pass(probes[open_], limit, WIDEN * fetch), strict=True):
@@ -242,15 +284,21 @@ class Index:
 
     def _pass(self, probes: Vectors, limit: int, fetch: int) -> list[list[Match] | None]:
         """What can be said from `fetch` rows of each probe; None where others may belong to the answer."""
-        with self._watching() as watch:
-            near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
+        with self._watching(probes) as watch:
+            if watch.candidates is None:
+                near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
+            else:
+                near = self._nearest_of(watch.vectors, watch.candidates, probes, fetch)
             with self._lock:
                 return self._settled(watch, near, probes, fetch, limit)
 
     @contextmanager
-    def _watching(self) -> Iterator[_Watch]:
+    def _watching(self, probes: Vectors | None = None) -> Iterator[_Watch]:
+        """With `probes`, for a search that may be approximate."""
         with self._lock:
-            watch = _Watch(self._rows.scan(), self.faces, self.faces)
+            watch = _Watch(self._rows.scan(), self._rows.vectors, self.faces, self.faces)
+            if probes is not None and self._cells is not None and self.faces >= self._approximate_from:
+                watch.candidates = self._cells.candidates(probes)
             self._watches.add(watch)
         try:
             yield watch
@@ -265,6 +313,17 @@ class Index:
             return Near(np.empty((len(probes), 0), np.float32), np.empty((len(probes), 0), np.int64), floors)
         parts = self._in_parts(rows, lambda start, end: scan.nearest(start, end, probes, fetch))
         return merged(parts, fetch)
+
+    def _nearest_of(self, vectors: Vectors, candidates: list[NDArray[np.int64]], probes: Vectors, fetch: int) -> Near:
+        """As `_nearest`, among each probe's candidates; a part of the probes a thread."""
+        parts = min(self._threads, len(probes))
+        if parts < 2 or self._helpers is None:
+            return nearest_of(vectors, candidates, probes, fetch)
+        edges = np.linspace(0, len(probes), parts + 1).astype(int).tolist()
+        some = [slice(*pair) for pair in pairwise(edges)]
+        others = [self._helpers.submit(nearest_of, vectors, candidates[one], probes[one], fetch) for one in some[1:]]
+        own = nearest_of(vectors, candidates[some[0]], probes[some[0]], fetch)
+        return joined([own, *(other.result() for other in others)])
 
     def _in_parts(self, rows: tuple[int, int], scan: Callable[[int, int], R]) -> list[R]:
         """Of so many rows as are worth it, a part a thread, in order."""
@@ -333,6 +392,25 @@ class Index:
         """(Q,) how far scores of a pass, and of rows that have come since, may be from the exact ones."""
         return np.maximum(watch.scan.errors(probes), self._rows.scan().errors(probes))
 
+    def _training_due(self) -> bool:
+        with self._lock:
+            if self.kind != "approximate":
+                return False
+            if self._cells is not None and self.faces < self._approximate_from // 2:
+                self._cells = None
+            if self.faces < self._approximate_from:
+                return False
+            return self._cells is None or self._cells.added >= self._cells.approximation.faces
+
+    def _renewed_cells(self, watch: _Watch, cells: Cells) -> Cells:
+        """With the rows as they are now."""
+        cells.cut(watch.low)
+        for row in watch.moved:
+            if row < watch.low:
+                cells.replace(row, self._rows.vectors[row : row + 1])
+        cells.append(self._rows.vectors[watch.low :])
+        return cells
+
     def _equal(self, block: FaceBlock, which: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the faces `which` of `block` are what lies in `rows`, bit by bit."""
         return np.asarray(
@@ -347,6 +425,8 @@ class Index:
             column[row] = column[last]
         self._chains.remove(row)
         self._rows.remove(row)
+        if self._cells is not None:
+            self._cells.remove(row)
         for watch in self._watches:
             watch.moved.add(row)
             watch.low = min(watch.low, last)

@@ -66,6 +66,10 @@ class GalleryIndex(Protocol):
         """From now on, or from one of the next calls on, by this kind."""
         ...
 
+    def train(self) -> None:
+        """Makes ready for approximate search where that is due; takes its time, in which nobody waits."""
+        ...
+
     def rebuild(self) -> None:
         """Makes the index anew from SQL."""
         ...

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import get_args
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.index import Difference, Index
+from app.gallery.index import APPROXIMATE_FROM, Difference, Index
 from app.gallery.indexes import GalleryIndex
 from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.gallery.snapshots import Snapshots
@@ -90,7 +90,12 @@ class LiveIndex:
     def held(self) -> Indexed:
         """As far as it has come."""
         index = self._index
-        return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
+        return Indexed(index.faces, index.size, index.approximation) if index is not None else Indexed(0, 0)
+
+    def train(self) -> None:
+        index = self._index
+        if index is not None:
+            index.train()
 
     def behind(self, head: Position) -> int:
         """How many changes it lacks of a log that ends at `head`; 0 where no index is made yet."""
@@ -273,14 +278,17 @@ class LiveIndex:
         if self._store.changes(self._gallery, snapshot.position, 0) is None:
             _log.warning("The change log doesn't lead on from the snapshot of gallery key %d.", self._gallery.key)
             return self._build()
-        index = Index(self._gallery.dimension, threads=self._threads, kind=self._kind)
+        index = self._new()
         index.add(snapshot.faces)
         self._index, self._position, self._saved = index, snapshot.position, snapshot.position
         return index
 
+    def _new(self) -> Index:
+        return Index(self._gallery.dimension, threads=self._threads, kind=self._kind, approximate_from=APPROXIMATE_FROM)
+
     def _build(self) -> Index:
         with self._store.moment(self._gallery) as (position, blocks):
-            index = Index(self._gallery.dimension, threads=self._threads, kind=self._kind)
+            index = self._new()
             for block in blocks:
                 index.add(block)
         self._index, self._position = index, position

@@ -1,6 +1,6 @@
 """A pass over an index's vectors: which rows score high for a probe, at least roughly.
 
-There are three kinds. ``fp32`` reads the vectors themselves. ``fp16`` and ``int8`` read a copy of half and of a quarter
+There are three ways. ``fp32`` reads the vectors themselves. ``fp16`` and ``int8`` read a copy of half and of a quarter
 of the size, and say by how much a score of theirs may be wrong at most: whoever asks scores their rows again, exactly,
 and knows by that bound whether any other row could have belonged to the answer.
 """
@@ -86,8 +86,8 @@ class Codec(Protocol):
 
 
 def codec_of(kind: IndexKind) -> Codec | None:
-    """None for ``fp32``, which has no copy."""
-    if kind == "fp32":
+    """None for ``fp32`` and ``approximate``, which have no copy."""
+    if kind in {"fp32", "approximate"}:
         return None
     return HalfCodec() if kind == "fp16" else ByteCodec()
 
@@ -317,3 +317,15 @@ def merged(parts: Sequence[Near], fetch: int) -> Near:
         floors = np.maximum(floors, np.take_along_axis(scores, best[:, fetch : fetch + 1], 1)[:, 0])
     best = best[:, :fetch]
     return Near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1), floors)
+
+
+def joined(parts: Sequence[Near]) -> Near:
+    """What several parts of the probes were given, as one."""
+    width = max(part.rows.shape[1] for part in parts)
+    scores, rows = (
+        np.concatenate(
+            [np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=nothing) for array in arrays]
+        )
+        for arrays, nothing in (([part.scores for part in parts], -np.inf), ([part.rows for part in parts], NO_ROW))
+    )
+    return Near(scores, rows, np.concatenate([part.floors for part in parts]))
