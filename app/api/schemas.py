@@ -86,8 +86,8 @@ SearchKind: TypeAlias = Literal["fp32", "fp16", "int8", "approximate"]
 SEARCH_KINDS = (
     "How the vectors are searched, with the same answers but for the last. `fp32`: as they are. `fp16`, `int8`: by a "
     "copy of half and of a quarter of their size, whose best are scored again exactly; faster, for that much more "
-    "memory. `approximate`: as `fp32` up to 50,000 faces; from there on only faces near the probe are looked at, and "
-    "`approximation` says how many of the nearest that finds."
+    "memory. `approximate`: as `int8`, but from 50,000 faces on only those near the probe are looked at, where that "
+    "costs less, and `approximation` says how many of the nearest are found."
 )
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
@@ -529,11 +529,13 @@ class IdentifyAnswer(Wire):
 
 
 class Approximation(Wire):
-    """What approximate search finds here, measured against exact search with 200 probes made of the gallery's faces."""
+    """What approximate search finds here, measured against exact search with 500 probes made of the gallery's faces."""
 
     recall_at_1: float = Field(ge=0, le=1, description="How often the nearest face is found.")
     recall_at_10: float = Field(ge=0, le=1, description="Share of the ten nearest faces that is found.")
-    probes: int = Field(ge=1, description="How many of the cells are looked at: as few as find 99 % of the ten.")
+    probes: int = Field(
+        ge=1, description="How many of the cells are looked at: as few as find the nearest 99 times in 100."
+    )
     cells: int = Field(ge=1, description="Into how many the faces are divided.")
     faces: int = Field(ge=1, description="How many faces there were when it was measured.")
 

@@ -172,7 +172,7 @@ class Galleries:
         """Asks no database."""
         held = self._current.held()
         approximations = (one.approximation for one in held if one.approximation is not None)
-        lowest = min(approximations, key=lambda one: one.recall_at_10, default=None)
+        lowest = min(approximations, key=lambda one: one.recall_at_1, default=None)
         return Indexed(sum(one.faces for one in held), sum(one.size for one in held), lowest)
 
     def approximation(self, gallery: Gallery) -> Approximation | None:

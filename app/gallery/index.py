@@ -28,7 +28,7 @@ FETCH_MIN = 32
 FETCH_PER_SUBJECT = 4
 """Faces asked of a pass for each subject wanted; where that proves too few, `_search_all` looks at every face."""
 ROUGH_FETCH, ROUGH_DIMENSION = 4, 128
-"""Times as many of the kind ``int8``, whose scores may be wrong by some 0.03, for vectors of that length; the longer
+"""Times as many of the 8-bit kinds, whose scores may be wrong by some 0.03, for vectors of that length; the longer
 they are, the nearer to each other strangers' scores lie."""
 WIDEN = 8
 SPLIT_ROWS = 25_000
@@ -38,7 +38,7 @@ EXACT_ROWS = 1_024
 MIN_WEIGHT = 1.0
 """A face of quality 0 still has a say in its subject's mean."""
 APPROXIMATE_FROM = 50_000
-"""Faces from which on the kind ``approximate`` is that; before, a pass over all takes two milliseconds."""
+"""Faces from which on the kind ``approximate`` is that; before, a pass over all takes a millisecond or two."""
 MOVED_MOST = 1_024
 """Rows that may be overwritten while a pass runs; with more, the pass is made again while nobody writes."""
 R = TypeVar("R")
@@ -83,10 +83,11 @@ class _Watch:
 
 class Index:
     """Search by inner product over unit vectors; safe to share between threads. Exact, whatever the `kind`, but for
-    ``approximate`` from so many faces on, once `train` has been called: that looks at some of the faces only.
+    ``approximate``: that is ``int8`` up to so many faces, and from there on, once `train` has been called, looks at
+    some of the faces only, if that costs less.
 
     Beyond the vectors and, with the kinds ``fp16`` and ``int8``, a half and a quarter of their size for a copy, a face
-    takes 28 bytes (with ``approximate`` 12 more) and a subject 40.
+    takes 28 bytes (12 more while search is approximate) and a subject 40.
 
     A pass over many vectors is split by rows between `threads`, each with a thread of FAISS's own. FAISS's own way,
     OpenMP, leaves a single query on one core, and its threads wait for each other by spinning: where other work wants
@@ -121,6 +122,7 @@ class Index:
         self._weights = np.empty(0, np.float32)
         self._watches: set[_Watch] = set()
         self._cells: Cells | None = None
+        self._trained_with = 0  # so many faces, the last time
         self._training = threading.Lock()
 
     @property
@@ -160,7 +162,7 @@ class Index:
         with self._lock:
             self._rows.convert(kind)
             if kind != "approximate":
-                self._cells = None
+                self._cells, self._trained_with = None, 0
 
     def train(self) -> None:
         """Makes ready for approximate search where that is due: there are enough faces, or as many as were known have
@@ -172,7 +174,8 @@ class Index:
                 cells = trained(watch.vectors) if watch.count else None
                 with self._lock:
                     if cells is not None and self.kind == "approximate":
-                        self._cells = self._renewed_cells(watch, cells)
+                        self._trained_with = watch.count
+                        self._cells = self._renewed_cells(watch, cells) if cells.pays else None
         finally:
             self._training.release()
 
@@ -222,11 +225,11 @@ class Index:
         if limit < 1 or not len(probes) or not self.faces:
             return [[] for _ in probes]
         fetch = max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
-        kind = self.kind
-        if kind == "int8":
+        rough = self.kind in {"int8", "approximate"}
+        if rough:
             fetch *= ROUGH_FETCH * max(1, round((self.dimension / ROUGH_DIMENSION) ** 0.5))
         found = self._pass(probes, limit, fetch)
-        if kind == "int8" or (kind == "approximate" and self.approximation is not None):
+        if rough:
             open_ = [place for place, matches in enumerate(found) if matches is None]
             if open_:
                 for place, matches in zip(open_, self._pass(probes[open_], limit, WIDEN * fetch), strict=True):
@@ -390,6 +393,8 @@ class Index:
 
     def _errors(self, watch: _Watch, probes: Vectors) -> NDArray[np.float64]:
         """(Q,) how far scores of a pass, and of rows that have come since, may be from the exact ones."""
+        if watch.candidates is not None and not watch.moved and watch.low == watch.count == self.faces:
+            return np.full(len(probes), self.rounding)  # no code was looked at
         return np.maximum(watch.scan.errors(probes), self._rows.scan().errors(probes))
 
     def _training_due(self) -> bool:
@@ -397,10 +402,12 @@ class Index:
             if self.kind != "approximate":
                 return False
             if self._cells is not None and self.faces < self._approximate_from // 2:
-                self._cells = None
+                self._cells, self._trained_with = None, 0
             if self.faces < self._approximate_from:
                 return False
-            return self._cells is None or self._cells.added >= self._cells.approximation.faces
+            known = self._trained_with
+            come = self.faces - known if self._cells is None else self._cells.added
+            return come >= known
 
     def _renewed_cells(self, watch: _Watch, cells: Cells) -> Cells:
         """With the rows as they are now."""

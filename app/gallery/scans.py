@@ -86,8 +86,8 @@ class Codec(Protocol):
 
 
 def codec_of(kind: IndexKind) -> Codec | None:
-    """None for ``fp32`` and ``approximate``, which have no copy."""
-    if kind in {"fp32", "approximate"}:
+    """None for ``fp32``, which has no copy."""
+    if kind == "fp32":
         return None
     return HalfCodec() if kind == "fp16" else ByteCodec()
 
