@@ -19,10 +19,8 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.bench
 	$(BIN)/likeness bench $(BENCH)
 
-# One process more than cores, since tests wait for servers half of the time; at most 4, for the memory they take.
-JOBS ?= $(shell n=$$(nproc 2>/dev/null || echo 3); echo $$((n < 4 ? n + 1 : 4)))
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # The long versions too: two minutes of load, two folds of LFW over HTTP.
 test-full: $(VENV)/.dev
