@@ -154,13 +154,13 @@ def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.f
 
     runnable = type(source).FromString(source.SerializeToString())
     keep_data_inputs(runnable)
-    session = _session(runnable)
+    session = plain_session(runnable)
     rows = [session.run(None, {session.get_inputs()[0].name: source_input(crop, plan.input)})[0] for crop in crops]
     return _unit(np.concatenate(rows))
 
 
 def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
-    """(1, ...) in the source's own layout, type and colour order, of one (112, 112, 3) uint8 RGB crop."""
+    """(1, ...) in the source's own layout, type and colour order, of one (H, W, 3) uint8 RGB picture."""
     pixels = crop if form.colour == "rgb" else crop[:, :, ::-1]
     values = pixels.transpose(2, 0, 1) if form.layout == "nchw" else pixels
     if form.dtype == "uint8":
@@ -182,7 +182,8 @@ def _blocks(generator: np.random.Generator, block: int) -> Pixels:
     return coarse.repeat(block, axis=0).repeat(block, axis=1)
 
 
-def _session(model: ModelProto) -> Any:
+def plain_session(model: ModelProto) -> Any:
+    """ONNX Runtime's own session with one thread, to compare what graphs answer."""
     import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
 
     options = ort.SessionOptions()
@@ -198,6 +199,6 @@ def _unit(vectors: Vectors) -> NDArray[np.float64]:
 
 
 def _run(model: ModelProto, crops: Pixels) -> Vectors:
-    session = _session(model)
+    session = plain_session(model)
     vectors: Vectors = session.run(None, {session.get_inputs()[0].name: crops})[0]
     return vectors

@@ -7,13 +7,13 @@ that OpenCV reads and ONNX Runtime refuses. Only its arithmetic is kept; how row
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper
 
 from app.errors import Unusable
 from app.runtime import graph as steps
 from app.runtime.package import SourceInput
+from app.runtime.prepare import plain_session, source_input
 
 STRIDES = (8, 16, 32)
 """Pixels between neighbouring anchors of the three levels, either way."""
@@ -56,13 +56,12 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
     Raises Unusable package_not_preparable above `TOLERANCE`.
     """
     photos = _photos()
-    found = _session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
-    original = _session(_runnable(source))
+    found = plain_session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
+    original = plain_session(_runnable(source))
+    taken, names = original.get_inputs()[0].name, [each.name for each in original.get_outputs()]
     worst = 0.0
     for photo, rows in zip(photos, found, strict=True):
-        planes = np.ascontiguousarray(photo[:, :, ::-1].transpose(2, 0, 1), np.float32)[None]
-        names = [each.name for each in original.get_outputs()]
-        answer = dict(zip(names, original.run(None, {original.get_inputs()[0].name: planes}), strict=True))
+        answer = dict(zip(names, original.run(None, {taken: source_input(photo, PIXELS)}), strict=True))
         expected = np.concatenate([_rows(answer, stride) for stride in STRIDES])
         worst = max(worst, float(np.abs(rows - expected).max()))
     if not worst <= TOLERANCE:
@@ -121,10 +120,3 @@ def _photos() -> NDArray[np.uint8]:
     generator = np.random.default_rng(0)
     blocks = generator.integers(0, 256, (SIDE // 32, SIDE // 32, 3), np.uint8).repeat(32, axis=0).repeat(32, axis=1)
     return np.stack([generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8), blocks])
-
-
-def _session(model: ModelProto) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # errors; what matters is compared
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
