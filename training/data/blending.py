@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from app.runtime.package import atomic_file
 from app.types import Pixels
 from training.data.aligning import crop_jpeg
 from training.data.dataset import FaceSet
@@ -59,10 +60,8 @@ def write_blends(
     in a folder of their own. The same for the same seed and set. Raises what reading a damaged crop raises.
     """
     labels = np.asarray(faces.labels)
-    part = target.with_suffix(".tar.part")
-    target.parent.mkdir(parents=True, exist_ok=True)
     total = len(faces) + count
-    with tarfile.open(part, "w") as archive:
+    with atomic_file(target) as part, tarfile.open(part, "w") as archive:
         for index, label in enumerate(labels.tolist()):
             _add(archive, f"{faces.people[label]}/{index:07d}.jpg", faces[index][0])
             progress(index + 1, total)
@@ -71,7 +70,6 @@ def write_blends(
             one, other = pick_two(labels, generator)
             _add(archive, f"{BLENDS}/{number:07d}.jpg", blend(faces[one][0], faces[other][0], generator))
             progress(len(faces) + number + 1, total)
-    part.replace(target)
 
 
 def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
