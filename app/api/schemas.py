@@ -793,7 +793,7 @@ class Model(Wire):
     dimension: int | None = Field(description="Length of its templates; null for detectors.")
     calibrations: list[Calibration]
     device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
-    providers: list[str] = Field(description="What computes it: ONNX Runtime's execution providers, or OpenCV.")
+    providers: list[str] = Field(description="What computes it: ONNX Runtime's execution providers.")
     provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
 
 
