@@ -41,7 +41,6 @@ class YuNet:
     def __init__(
         self, session: Session, *, score_threshold: float, nms_threshold: float, batched: bool | None = None
     ) -> None:
-        self.device = session.device
         self._session = session
         self._score_threshold, self._nms_threshold = score_threshold, nms_threshold
         self._batcher: Batcher[Pixels, Rows] | None = None
