@@ -6,6 +6,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from app.errors import Conflict, LikenessError, NotFound
 from app.face.embed import Embedder
 from app.gallery.blobs import Blobs
 from app.gallery.crops import decode_crop, encode_crop
+from app.gallery.database import Database
 from app.gallery.gallery import Galleries
 from app.gallery.records import Move, NewFace
 from app.gallery.reembedding import Reembeddings
@@ -28,7 +30,7 @@ from app.gallery.remote import RemoteIndexes
 from app.gallery.resealing import reseal
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
-from app.gallery.tables import CROPS, FACES, SECOND_TEMPLATES
+from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
@@ -39,6 +41,7 @@ from app.types import Box, Pixels, Quality, Template
 from app.vault.sealing import Sealer, new_key
 from tests import packages
 from tests.milvus import lite
+from tests.postgres import new_database
 
 OLD, NEW = "old@1", "new@1"
 OLD_DIMENSION, NEW_DIMENSION = 8, 12
@@ -480,6 +483,32 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     server.over()
     counts = server.galleries.counts("staff")
     assert server.galleries.check("staff").indexed == counts.faces
+
+
+def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(
+    postgresql: Path, embedders: Embedders
+) -> None:
+    """Its statement began before the other transaction ended."""
+    with serving(new_database(postgresql), embedders) as server, ThreadPoolExecutor(1) as pool:
+        gallery, face = server.galleries.gallery("staff"), server.new(1)
+        database = server.store.database
+        with database.write() as connection:
+            connection.execute(sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key).with_for_update())
+            move = {"gallery_key": gallery.key, "source": OLD, "source_dimension": OLD_DIMENSION, "target": NEW}
+            move |= {"target_dimension": NEW_DIMENSION, "state": "embedding", "without_crop": "refuse", "keep_days": 1}
+            connection.execute(sa.insert(REEMBEDDINGS).values(move | {"started_at": "2026-01-01T00:00:00Z"}))
+            enrolled = pool.submit(server.galleries.enroll, "staff", "s1", [face])
+            while not enrolled.done() and not _somebody_waits(database):
+                time.sleep(0.01)
+        with pytest.raises(Conflict) as refused:
+            enrolled.result(WAIT_S)
+        assert refused.value.code == "package_mismatch"
+        server.enroll(1)
+
+
+def _somebody_waits(database: Database) -> bool:
+    with database.read() as connection:
+        return bool(connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar())
 
 
 def test_second_templates_are_sealed_too(tmp_path: Path, embedders: Embedders) -> None:

@@ -444,8 +444,7 @@ class Store:
         checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
         now = _now()
         with self._database.write() as connection:
-            self._hold(connection, gallery)
-            faces = _fit_bulk(gallery, faces, _taken_now(connection, gallery))
+            faces = _fit_bulk(gallery, faces, self._hold_taken(connection, gallery))
             found, made = bulk.write_subjects(connection, self._database, gallery, checked, now)
             keys = {raw.id: found[clean.id] for raw, clean in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
@@ -626,9 +625,12 @@ class Store:
             raise _gallery_not_found(gallery.id)
 
     def _hold_taken(self, connection: Connection, gallery: Gallery) -> tuple[str, ...]:
-        """`_hold` and `_taken_now` in one."""
+        """As `_hold`, and `Gallery.taken` as it is from then on."""
+        if not self._database.is_sqlite:  # whose writers have waited for each other by now
+            self._hold(connection, gallery)
+        # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
         query = MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)
-        row = connection.execute(query.with_for_update(read=True, key_share=True, of=GALLERIES)).one_or_none()
+        row = connection.execute(query).one_or_none()
         if row is None:
             raise _gallery_not_found(gallery.id)
         return moving_gallery(row).taken
@@ -874,11 +876,6 @@ def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], taken: Sequence[str])
     if any(face.second is None or face.second.package != others[0] for face in faces):
         raise two_packages(gallery.id)
     return faces
-
-
-def _taken_now(connection: Connection, gallery: Gallery) -> tuple[str, ...]:
-    """`Gallery.taken` as it is in this transaction, which holds the gallery's row."""
-    return moving_gallery(connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one()).taken
 
 
 def _gallery(row: Row[Any]) -> Gallery:
