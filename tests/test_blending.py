@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from app.face.align import CROP_SIDE
 from app.types import Pixels
 from training.data import open_dataset
-from training.data.blending import BLENDS, WARP_PIXELS, blend, pick_two
+from training.data.blending import BLENDS, WARP_PIXELS, blend, pick_two, write_blends
 from training.data.commands import app
 from training.procedural import ProceduralFaces
 
@@ -70,13 +71,23 @@ def test_the_set_and_its_blends_are_read_back_and_dropped_people_are_in_neither(
         answer = CliRunner().invoke(app, asked)
         assert answer.exit_code == 0, answer.output
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
-    assert not list(tmp_path.glob("*.part"))
+    assert {path.name for path in tmp_path.iterdir()} == {"a.tar", "b.tar", "drop.txt"}
     made = open_dataset(tmp_path / "a.tar")
     assert sorted(made.people) == sorted([*FACES.people[1:], BLENDS])
     assert np.bincount(made.labels)[made.people.index(BLENDS)] == 5
     kept = [made[i][0] for i in range(len(made)) if made.people[made.labels[i]] != BLENDS]
     for crop, original in zip(kept, (FACES[i][0] for i in range(2, 6)), strict=True):
         assert np.abs(crop.astype(int) - original).mean() < 4, "but for JPEG"
+
+
+def test_what_ends_halfway_leaves_nothing(tmp_path: Path) -> None:
+    def interrupted(done: int, _total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_blends(FACES, tmp_path / "a.tar", 5, 1, interrupted)
+    assert not list(tmp_path.iterdir())
 
 
 def test_where_nobody_is_left_it_is_said(tmp_path: Path) -> None:
