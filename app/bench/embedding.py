@@ -11,9 +11,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from app.bench.callers import side_by_side
-from app.bench.machine import cores
 from app.bench.run import Run
 from app.bench.stages import Stages
+from app.machine import cores
 from app.runtime.graph import keep_data_inputs
 from app.runtime.package import Rewrite, SourceInput, locate
 from app.runtime.prepare import source_input

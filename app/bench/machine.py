@@ -8,8 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 from app.machine import cores, cpuinfo, processor
 
-__all__ = ["cores", "describe"]
-
 LIBRARIES = (
     "numpy",
     "onnxruntime",

@@ -16,9 +16,9 @@ import onnx
 
 from app.bench.callers import Reel, for_a_while
 from app.bench.embedding import as_shipped
-from app.bench.machine import cores
 from app.bench.rivals import installed
 from app.bench.stages import Stages
+from app.machine import cores
 from app.runtime.graph import fold_constants, keep_data_inputs
 from app.runtime.package import locate
 from app.types import Pixels, Vectors

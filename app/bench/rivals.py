@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bench.machine import cores
 from app.bench.searching import LIMIT
+from app.machine import cores
 from app.types import Vectors
 
 HNSW_LINKS, HNSW_BUILD, HNSW_SEARCH = 16, 200, 200

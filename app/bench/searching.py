@@ -8,9 +8,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from app.bench.machine import cores
 from app.gallery.index import Index
 from app.gallery.records import FaceBlock, IndexKind
+from app.machine import cores
 from app.types import Vectors
 
 LIMIT = 10

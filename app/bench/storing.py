@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from app.bench.callers import Reel, for_a_while
-from app.bench.machine import cores
 from app.bench.stages import Stages
 from app.gallery.crops import encode_crop
+from app.machine import cores
 from app.pipeline import choose_face
 
 Row = dict[str, object]

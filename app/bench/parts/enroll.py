@@ -11,9 +11,9 @@ from app.bench import embedding, galleries, peer
 from app.bench.callers import Reel
 from app.bench.figures import Figure, Goal, compared
 from app.bench.load import Target, closed_loop
-from app.bench.machine import cores
 from app.bench.run import CLIENTS, Run
 from app.bench.storing import Rows, raw_enrolling
+from app.machine import cores
 
 PART, GALLERY = "enroll", "bench"
 RAW = "the stages and SQLite alone (raw limit)"

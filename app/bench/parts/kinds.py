@@ -9,10 +9,10 @@ import numpy as np
 from app.bench import galleries, searching
 from app.bench.contest import Spread
 from app.bench.figures import Figure, Goal, compared
-from app.bench.machine import cores
 from app.bench.run import Run
 from app.gallery.index import Index
 from app.gallery.records import IndexKind
+from app.machine import cores
 from app.types import Vectors
 
 PART = "kinds"

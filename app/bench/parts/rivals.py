@@ -9,9 +9,9 @@ import numpy as np
 
 from app.bench import galleries, rivals, searching
 from app.bench.figures import compared
-from app.bench.machine import cores
 from app.bench.rivals import Rival
 from app.bench.run import Run
+from app.machine import cores
 from app.types import Vectors
 
 PART = "rivals"

@@ -7,8 +7,8 @@ import numpy as np
 from app.bench import galleries, searching
 from app.bench.contest import Spread
 from app.bench.figures import Figure, Goal, compared
-from app.bench.machine import cores
 from app.bench.run import Run
+from app.machine import cores
 
 PART = "search"
 BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"
