@@ -26,7 +26,6 @@ Found = NDArray[np.int64]
 class Rival:
     """``search(queries)`` answers (Q, LIMIT) rows; ``settings`` in words."""
 
-    name: str
     settings: str
     search: Callable[[Vectors], Found]
 
@@ -51,7 +50,7 @@ def hnswlib(vectors: Vectors) -> Rival | None:
     def search(queries: Vectors) -> Found:
         return np.asarray(index.knn_query(queries, k=LIMIT)[0], np.int64)
 
-    return Rival("hnswlib", f"HNSW, M {HNSW_LINKS}, ef {HNSW_SEARCH}, fp32", search)
+    return Rival(f"HNSW, M {HNSW_LINKS}, ef {HNSW_SEARCH}, fp32", search)
 
 
 def usearch(vectors: Vectors) -> Rival | None:
@@ -71,7 +70,7 @@ def usearch(vectors: Vectors) -> Rival | None:
     def search(queries: Vectors) -> Found:
         return np.asarray(index.search(queries, LIMIT, threads=cores()).keys, np.int64).reshape(len(queries), LIMIT)
 
-    return Rival("usearch", f"HNSW, connectivity {HNSW_LINKS}, expansion {HNSW_SEARCH}, fp32", search)
+    return Rival(f"HNSW, connectivity {HNSW_LINKS}, expansion {HNSW_SEARCH}, fp32", search)
 
 
 def milvus_lite(vectors: Vectors, folder: Path) -> Rival | None:
@@ -89,7 +88,7 @@ def milvus_lite(vectors: Vectors, folder: Path) -> Rival | None:
         answers = client.search("bench", data=list(queries), limit=LIMIT)
         return np.array([[hit["id"] for hit in answer] for answer in answers], np.int64)
 
-    return Rival("milvus-lite", "its default index", search)
+    return Rival("its default index", search)
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:

@@ -44,9 +44,9 @@ class Run:
         return contest(contenders, self.effort.rounds, shortest_s=turn_s or self.effort.turn_s, say=self.say)
 
     @contextmanager
-    def server(self, **settings: object) -> Iterator[Server]:
+    def server(self) -> Iterator[Server]:
         """A server of its own on a data folder with nothing but the prepared models."""
-        with self.data_folder() as folder, serving(folder, MODELS_DIR=self.stages.models, **settings) as server:
+        with self.data_folder() as folder, serving(folder, MODELS_DIR=self.stages.models) as server:
             yield server
 
     @contextmanager

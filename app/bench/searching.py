@@ -22,13 +22,9 @@ ONE_BY_ONE = 4
 def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32") -> Index:
     """A gallery's own index, with a subject a face."""
     index = Index(vectors.shape[1], threads=threads, kind=kind)
-    index.add(block(vectors))
-    return index
-
-
-def block(vectors: Vectors) -> FaceBlock:
     keys = np.arange(1, len(vectors) + 1)
-    return FaceBlock(keys, keys, np.full(len(keys), 50, np.float32), vectors)
+    index.add(FaceBlock(keys, keys, np.full(len(keys), 50, np.float32), vectors))
+    return index
 
 
 def together(index: Index, queries: Vectors) -> Callable[[], int]:
@@ -71,11 +67,11 @@ def faiss_batched(flat: faiss.IndexFlatIP, queries: Vectors) -> Callable[[], int
     return run
 
 
-def exact(vectors: Vectors, queries: Vectors, limit: int = LIMIT) -> NDArray[np.int64]:
-    """(Q, limit) rows with the highest inner products in float64 of FAISS's best, the highest first."""
-    _, rows = faiss_flat(vectors).search(queries, 4 * limit)
+def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.int64]:
+    """(Q, LIMIT) rows with the highest inner products in float64 of FAISS's best, the highest first."""
+    _, rows = faiss_flat(vectors).search(queries, 4 * LIMIT)
     scores = np.einsum("qkd,qd->qk", vectors[rows].astype(np.float64), queries.astype(np.float64))
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :limit]
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :LIMIT]
     best: NDArray[np.int64] = np.take_along_axis(rows, order, axis=1)
     return best
 
@@ -87,7 +83,7 @@ def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
 
 
 def rows_of(index: Index, queries: Vectors, limit: int = LIMIT) -> NDArray[np.int64]:
-    """(Q, limit) rows that our index answers; NO_ROW where it has fewer."""
+    """(Q, limit) rows that our index answers; -1 where it has fewer."""
     found = np.full((len(queries), limit), -1, np.int64)
     for place, matches in enumerate(index.search(queries, limit)):
         found[place, : len(matches)] = [match.face - 1 for match in matches]

@@ -45,10 +45,6 @@ class Rows:
     def close(self) -> None:
         self._connection.close()
 
-    @property
-    def faces(self) -> int:
-        return int(self._connection.execute("SELECT count(*) FROM faces").fetchone()[0])
-
     def write(self, faces: Sequence[tuple[bytes, bytes]]) -> None:
         """Template and crop of each."""
         with self._lock:
