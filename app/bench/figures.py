@@ -79,3 +79,20 @@ def compared(
     """Two contenders of one contest, as a figure."""
     told = {"theirs": speeds.of(against).median, "rounds": len(speeds.rounds[name]), **(details or {})}
     return Figure(part, work, speeds.of(name).median, unit, against, speeds.ratio(name, against), goal, told)
+
+
+def beside(
+    part: str,
+    work: str,
+    speeds: Speeds,
+    name: str,
+    against: str,
+    theirs: float,
+    *,
+    unit: str,
+    goal: Goal | None = None,
+    details: Mapping[str, object] | None = None,
+) -> Figure:
+    """A contender and something that isn't here, whose speed is known, as a figure."""
+    told = {"theirs": theirs, **(details or {})}
+    return Figure(part, work, speeds.of(name).median, unit, against, speeds.against(name, theirs), goal, told)

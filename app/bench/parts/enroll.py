@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.bench import embedding, galleries, peer
 from app.bench.callers import Reel
-from app.bench.figures import Figure, Goal, compared
+from app.bench.figures import Goal, beside, compared
 from app.bench.load import Target, closed_loop
 from app.bench.run import CLIENTS, Run
 from app.bench.storing import Rows, raw_enrolling
@@ -47,15 +47,7 @@ def measure(run: Run) -> None:
     run.add(
         compared(PART, work, speeds, "ours", RAW, unit=unit, goal=Goal(0.8), details=details),
         compared(PART, work, speeds, "ours", ONE, unit=unit),
-        Figure(
-            PART,
-            work,
-            speeds.of("ours").median,
-            unit,
-            peer.NAME,
-            speeds.against("ours", peer.ENROLL),
-            details={"theirs": peer.ENROLL},
-        ),
+        beside(PART, work, speeds, "ours", peer.NAME, peer.ENROLL, unit=unit),
     )
 
 

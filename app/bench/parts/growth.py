@@ -15,8 +15,8 @@ import numpy as np
 
 from app.bench import galleries, peer
 from app.bench.callers import Reel
-from app.bench.contest import Spread
-from app.bench.figures import Curve, Figure, Goal
+from app.bench.contest import Speeds, Spread
+from app.bench.figures import Curve, Figure, Goal, beside
 from app.bench.run import Run
 from app.bench.server import Server, serving
 from app.types import Vectors
@@ -63,18 +63,9 @@ def _fill(run: Run, client: httpx.Client, people: Vectors) -> None:
         some = people[begin : begin + size]
         spent += galleries.enroll_strangers(client, _name(size), run.stages.package.id, some)
         begin += size
-    rate = np.array([len(people) / spent])
-    run.add(
-        Figure(
-            PART,
-            f"import of {len(people):,} templates made elsewhere, searchable",
-            float(rate[0]),
-            "faces/s",
-            peer.NAME,
-            Spread.of(rate / peer.TEMPLATES_IN),
-            details={"theirs": peer.TEMPLATES_IN, "seconds": spent},
-        )
-    )
+    speeds = Speeds({"ours": np.array([len(people) / spent])})
+    work, told = f"import of {len(people):,} templates made elsewhere, searchable", {"seconds": spent}
+    run.add(beside(PART, work, speeds, "ours", peer.NAME, peer.TEMPLATES_IN, unit="faces/s", details=told))
 
 
 def _costs(run: Run, client: httpx.Client) -> Costs:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.bench import embedding, galleries, peer, recognising
 from app.bench.callers import Reel
-from app.bench.figures import Figure, Goal, compared
+from app.bench.figures import Goal, beside, compared
 from app.bench.load import Target, closed_loop
 from app.bench.run import CLIENTS, Run
 from app.bench.stages import EMBEDDER
@@ -50,26 +50,18 @@ def measure(run: Run) -> None:
         *(compared(PART, who, speeds, "identify", name, unit="photos/s", details=own) for name in others),
         compared(PART, both, photos_a_s, "verify", RAW, unit="photos/s", goal=Goal(0.85), details=pair),
         compared(PART, both, photos_a_s, "verify", NAIVE, unit="photos/s", details=pair),
-        Figure(
+        beside(
             PART,
             who,
-            speeds.of("identify").median,
-            "photos/s",
+            speeds,
+            "identify",
             peer.NAME,
-            speeds.against("identify", peer.IDENTIFY),
-            Goal(4),
-            {"theirs": peer.IDENTIFY, "their_gallery": 1000},
+            peer.IDENTIFY,
+            unit="photos/s",
+            goal=Goal(4),
+            details={"their_gallery": 1000},
         ),
-        Figure(
-            PART,
-            both,
-            speeds.of("verify").median,
-            "pairs/s",
-            peer.NAME,
-            speeds.against("verify", peer.VERIFY),
-            Goal(4),
-            {"theirs": peer.VERIFY},
-        ),
+        beside(PART, both, speeds, "verify", peer.NAME, peer.VERIFY, unit="pairs/s", goal=Goal(4)),
     )
 
 
