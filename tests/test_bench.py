@@ -52,6 +52,7 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     speeds = Speeds({"ours": np.array([200.0, 20.0, 2.0]), "theirs": np.array([100.0, 10.0, 1.0])})
     assert speeds.ratio("ours", "theirs") == Spread(2.0, 2.0, 2.0)
     assert speeds.against("ours", 2.0) == Spread(10.0, 5.5, 55.0)
+    assert speeds.times("ours", 2.0).ratio("ours", "theirs").median == 4.0
     figure = compared("part", "work", speeds, "ours", "theirs", unit="x/s", goal=Goal(2.0))
     assert (figure.ours, figure.details["theirs"], figure.reached) == (20.0, 10.0, True)
 

@@ -56,7 +56,7 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
 
     speeds = run.contest({LIMIT: product} | {f"batches of {size}": embed(size) for size in crops})
     each = arithmetic.flops(model)
-    at_most = type(speeds)({**speeds.rounds, LIMIT: speeds.rounds[LIMIT] * product_flops / each})
+    at_most = speeds.times(LIMIT, product_flops / each)
     plain = Session(model.SerializeToString(), "cpu", 1)
     cosine = arithmetic.worst_cosine(plain.run(crops[min(crops)])[0], session.run(crops[min(crops)])[0])
     for size in crops:
