@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 import cv2
 
+from app.bench.callers import Reel
 from app.bench.contest import Speeds, contest
 from app.face.detect import open_detector
 from app.face.embed import Embedder
@@ -49,7 +48,7 @@ class EmbedWay:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PhotoWay:
-    """Likewise."""
+    """In the order of preference too."""
 
     detect_threads: int
     requests: int
@@ -117,7 +116,7 @@ def _divisions(cores: int) -> list[int]:
 
 def best(speeds: Speeds, ways: Sequence[Way]) -> Way:
     """The first in the order of preference among those as fast as the fastest."""
-    fastest = max((str(way) for way in ways), key=lambda name: speeds.of(name).median)
+    fastest = speeds.best(str(way) for way in ways)
     return min(way for way in ways if speeds.ratio(str(way), fastest).median >= ALIKE)
 
 
@@ -190,12 +189,10 @@ def _working(
     pipeline: Pipeline, embedder: Embedder, photos: Sequence[bytes], callers: int
 ) -> Iterator[Callable[[], int]]:
     """Each caller takes the next photo as soon as it is done with one, as requests do."""
-    coming, lock = cycle(photos), Lock()
+    reel = Reel(photos)
 
     def work(_caller: int) -> int:
-        with lock:
-            photo = next(coming)
-        pipeline.embed(photo, embedder)
+        pipeline.embed(reel.take(), embedder)
         return 1
 
     with ThreadPoolExecutor(callers) as pool:
