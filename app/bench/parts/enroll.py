@@ -47,7 +47,7 @@ def measure(run: Run) -> None:
     run.add(
         compared(PART, work, speeds, "ours", RAW, unit=unit, goal=Goal(0.8), details=details),
         compared(PART, work, speeds, "ours", ONE, unit=unit),
-        beside(PART, work, speeds, "ours", peer.NAME, peer.ENROLL, unit=unit),
+        beside(PART, work, speeds, "ours", peer.NAME, theirs=peer.ENROLL, unit=unit),
     )
 
 

@@ -65,7 +65,7 @@ def _fill(run: Run, client: httpx.Client, people: Vectors) -> None:
         begin += size
     speeds = Speeds({"ours": np.array([len(people) / spent])})
     work, told = f"import of {len(people):,} templates made elsewhere, searchable", {"seconds": spent}
-    run.add(beside(PART, work, speeds, "ours", peer.NAME, peer.TEMPLATES_IN, unit="faces/s", details=told))
+    run.add(beside(PART, work, speeds, "ours", peer.NAME, theirs=peer.TEMPLATES_IN, unit="faces/s", details=told))
 
 
 def _costs(run: Run, client: httpx.Client) -> Costs:

@@ -55,12 +55,12 @@ def measure(run: Run) -> None:
             speeds,
             "identify",
             peer.NAME,
-            peer.IDENTIFY,
+            theirs=peer.IDENTIFY,
             unit="photos/s",
             goal=Goal(4),
             details={"their_gallery": 1000},
         ),
-        beside(PART, both, speeds, "verify", peer.NAME, peer.VERIFY, unit="pairs/s", goal=Goal(4)),
+        beside(PART, both, speeds, "verify", peer.NAME, theirs=peer.VERIFY, unit="pairs/s", goal=Goal(4)),
     )
 
 
