@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from tests.browsing import Visitor
+from tests import ready
 from tests.postgres import cluster, new_database
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -29,6 +30,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="the long versions of tests that have a short one: two minutes of load, two folds of LFW over HTTP",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made
+        ready.begin()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        ready.end()
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +66,9 @@ def astronaut() -> NDArray[np.uint8]:
 
 
 @pytest.fixture(scope="session")
-def yunet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def yunet() -> Path:
     """YuNet's prepared file."""
-    from app.runtime.package import load_package  # noqa: PLC0415 - most tests do without
-    from app.runtime.prepare import prepared  # noqa: PLC0415 - the same
-
-    return prepared(load_package(PROJECT / "models" / "yunet"), tmp_path_factory.mktemp("yunet"), "cpu")
+    return ready.ready("yunet")
 
 
 @pytest.fixture(scope="module")

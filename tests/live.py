@@ -16,6 +16,8 @@ from pathlib import Path
 
 import httpx
 
+from tests.ready import give_models
+
 START_S = 180.0
 STOP_S = 30.0
 
@@ -55,11 +57,14 @@ def serving(
     tls: ssl.SSLContext | None = None,
     *,
     wait: bool = True,
+    models: bool = True,
 ) -> Iterator[LiveServer]:
     """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
 
-    ``tls`` is what a client trusts, where the settings have a certificate.
+    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
     """
+    if models:
+        give_models(data_dir)
     port = free_port()
     log = data_dir.with_name(data_dir.name + ".log")
     environ = environment(data_dir, PORT=port, **(settings or {}))

@@ -17,6 +17,7 @@ from app.cli.connect import InProcess
 from app.config import Settings
 from app.main import admin_key, create_app
 from tests.conftest import PROJECT
+from tests.ready import give_models
 
 SAMPLES = PROJECT / "docs" / "samples"
 COLLINS, AGAIN, HOPPER, BOTH = (
@@ -27,6 +28,7 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 @contextmanager
 def running(data_dir: Path, **settings: Any) -> Iterator[httpx.Client]:
     """A client, holding the key, of a service that runs as long as the block does."""
+    give_models(data_dir)
     app = create_app(Settings(data_dir=data_dir, **settings))
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = admin_key(data_dir)

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from app.client import ApiError, AsyncClient, Client
+from tests.commands import run as likeness
 from tests.live import LiveServer
-from tests.test_cli import likeness, rows
 
 
 def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> None:
@@ -24,7 +24,7 @@ def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> No
     secret = made.stdout.strip()
     assert secret.startswith("lk_door_")
     listed = likeness(folder, "keys", "list", "--json")
-    (row,) = rows(listed)
+    (row,) = listed.rows
     assert (row["id"], row["scopes"], row["galleries"]) == ("door", ["read", "recognize"], ["staff"])
     assert row["expires_at"] == "2035-01-01T00:00:00Z"
     assert secret not in likeness(folder, "keys", "list").stdout
@@ -34,7 +34,7 @@ def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> No
         with pytest.raises(ApiError) as caught:
             client.galleries()
         assert (caught.value.status, caught.value.code) == (401, "wrong_key")
-    with Client(live_server.url, str(rows(rotated)[0]["secret"])) as client:
+    with Client(live_server.url, rotated.rows[0]["secret"]) as client:
         assert client.galleries().galleries == []
         assert likeness(folder, "keys", "revoke", "door").stdout == "door: revoked\n"
         with pytest.raises(ApiError) as caught:
@@ -43,14 +43,14 @@ def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> No
     assert likeness(folder, "keys", "create", "--scope", "fly").returncode == 3
 
     exported = likeness(folder, "audit", "export", "--json", "--since", "2020-01-01", "--operation", "rotate_key")
-    (entry,) = rows(exported)
+    (entry,) = exported.rows
     assert (entry["key"], entry["target"], entry["status"], entry["subject"]) == ("admin.key", "door", 200, None)
     assert " admin.key rotate_key - - door 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
 
 
 def test_keys_for_awss_clients(live_server: LiveServer) -> None:
     folder = live_server.data_dir
-    (made,) = rows(likeness(folder, "key", "create", "--aws", "--json", "--id", "door-2"))
+    (made,) = likeness(folder, "key", "create", "--aws", "--json", "--id", "door-2").rows
     assert set(made) == {"aws_access_key_id", "aws_secret_access_key"}
     assert made["aws_access_key_id"] == "LKIA_DOOR_2"
     lines = likeness(folder, "keys", "rotate", "door-2").stdout.splitlines()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,9 +21,11 @@ from app.gallery.gallery import Galleries
 from app.gallery.store import Store
 from app.gallery.tables import FACES, JOBS, METADATA
 from app.jobs.store import JobStore
+from tests.commands import run
 from tests.conftest import PROJECT
 from tests.live import serving
 from tests.postgres import new_database
+from tests.ready import give_models
 from tests.tarred import units
 
 PACKAGE = "p@1"
@@ -262,12 +261,8 @@ def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
 
 
 def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
-
     def likeness(data: str, *words: str | Path) -> tuple[int, str]:
-        environ = plain | {"LIKENESS_DATA_DIR": str(tmp_path / data)}
-        command = [sys.executable, "-m", "app", *map(str, words)]
-        done = subprocess.run(command, cwd=PROJECT, env=environ, capture_output=True, text=True, check=False)
+        done = run(tmp_path / data, *words)
         return done.returncode, done.stdout + done.stderr
 
     with serving(tmp_path / "first"):
@@ -282,5 +277,6 @@ def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
     assert (code, "restored" in said) == (0, True), said
     assert likeness("third", "restore", tmp_path / "backup", "--without-secrets")[0] == 0
     for data in ("second", "third") if full else ("third",):
+        give_models(tmp_path / data)
         code, said = likeness(data, "identify", "crew", PROJECT / "docs/samples/hopper.jpg")
         assert (code, "known: grace" in said) == (0, True), said

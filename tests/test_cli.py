@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run as likeness
 from tests.conftest import PROJECT
 from tests.live import LiveServer, environment
+from tests.ready import give_models
 
 SAMPLES = PROJECT / "docs" / "samples"
 COLLINS, AGAIN, HOPPER, BOTH = (
@@ -18,13 +19,17 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 )
 
 
-def likeness(data_dir: Path, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+def process(data_dir: Path, *arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, as a shell starts it."""
     command = [sys.executable, "-m", "app", *map(str, arguments)]
     return subprocess.run(command, env=environment(data_dir, **settings), capture_output=True, text=True, check=False)
 
 
-def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
-    return [json.loads(line) for line in done.stdout.splitlines()]
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A data folder on which no server runs."""
+    give_models(tmp_path / "data")
+    return tmp_path / "data"
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +48,14 @@ def test_commands_find_the_server_that_runs_on_the_data_folder(live_server: Live
     folder = live_server.data_dir
     enrolled = likeness(folder, "enroll", "crew", "--people", people, "--create", "--json")
     assert enrolled.returncode == 3, "one photo is broken, so a script must learn that not all went well"
-    assert {row["subject"]: len(row["enrolled"]) for row in rows(enrolled)} == {"eileen": 2, "grâce ⚓": 1}  # type: ignore[arg-type]
+    assert {row["subject"]: len(row["enrolled"]) for row in enrolled.rows} == {"eileen": 2, "grâce ⚓": 1}
     assert "broken.jpg" in enrolled.stderr
     assert "invalid_image" in enrolled.stderr
 
     identified = likeness(folder, "identify", "crew", BOTH, "--json")
     assert identified.returncode == 0
-    (answer,) = rows(identified)
-    faces = answer["faces"]
-    assert isinstance(faces, list)
-    assert {(face["decision"], face["candidates"][0]["subject"]) for face in faces} == {
+    (answer,) = identified.rows
+    assert {(face["decision"], face["candidates"][0]["subject"]) for face in answer["faces"]} == {
         ("known", "eileen"),
         ("known", "grâce ⚓"),
     }
@@ -75,32 +78,32 @@ def test_a_server_elsewhere_needs_its_key(live_server: LiveServer, tmp_path: Pat
     assert "unreachable" in unreachable.stderr
 
 
-def test_without_a_server_the_work_is_done_in_this_process(tmp_path: Path) -> None:
-    same = likeness(tmp_path, "verify", COLLINS, AGAIN)
+def test_without_a_server_the_work_is_done_in_this_process(alone: Path) -> None:
+    same = process(alone, "verify", COLLINS, AGAIN)
     assert (same.returncode, same.stdout[:11]) == (0, "same person")
-    other = likeness(tmp_path, "verify", COLLINS, HOPPER, "--json")
+    other = likeness(alone, "verify", COLLINS, HOPPER, "--json")
     assert other.returncode == 1
-    (answer,) = rows(other)
+    (answer,) = other.rows
     assert answer["match"] is False
 
-    folder = likeness(tmp_path, "detect", SAMPLES, "--json")
+    folder = likeness(alone, "detect", SAMPLES, "--json")
     assert folder.returncode == 0
-    found = {Path(str(row["path"])).name: len(row["faces"]) for row in rows(folder)}  # type: ignore[arg-type]
+    found = {Path(str(row["path"])).name: len(row["faces"]) for row in folder.rows}
     assert found == {"collins.jpg": 1, "collins_again.jpg": 1, "hopper.jpg": 1, "both.jpg": 2}
 
 
-def test_what_was_enrolled_without_a_server_is_there_the_next_time(tmp_path: Path) -> None:
-    assert likeness(tmp_path, "enroll", "crew", "eileen", COLLINS, "--create").returncode == 0
-    known = likeness(tmp_path, "identify", "crew", AGAIN)
+def test_what_was_enrolled_without_a_server_is_there_the_next_time(alone: Path) -> None:
+    assert likeness(alone, "enroll", "crew", "eileen", COLLINS, "--create").returncode == 0
+    known = likeness(alone, "identify", "crew", AGAIN)
     assert (known.returncode, "known: eileen" in known.stdout) == (0, True)
-    unknown = likeness(tmp_path, "identify", "crew", HOPPER)
+    unknown = likeness(alone, "identify", "crew", HOPPER)
     assert (unknown.returncode, "unknown" in unknown.stdout) == (1, True)
 
 
-def test_a_photo_without_a_face_is_refused_with_its_own_exit_code(tmp_path: Path) -> None:
-    grey = tmp_path / "grey.bmp"
+def test_a_photo_without_a_face_is_refused_with_its_own_exit_code(alone: Path) -> None:
+    grey = alone.with_name("grey.bmp")
     grey.write_bytes((PROJECT / "tests" / "test_cli.py").read_bytes())
-    done = likeness(tmp_path, "detect", grey, COLLINS)
+    done = likeness(alone, "detect", grey, COLLINS)
     assert done.returncode == 3
     assert "unsupported_image" in done.stderr
     assert "face at" in done.stdout, "the good photo is answered all the same"
@@ -127,9 +130,16 @@ def test_what_is_wrong_is_said_in_one_line(
     assert "Traceback" not in done.stderr
 
 
+def test_a_process_ends_with_the_same_words_and_code(tmp_path: Path) -> None:
+    done = process(tmp_path, "detect", COLLINS, PROT=1)
+    assert done.returncode == 2
+    assert "LIKENESS_PORT" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_models_are_listed_with_their_licences_and_pulled_when_they_are_carried(tmp_path: Path) -> None:
     listed = likeness(tmp_path, "models", "list", "--json")
-    assert {row["name"] for row in rows(listed)} >= {"sface", "yunet"}
+    assert {row["name"] for row in listed.rows} >= {"sface", "yunet"}
     assert likeness(tmp_path, "models", "pull", "sface").returncode == 0
 
 
@@ -138,4 +148,5 @@ def test_the_key_is_made_once_and_kept_to_its_owner(tmp_path: Path) -> None:
     assert first.returncode == 0
     assert likeness(tmp_path / "new", "key").stdout == first.stdout
     assert (tmp_path / "new" / "admin.key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
     assert likeness(tmp_path / "new", "key", "--rotate").stdout != first.stdout

@@ -16,11 +16,11 @@ import pytest
 
 from app.cli.compreface import open_dump
 from app.errors import InvalidInput
+from tests.commands import run as likeness
 from tests.conftest import PROJECT
 from tests.live import LiveServer
 from tests.postgres import new_database
 from tests.service import AGAIN, COLLINS, HOPPER
-from tests.test_cli import likeness
 
 LAB, OTHER = "Door of the lab", "Other"
 GRACE = 'Grace "Amazing" Höpper \\ 王'

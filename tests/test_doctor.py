@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -29,8 +26,9 @@ from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
 from app.main import admin_key
 from tests import packages
+from tests.commands import run
 from tests.conftest import PROJECT
-from tests.live import LiveServer, environment, free_port
+from tests.live import LiveServer, free_port
 from tests.milvus import milvus_server, need_milvus
 from tests.test_serving import make_certificate
 
@@ -234,11 +232,8 @@ def test_an_address_that_is_none_of_ours_is_found(data: Path) -> None:
 
 
 def test_a_server_that_runs_here_is_no_fault(live_server: LiveServer) -> None:
-    environ = environment(live_server.data_dir)
-    done = subprocess.run(
-        [sys.executable, "-m", "app", "doctor", "--json"], env=environ, capture_output=True, text=True, check=True
-    )
-    found = {line["check"]: line for line in map(json.loads, done.stdout.splitlines())}
+    done = run(live_server.data_dir, "doctor", "--json")
+    found = {line["check"]: line for line in done.rows}
     assert live_server.url in found["port"]["found"]
     assert "as prepared" in found["device"]["found"]
     assert {line["verdict"] for line in found.values()} <= {"ok", "warning"}
@@ -246,10 +241,7 @@ def test_a_server_that_runs_here_is_no_fault(live_server: LiveServer) -> None:
 
 
 def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path) -> None:
-    environ = environment(tmp_path / "data", PORT=free_port(), EMBEDDER="nothing")
-    done = subprocess.run(
-        [sys.executable, "-m", "app", "doctor"], env=environ, capture_output=True, text=True, check=False
-    )
+    done = run(tmp_path / "data", "doctor", PORT=free_port(), EMBEDDER="nothing")
     assert done.returncode == Exit.NO
     lines = done.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("failed   models"))

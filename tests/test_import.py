@@ -6,8 +6,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import tarfile
 import time
 import uuid
@@ -26,8 +24,10 @@ from PIL import Image
 from app.bulk import tars
 from app.errors import InvalidInput
 from app.gallery.store import Store
+from tests.commands import run
 from tests.conftest import PROJECT
 from tests.live import serving
+from tests.ready import give_models
 from tests.service import AGAIN, COLLINS, HOPPER, encoded, error_of, running
 from tests.tarred import npy_of, tar_of, templates_of, units
 
@@ -435,12 +435,10 @@ def test_the_command_line_takes_every_sort_of_source(tmp_path: Path) -> None:
     }
     parquet.write_table(pyarrow.table(table), tmp_path / "vectors.parquet")
     (tmp_path / "photos.tgz").write_bytes(tar_of({"tarred/1.jpg": HOPPER}, "w:gz"))
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
-    environ["LIKENESS_DATA_DIR"] = str(tmp_path / "data")
+    give_models(tmp_path / "data")
 
     def likeness(*words: str | Path) -> tuple[int, Any, str]:
-        command = [sys.executable, "-m", "app", *map(str, words), "--json"]
-        done = subprocess.run(command, cwd=PROJECT, env=environ, capture_output=True, text=True, check=False)
+        done = run(tmp_path / "data", *words, "--json")
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
     report = tmp_path / "report.csv"

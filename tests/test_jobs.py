@@ -27,6 +27,7 @@ from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.runner import Runner, Running, Work
 from app.jobs.store import JobLost, JobStore
+from tests.commands import Done, run
 from tests.conftest import PROJECT
 from tests.jobs import NOBODYS, waiting_job
 from tests.live import LiveServer
@@ -436,19 +437,18 @@ def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(live_server: Live
         assert [entry["target"] for entry in entries] == [mine.id]
 
 
-def test_jobs_on_the_command_line(live_server: LiveServer) -> None:
-    def likeness(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "app", "jobs", *words, "--server", live_server.url, "--key", live_server.key]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+def test_jobs_on_the_command_line(live_server: LiveServer, tmp_path: Path) -> None:
+    def likeness(*words: str) -> Done:
+        return run(tmp_path, "jobs", *words, "--server", live_server.url, "--key", live_server.key)
 
     made = waiting_job(live_server.data_dir)
     assert made.id in likeness("list", "--state", "queued").stdout
-    assert json.loads(likeness("show", made.id, "--json").stdout)["state"] == "queued"
+    assert likeness("show", made.id, "--json").rows[0]["state"] == "queued"
     assert "cancelled" in likeness("cancel", made.id).stdout
     waited = likeness("wait", made.id)
     assert (waited.returncode, "cancelled" in waited.stdout) == (4, True)
     reported = likeness("report", made.id, "--csv")
-    assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons\n")
+    assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons\r\n")
 
 
 def test_the_version_before_jobs_is_brought_up_to_date(database_url: str) -> None:

@@ -15,10 +15,10 @@ from app.gallery.gallery import Galleries
 from app.gallery.live import LiveIndex
 from app.gallery.records import IndexKind
 from app.gallery.snapshots import Snapshots
+from tests.commands import run as likeness
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.live import LiveServer
 from tests.service import BOTH, COLLINS, HOPPER, error_of, running
-from tests.test_cli import likeness
 from tests.test_migrations import downgrade
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)

@@ -28,6 +28,7 @@ from app.api.serving import Waits, server_config
 from app.config import Settings, load_settings
 from app.errors import Unusable
 from app.main import serve
+from tests.commands import run
 from tests.live import LiveServer, environment, serving
 from tests.service import COLLINS, error_of
 
@@ -325,11 +326,8 @@ def test_https_by_settings_alone(tmp_path: Path, certificate: tuple[Path, Path])
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{server.url}/livez", verify=old)
-        environ = environment(server.data_dir, TLS_CERT=cert, TLS_KEY=key)
-        listed = subprocess.run(
-            [sys.executable, "-m", "app", "models", "list", "--json"], env=environ, capture_output=True, check=True
-        )
-        assert b"sface" in listed.stdout, "the command line finds it, and trusts its certificate"
+        listed = run(server.data_dir, "models", "list", "--json", TLS_CERT=cert, TLS_KEY=key)
+        assert "sface" in listed.stdout, "the command line finds it, and trusts its certificate"
 
 
 def test_one_half_of_a_certificate_is_refused(

@@ -47,10 +47,12 @@ def identify(server: LiveServer) -> list[tuple[str, float]]:
     return [(candidate["subject"], candidate["score"]) for candidate in face["candidates"]]
 
 
-def start_and_identify(data_dir: Path, **settings: object) -> tuple[list[tuple[str, float]], float]:
+def start_and_identify(
+    data_dir: Path, *, models: bool = True, **settings: object
+) -> tuple[list[tuple[str, float]], float]:
     """The candidates, and the seconds since the process was started."""
     begin = time.monotonic()
-    with serving(data_dir, settings) as server:
+    with serving(data_dir, settings, models=models) as server:
         candidates = identify(server)
         return candidates, time.monotonic() - begin
 
@@ -59,7 +61,7 @@ def test_the_first_identification_after_a_start(tmp_path: Path, full: bool) -> N
     data = tmp_path / "data"
     data.mkdir()
     fill(f"sqlite:///{data / 'likeness.db'}", MANY if full else FEW)
-    first, _ = start_and_identify(data)  # prepares the model, and leaves a snapshot when it stops
+    first, _ = start_and_identify(data, models=False)  # prepares the model, and leaves a snapshot when it stops
     assert len(list((data / "snapshots").glob("*.snapshot"))) == 1
     from_snapshot, fast = start_and_identify(data)
     from_sql, slow = start_and_identify(data, SNAPSHOT_SECONDS=0)
