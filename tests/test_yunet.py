@@ -10,7 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from PIL import Image
 
 from app.errors import Unusable
@@ -118,9 +118,10 @@ def test_another_graph_is_no_yunet() -> None:
 def test_a_graph_that_answers_otherwise_is_refused(source: Path) -> None:
     original = ModelProto.FromString(source.read_bytes())
     wrong = rewrite_yunet(original)
-    first = next(node for node in wrong.graph.node if node.op_type == "Gather")
-    first.op_type, first.input[1] = "Identity", ""  # red and blue change places
-    del first.input[1:], first.attribute[:]
+    first = next(node for node in wrong.graph.node if node.op_type == "Conv")
+    weights = next(each for each in wrong.graph.initializer if each.name == first.input[1])
+    turned = numpy_helper.to_array(weights)[:, ::-1]  # red and blue change places
+    weights.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(turned), weights.name))
     with pytest.raises(Unusable) as caught:
         check_yunet(original, wrong)
     assert caught.value.code == "package_not_preparable"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Target: TypeAlias = Literal["cpu", "cuda"]
 
-STEPS_VERSION = 2
+STEPS_VERSION = 3
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
 """What the prepared graph must keep to the file as it came, on every crop."""

@@ -20,6 +20,9 @@ CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
 ERRORS_ONLY = 3
 """ONNX Runtime's log level: what matters is checked here and raised."""
+KEPT_FOR = 2**20
+"""Bytes of input up to which a run's memory is kept for the next one. To ask the system for it anew costs a small run
+half its time; after a large one it would be hundreds of megabytes that nobody may ever need again."""
 UNIT_TOLERANCE = 1e-3
 """How far a vector's length may be from 1: float32 rounding stays far below, a forgotten normalisation far above."""
 
@@ -34,7 +37,8 @@ class Session:
     def __init__(
         self, model: Path | bytes, device: Device = "auto", threads: int = 1, *, sizes_vary: bool = False
     ) -> None:
-        """``sizes_vary``: inputs have many sizes; memory is then given back after each run, and not planned by size."""
+        """``sizes_vary``: inputs have many sizes; memory is then not planned by size, and given back after a large one.
+        """
         chosen = resolve_device(device)
         self._session = _open(model, chosen, threads, sizes_vary=sizes_vary)
         used = self._session.get_providers()
@@ -43,6 +47,7 @@ class Session:
                 "the session did not get the CUDA provider: its driver, CUDA or cuDNN libraries are missing"
             )
         self.device: Target = "cuda" if CUDA in used else "cpu"
+        self._giving_back = _giving_back() if sizes_vary and self.device == "cpu" else None
         self.inputs: list[Any] = self._session.get_inputs()
         """Each with name, shape and type, as ONNX Runtime describes them."""
         self.outputs: list[Any] = self._session.get_outputs()
@@ -50,7 +55,8 @@ class Session:
     def run(self, *inputs: NDArray[np.generic]) -> list[NDArray[np.generic]]:
         """All outputs, in the graph's order, for all inputs in the graph's order."""
         named = {each.name: value for each, value in zip(self.inputs, inputs, strict=True)}
-        outputs: list[NDArray[np.generic]] = self._session.run(None, named)
+        options = self._giving_back if max(value.nbytes for value in inputs) > KEPT_FOR else None
+        outputs: list[NDArray[np.generic]] = self._session.run(None, named, options)
         return outputs
 
 
@@ -73,6 +79,13 @@ def _unavailable(reason: str) -> Unusable:
     return Unusable(message, code="device_unavailable", device="cuda", reason=reason)
 
 
+def _giving_back() -> Any:
+    """How a run is told to give its memory back when it is done."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -81,7 +94,7 @@ def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool
     # spinning threads nearly double the processor time of a face and take it from the other stages
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    options.enable_cpu_mem_arena = options.enable_mem_pattern = not sizes_vary
+    options.enable_mem_pattern = not sizes_vary
     if target == "cuda":
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
     # cuDNN would otherwise try all its ways out for each size that it meets

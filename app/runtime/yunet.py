@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from app.errors import Unusable
 from app.runtime import graph as steps
@@ -19,6 +19,8 @@ STRIDES = (8, 16, 32)
 """Pixels between neighbouring anchors of the three levels, either way."""
 HEADS = ("bbox", "kps", "cls", "obj")
 """What the file answers for each level, as ``bbox_8``: a box, five landmarks, and two factors of the score."""
+PLACES, FACTORS = 14, 2
+"""How many numbers an anchor has of the first two, and of the others."""
 SIDE = 640
 """Of the file's own input."""
 TOLERANCE = 1e-3
@@ -38,14 +40,14 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
     names = {each.name for each in model.graph.output}
     if names != {f"{head}_{stride}" for head in HEADS for stride in STRIDES}:
         raise Unusable(f"A YuNet answers bbox_8 and the like, not {sorted(names)}.", code="package_not_preparable")
-    _free_sizes(model)
     steps.fold_constants(model)
-    steps.accept_crops(model, PIXELS, SIDE)
+    _take_rgb(model)
+    _join_heads(model)
+    steps.accept_crops(model, SourceInput(layout=PIXELS.layout, dtype=PIXELS.dtype), SIDE)
     for place, name in enumerate(("N", "H", "W")):
         dim = model.graph.input[0].type.tensor_type.shape.dim[place]
         dim.Clear()
         dim.dim_param = name
-    _join_heads(model)
     steps.tidy(model)
     return model
 
@@ -82,33 +84,92 @@ def _runnable(source: ModelProto) -> ModelProto:
     return model
 
 
-def _free_sizes(model: ModelProto) -> None:
-    """Any N: the heads' constant Reshapes fix 1 photo, but leave the number of anchors open."""
+def _take_rgb(model: ModelProto) -> None:
+    """The first layer's weights change places in the colours' stead."""
     graph = steps.Graph(model)
-    outputs = {each.name for each in model.graph.output}
-    for node in graph.of_type("Reshape"):
-        target = graph.constant(node.input[1])
-        reader = graph.only_consumer(node.output[0])
-        is_head = node.output[0] in outputs or (reader is not None and reader.op_type == "Sigmoid")
-        if target is not None and is_head:
-            free = target.copy()
-            free[0] = 0  # 0 copies the input's axis
-            node.input[1] = graph.add_constant(f"{node.input[1]}_free", free)
-    del model.graph.value_info[:]
+    for node in graph.consumers(model.graph.input[0].name):
+        node.input[1] = graph.add_floats(f"{node.input[1]}_rgb", _constant(graph, node, 1)[:, ::-1])
 
 
 def _join_heads(model: ModelProto) -> None:
-    """One output in place of twelve; the score is the root of its two factors' product, as in OpenCV."""
-    nodes = []
-    for stride in STRIDES:
-        box, landmarks, sure, there = (f"{head}_{stride}" for head in HEADS)
-        nodes.append(helper.make_node("Mul", [sure, there], [f"product_{stride}"]))
-        nodes.append(helper.make_node("Sqrt", [f"product_{stride}"], [f"score_{stride}"]))
-        nodes.append(helper.make_node("Concat", [box, landmarks, f"score_{stride}"], [f"rows_{stride}"], axis=2))
-    nodes.append(helper.make_node("Concat", [f"rows_{stride}" for stride in STRIDES], ["rows"], axis=1))
+    """One output in place of twelve; the score is the root of its two factors' product, as in OpenCV.
+
+    The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. As one of 16 they are a
+    whole block of ONNX Runtime's layout: alone, each would be filled up to one.
+    """
+    graph = steps.Graph(model)
+    nodes = [node for stride in STRIDES for node in _head(graph, stride)]
+    sizes, last = np.array([PLACES, FACTORS], np.int64), np.array([2], np.int64)
+    nodes += [
+        helper.make_node("Concat", [f"anchors_{stride}" for stride in STRIDES], ["anchors"], axis=1),
+        helper.make_node("Split", ["anchors", graph.add_constant("sizes", sizes)], ["places", "factors"], axis=2),
+        helper.make_node("Sigmoid", ["factors"], ["likelihoods"]),
+        helper.make_node("ReduceProd", ["likelihoods", graph.add_constant("last_axis", last)], ["product"], keepdims=1),
+        helper.make_node("Sqrt", ["product"], ["score"]),
+        helper.make_node("Concat", ["places", "score"], ["rows"], axis=2),
+    ]
     model.graph.node.extend(nodes)
-    del model.graph.output[:]
-    model.graph.output.append(helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["N", "K", 15]))
+    del model.graph.value_info[:], model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["N", "K", PLACES + 1]))
+    _drop_unread(model)
+
+
+def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
+    """A stride's four heads as one: a 1x1 Conv of the features, a 3x3 depthwise one, then one row an anchor."""
+    deep = [_conv_before(graph, f"{head}_{stride}") for head in HEADS]
+    point = [_conv_before(graph, conv.input[0]) for conv in deep]
+    if len({conv.input[0] for conv in point}) != 1:
+        raise Unusable("A YuNet's heads share their features, these don't.", code="package_not_preparable")
+
+    def joined(name: str, convs: list[NodeProto], groups: int) -> NodeProto:
+        node = NodeProto()
+        node.CopyFrom(convs[0])
+        node.name, node.output[0] = name, name
+        for place in (1, 2):
+            values = np.concatenate([_constant(graph, conv, place) for conv in convs])
+            node.input[place] = graph.add_floats(f"{name}_{place}", values)
+        kept = [each for each in node.attribute if each.name != "group"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("group", groups)])
+        return node
+
+    first, second = joined(f"point_{stride}", point, 1), joined(f"deep_{stride}", deep, PLACES + FACTORS)
+    second.input[0] = first.output[0]
+    rows = graph.add_constant(f"rows_{stride}", np.array([0, -1, PLACES + FACTORS], np.int64))
+    return [
+        first,
+        second,
+        helper.make_node("Transpose", [second.output[0]], [f"last_{stride}"], perm=[0, 2, 3, 1]),
+        helper.make_node("Reshape", [f"last_{stride}", rows], [f"anchors_{stride}"]),
+    ]
+
+
+def _conv_before(graph: steps.Graph, name: str) -> NodeProto:
+    """The Conv whose result ``name`` is, but for its order and for Sigmoid."""
+    node = graph.producer(name)
+    while node is not None and node.op_type in ("Sigmoid", "Reshape", "Transpose"):
+        node = graph.producer(node.input[0])
+    if node is None or node.op_type != "Conv" or len(node.input) != 3:
+        raise Unusable(f"A YuNet's {name} is made by two layers with biases.", code="package_not_preparable")
+    return node
+
+
+def _constant(graph: steps.Graph, node: NodeProto, place: int) -> NDArray[np.float64]:
+    value = graph.floats(node.input[place])
+    if value is None:
+        raise Unusable(f"{node.input[place]} of this YuNet is not constant.", code="package_not_preparable")
+    return value
+
+
+def _drop_unread(model: ModelProto) -> None:
+    """Removes the nodes on the way to outputs that are no longer there."""
+    read, kept = {each.name for each in model.graph.output}, []
+    for node in reversed(model.graph.node):  # nodes stand in an order in which they can run
+        if read.intersection(node.output):
+            read.update(node.input)
+            kept.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(kept))
 
 
 def _rows(answer: dict[str, NDArray[np.float32]], stride: int) -> NDArray[np.float32]:
