@@ -104,11 +104,19 @@ def align(pixels: Pixels, landmarks: ArrayLike, *, side: int = CROP_SIDE) -> Pix
 
 
 def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
-    """Bilinear, black outside of the photo. Neither bicubic nor a replicated border gained anything on LFW View 1."""
-    crop = cv2.warpAffine(
-        pixels, matrix, (side, side), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(0, 0, 0)
+    """Bilinear, black outside of the photo. Neither bicubic nor a replicated border gained anything on LFW View 1.
+
+    Four channels take OpenCV 5 less than half the time of three, and give the same pixels.
+    """
+    four = cv2.warpAffine(
+        cv2.cvtColor(pixels, cv2.COLOR_RGB2RGBA),
+        matrix,
+        (side, side),
+        flags=cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=(0, 0, 0, 0),
     )
-    return np.asarray(crop, np.uint8)
+    return np.asarray(cv2.cvtColor(four, cv2.COLOR_RGBA2RGB), np.uint8)
 
 
 def _shrunk(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> tuple[Pixels, NDArray[np.float64]]:

@@ -53,8 +53,10 @@ class YuNet:
         """Whatever scores the threshold or more in (H, W, 3) uint8 RGB ``pixels``, one row a face."""
         height, width = pixels.shape[:2]
         below, right = -height % MULTIPLE, -width % MULTIPLE
-        filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
-        whole = np.asarray(filled, np.uint8)
+        whole = pixels
+        if below or right:
+            filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_CONSTANT, value=(0, 0, 0))
+            whole = np.asarray(filled, np.uint8)
         anchors = self._run_all([whole])[0] if self._batcher is None else self._batcher.run([whole])[0]
         return self._without_doubles(decoded(anchors, whole.shape[1], whole.shape[0], self._score_threshold))
 
@@ -70,7 +72,8 @@ class YuNet:
             alike[pixels.shape].append(index)
         answers: dict[int, Rows] = {}
         for indices in alike.values():
-            rows = self._session.run(np.stack([inputs[index] for index in indices]))[0]
+            together = np.stack([inputs[index] for index in indices]) if len(indices) > 1 else inputs[indices[0]][None]
+            rows = self._session.run(together)[0]
             answers.update(zip(indices, rows.astype(np.float32, copy=False), strict=True))
         return [answers[index] for index in range(len(inputs))]
 

@@ -37,8 +37,7 @@ class Session:
     def __init__(
         self, model: Path | bytes, device: Device = "auto", threads: int = 1, *, sizes_vary: bool = False
     ) -> None:
-        """``sizes_vary``: inputs have many sizes; memory is then not planned by size, and given back after a large one.
-        """
+        """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one."""
         chosen = resolve_device(device)
         self._session = _open(model, chosen, threads, sizes_vary=sizes_vary)
         used = self._session.get_providers()
