@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,3 +126,18 @@ def test_a_graph_that_answers_otherwise_is_refused(source: Path) -> None:
     with pytest.raises(Unusable) as caught:
         check_yunet(original, wrong)
     assert caught.value.code == "package_not_preparable"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="a process's memory is read from Linux's /proc")
+def test_a_large_photo_leaves_no_memory_behind(yunet: Path) -> None:
+    """A run of 1536 × 1536 takes 130 MB; kept, they would be lost to every session that ever saw a large photo."""
+    session = Session(yunet, "cpu", sizes_vary=True)
+    session.run(np.zeros((1, 256, 256, 3), np.uint8))
+    before = _resident_bytes()
+    session.run(np.zeros((1, 1536, 1536, 3), np.uint8))
+    assert _resident_bytes() - before < 50e6
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * resource.getpagesize()
