@@ -109,6 +109,18 @@ def test_several_probes_are_answered_in_their_order(galleries: Galleries) -> Non
     assert galleries.search("staff", [], 5) == []
 
 
+def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(5):
+        enroll(galleries, f"s{seed}", seed)
+    alone = [found(galleries, seed) for seed in range(5)]
+    assert galleries.batch_sizes == {}
+    monkeypatch.setattr("app.gallery.index.QUICK_NUMBERS", 4 * DIMENSION)
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda place: found(galleries, place % 5), range(40)))
+    assert together == 8 * alone
+    assert sum(size * count for size, count in galleries.batch_sizes.items()) == 40
+
+
 def test_deleted_faces_subjects_and_galleries_are_not_found_again(galleries: Galleries) -> None:
     first, second = enroll(galleries, "ann", 1, 2).faces
     enroll(galleries, "bob", 3)

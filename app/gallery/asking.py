@@ -47,6 +47,10 @@ class Searcher:
     def subjects(self) -> int:
         return self._count.counted().subjects
 
+    @property
+    def quick(self) -> bool:
+        return False
+
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """Exactly, where Milvus searches exactly (FLAT)."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)

@@ -537,7 +537,10 @@ class Galleries:
         Conflict ``package_mismatch``; Overloaded where too many searches wait.
         """
         view, vectors = self._compared(gallery_id, probes)
-        return self._name(self._searches.run([_Search(self._current.ready(view), vectors, limit)])[0])
+        index = self._current.ready(view)
+        if index.quick:
+            return self._name(index.search(vectors, limit))
+        return self._name(self._searches.run([_Search(index, vectors, limit)])[0])
 
     def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
         """The probe against one subject.

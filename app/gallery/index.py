@@ -33,6 +33,8 @@ they are, the nearer to each other strangers' scores lie."""
 WIDEN = 8
 SPLIT_ROWS = 25_000
 """Of a part that is worth a thread of its own: about a millisecond's work for one query, at 128 numbers."""
+QUICK_NUMBERS = 25_000 * 128
+"""A pass over so many takes less than a millisecond for one query."""
 EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
 MIN_WEIGHT = 1.0
@@ -133,6 +135,11 @@ class Index:
     def subjects(self) -> int:
         """Subjects that have a face."""
         return self._chains.subject_count
+
+    @property
+    def quick(self) -> bool:
+        """Whether a search costs less than to wait for company for it (see `app.gallery.indexes.Searchable`)."""
+        return self.faces * self.dimension <= QUICK_NUMBERS
 
     @property
     def kind(self) -> IndexKind:

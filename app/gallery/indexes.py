@@ -22,6 +22,11 @@ class Searchable(Protocol):
         """Subjects that have a face."""
         ...
 
+    @property
+    def quick(self) -> bool:
+        """Whether a search costs so little that it isn't worth another thread, where searches share passes."""
+        ...
+
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """For each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first."""
         ...
