@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from app.gallery.records import IndexKind
 from app.gallery.rows import Rows
 from app.gallery.scans import NO_ROW, rounding
-from app.runtime.integers import LARGEST, ZERO, IntegerProduct
+from app.runtime.integers import LARGEST, Columns
 from app.types import Vectors
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
@@ -103,15 +104,18 @@ def test_rows_that_get_better_all_the_way_are_found(order: int) -> None:
         assert near.scores[0].min() > 0.99
 
 
-def test_integer_products_are_exact_at_their_largest() -> None:
-    """Where a processor would add in 16 bits, too."""
+@pytest.mark.parametrize(("rows", "dimension", "columns"), [(1, 1, 1), (333, 512, 19), (70, 129, 64), (5, 4_096, 1)])
+def test_integer_products_are_exact_at_their_largest(rows: int, dimension: int, columns: int) -> None:
+    """Where a processor would add in 16 bits, too; and on any thread, though some have to be allowed what AMX needs."""
     generator = np.random.default_rng(2)
-    codes = generator.choice(np.array([1, 255], np.uint8), (333, 512))
-    codes[0], codes[1] = 255, 1
-    columns = generator.choice(np.array([-LARGEST, LARGEST], np.int8), (512, 19))
-    columns[:, 0] = LARGEST
-    expected = (codes.astype(np.int64) - ZERO) @ columns.astype(np.int64)
-    np.testing.assert_array_equal(IntegerProduct()(codes, columns), expected)
+    left, right = (
+        generator.choice(np.array([-LARGEST, -1, LARGEST], np.int8), (n, dimension)) for n in (rows, columns)
+    )
+    left[0], right[0] = LARGEST, -LARGEST
+    with ThreadPoolExecutor(1) as pool:
+        found = [Columns(right).products(left), pool.submit(Columns(right).products, left).result()]
+    expected = left.astype(np.int64) @ right.astype(np.int64).T
+    np.testing.assert_array_equal(found, [expected, expected])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -381,7 +381,8 @@ class Index:
             return near.rows
         best = self._best(probes, near.rows[:, :few], limit)
         least = [found[-1][1] if len(found) == limit else -np.inf for found in best]
-        return np.where(near.scores >= (np.array(least) - errors)[:, None], near.rows, NO_ROW)
+        wanted = near.scores >= (np.array(least) - errors)[:, None]  # of each probe the first ones
+        return np.where(wanted, near.rows, NO_ROW)[:, : np.count_nonzero(wanted.any(axis=0))]
 
     def _with_changed(self, watch: _Watch, near: Near, probes: Vectors, fetch: int) -> Near:
         """Without the rows that aren't there any more, with all that were overwritten and the best of the new ones."""

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.gallery.records import IndexKind
-from app.gallery.scans import Codec, ExactScan, Scan, codec_of
-from app.runtime.integers import Codes
+from app.gallery.scans import Codec, Codes, ExactScan, Scan, codec_of
 from app.types import Vectors
 
 GROWTH = 1.5

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import faiss
 import numpy as np
 from numpy.typing import NDArray
 
 from app.gallery.records import IndexKind
-from app.runtime.integers import LARGEST, ZERO, Codes, IntegerProduct
+from app.runtime.integers import LARGEST, Columns, Levels
 from app.types import Vector, Vectors
 
 BLAS_FROM_QUERIES = 4
@@ -41,6 +41,8 @@ EXPECT = 2
 """Times the rows wanted that should be above that: with fewer rows in the sample it is rather off."""
 SETTLE_AT = 4
 """Times the rows wanted may wait to be sorted."""
+Codes: TypeAlias = NDArray[np.uint8]
+"""(N, bytes of a row), whatever they stand for."""
 LOWEST = np.iinfo(np.int32).min
 NO_ROW = -1
 
@@ -185,59 +187,57 @@ class ByteCodec:
     should make, costs speed and nothing else.
     """
 
-    def __init__(self) -> None:
-        self._product = IntegerProduct()
-
     def width(self, dimension: int) -> int:
         return dimension
 
     def encode(self, vectors: Vectors) -> tuple[Codes, float]:
         step = _step(vectors.shape[1])
-        codes = np.empty(vectors.shape, np.uint8)
+        codes = np.empty(vectors.shape, np.int8)
         farthest = 0.0
         for start in range(0, len(vectors), ENCODE_ROWS):
             some = vectors[start : start + ENCODE_ROWS]
-            levels = np.clip(np.rint(some / step), -127, 127)
-            codes[start : start + ENCODE_ROWS] = levels + np.float32(ZERO)
+            levels = np.clip(np.rint(some / step), -LARGEST, LARGEST)
+            codes[start : start + ENCODE_ROWS] = levels
             distances = np.linalg.norm(levels * step - some, axis=1)
             farthest = max(farthest, float(distances.max()))
-        return codes, farthest
+        return codes.view(np.uint8), farthest
 
     def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:  # noqa: ARG002 - of other codecs
-        return ByteScan(codes, error, self._product)
+        return ByteScan(codes.view(np.int8), error)
 
 
 @dataclass(frozen=True, slots=True)
 class ByteScan:
-    """Codes times probes of seven bits, in integers; a probe's scale is its own."""
+    """Codes times probes of eight bits, in integers; a probe's scale is its own."""
 
-    codes: Codes
+    codes: Levels
     error: float
-    product: IntegerProduct
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        columns, steps = _columns(probes)
+        levels, steps = _levels(probes)
+        columns = Columns(levels)
         best = _Best(len(probes), fetch, probes.shape[1])
         stride = min((end - start) // SAMPLE_ROWS, SAMPLE_STRIDE)
         if stride > 1:
-            best.expect(self.product(np.ascontiguousarray(self.codes[start:end:stride]), columns), stride)
+            best.expect(columns.products(np.ascontiguousarray(self.codes[start:end:stride])), stride)
         size = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // len(probes)))
         for begin in range(start, end, size):
-            best.offer(self.product(self.codes[begin : min(end, begin + size)], columns), begin)
+            best.offer(columns.products(self.codes[begin : min(end, begin + size)]), begin)
         return best.found(steps * _step(probes.shape[1]))
 
     def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
-        columns, steps = _columns(probe[None])
+        levels, steps = _levels(probe[None])
+        columns = Columns(levels)
         scores = np.empty(end - start, np.float32)
         for begin in range(start, end, ROWS_AT_ONCE):
             codes = self.codes[begin : min(end, begin + ROWS_AT_ONCE)]
-            scores[begin - start : begin - start + len(codes)] = self.product(codes, columns)[:, 0]
+            scores[begin - start : begin - start + len(codes)] = columns.products(codes)[:, 0]
         return scores * np.float32(steps[0] * _step(len(probe)))
 
     def errors(self, probes: Vectors) -> NDArray[np.float64]:
         """q * v - q' * v' = q' * (v - v') + (q - q') * v, each at most the product of the lengths."""
-        columns, steps = _columns(probes)
-        rounded = columns.T * steps[:, None]
+        levels, steps = _levels(probes)
+        rounded = levels * steps[:, None]
         off = np.linalg.norm(probes - rounded, axis=1)
         return np.asarray(
             np.linalg.norm(rounded, axis=1) * self.error + off * LENGTH + rounding(probes.shape[1]), np.float64
@@ -250,7 +250,7 @@ class _Best:
 
     def __init__(self, queries: int, keep: int, dimension: int) -> None:
         self._queries, self._keep = queries, keep
-        self._span = 4 * LARGEST * ZERO * dimension  # more than two scores can differ by
+        self._span = 4 * LARGEST**2 * dimension  # more than two scores can differ by
         self._floors = np.full(queries, LOWEST, np.int32)
         self._floor_of_each = np.empty(0, np.int32)  # of all scores of an offer: comparing rows of few takes longer
         self._kept: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
@@ -304,13 +304,13 @@ class _Best:
 
 def _step(dimension: int) -> np.float32:
     """What one level of an int8 code stands for."""
-    return np.float32(min(1.0, SPREAD / dimension**0.5) / 127)
+    return np.float32(min(1.0, SPREAD / dimension**0.5) / LARGEST)
 
 
-def _columns(probes: Vectors) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """(D, Q) levels and (Q,) what one stands for."""
+def _levels(probes: Vectors) -> tuple[Levels, NDArray[np.float64]]:
+    """(Q, D) levels and (Q,) what one stands for."""
     steps = np.maximum(np.abs(probes).max(axis=1), np.finfo(np.float32).tiny).astype(np.float64) / LARGEST
-    return np.ascontiguousarray(np.rint(probes / steps[:, None]).astype(np.int8).T), steps
+    return np.rint(probes / steps[:, None]).astype(np.int8), steps
 
 
 def _near(scores: NDArray[np.float32], rows: NDArray[np.int64], count: int) -> Near:

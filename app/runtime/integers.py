@@ -1,47 +1,25 @@
-"""Products of small integers by ONNX Runtime: the processor's 8-bit instructions (VNNI, AMX), which neither numpy nor
-FAISS reaches for more than one query at a time."""
+"""Products of small integers by NumKong: the processor's 8-bit instructions (VNNI, AMX), which neither numpy nor FAISS
+reaches for more than one query at a time."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.session import Session
-
-Codes: TypeAlias = NDArray[np.uint8]
-"""(N, D): each number plus ZERO."""
-ZERO = 128
-LARGEST = 63
-"""Of the right factor. Processors before VNNI add two products in 16 bits, which 255 * 127 * 2 would not fit into."""
+Levels: TypeAlias = NDArray[np.int8]
+"""Within ±LARGEST."""
+LARGEST = 127
 
 
-class IntegerProduct:
-    """One thread a call, any number of callers. Raises Unusable ``model_not_loadable``."""
+class Columns:
+    """(Q, D) levels, made ready to be multiplied by many rows."""
 
-    def __init__(self) -> None:
-        self._session = Session(_graph(), "cpu")
+    def __init__(self, levels: Levels) -> None:
+        self._packed: Any = numkong.dots_pack(np.ascontiguousarray(levels), dtype="int8")
 
-    def __call__(self, codes: Codes, columns: NDArray[np.int8]) -> NDArray[np.int32]:
-        """(N, Q) exact products of `codes`, (N, D), less ZERO each, and `columns`, (D, Q) within ±LARGEST."""
-        return self._session.run(codes, columns)[0].astype(np.int32, copy=False)
-
-
-def _graph() -> bytes:
-    from onnx import TensorProto, helper  # noqa: PLC0415 - takes longer than all else here, and few indexes need it
-
-    node = helper.make_node("MatMulInteger", ["codes", "columns", "zero"], ["products"])
-    inputs = [
-        helper.make_tensor_value_info("codes", TensorProto.UINT8, ["n", "d"]),
-        helper.make_tensor_value_info("columns", TensorProto.INT8, ["d", "q"]),
-    ]
-    outputs = [helper.make_tensor_value_info("products", TensorProto.INT32, ["n", "q"])]
-    zero = helper.make_tensor("zero", TensorProto.UINT8, [], [ZERO])
-    model = helper.make_model(
-        helper.make_graph([node], "integer product", inputs, outputs, [zero]),
-        opset_imports=[helper.make_opsetid("", 17)],
-    )
-    model.ir_version = 8  # the opset's own; older ONNX Runtimes refuse newer ones
-    serialized: bytes = model.SerializeToString()
-    return serialized
+    def products(self, rows: Levels) -> NDArray[np.int32]:
+        """(N, Q) exact products of the rows, (N, D), N >= 1. One thread a call, any number of callers."""
+        return np.asarray(numkong.dots_packed(rows, self._packed), np.int32)
