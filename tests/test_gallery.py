@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
@@ -14,9 +14,10 @@ import sqlalchemy as sa
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.crops import decode_crop
+from app.gallery.enrolling import Enrolling
 from app.gallery.gallery import Galleries
 from app.gallery.index import Index
-from app.gallery.records import Enrolled, FaceBlock, NewFace, Terms
+from app.gallery.records import Enrolled, FaceBlock, Gallery, NewFace, Terms
 from app.gallery.store import Store
 from app.gallery.tables import FACES, GALLERIES, SUBJECTS
 from app.types import Box, Pixels, Quality, Template
@@ -293,13 +294,13 @@ def test_an_index_that_cannot_follow_is_made_anew(
 
 def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
     enroll(galleries, "ann", 1)
-    real_enroll = Store.enroll_all
+    real_enroll = Store.enroll
 
-    def commit_and_lose_the_connection(self: Store, *args: object, **named: object) -> None:
-        real_enroll(self, *args, **named)  # type: ignore[arg-type]  # passed on as it came
+    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrolling]) -> None:
+        real_enroll(self, gallery, wanted)
         raise ConnectionError("gone before the answer")
 
-    monkeypatch.setattr(Store, "enroll_all", commit_and_lose_the_connection)
+    monkeypatch.setattr(Store, "enroll", commit_and_lose_the_connection)
     with pytest.raises(ConnectionError):
         enroll(galleries, "bob", 2)
     assert found(galleries, 2)[0] == "bob"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import Connection
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.records import MAX_METADATA_DEPTH, Gallery, Metadata, NewFace, encode_cursor
+from app.gallery.enrolling import Enrolling
+from app.gallery.records import MAX_METADATA_DEPTH, Enrolled, Gallery, Metadata, NewFace, encode_cursor
 from app.gallery.store import Store
 from app.gallery.tables import CROPS, FACES, GALLERIES, SUBJECTS
 from app.types import Box, Quality, Reason, Template
@@ -50,6 +51,10 @@ def face(seed: int = 0, quality: float = 80.0) -> NewFace:
     return NewFace(
         Template(vector / np.linalg.norm(vector), PACKAGE), Quality(quality, (Reason.SMALL_FACE,)), Box(1, 2.5, -3, 4)
     )
+
+
+def enroll(store: Store, gallery: Gallery, subject: str, faces: list[NewFace], **more: Any) -> Enrolled:
+    return store.enroll(gallery, [Enrolling(subject, faces, **more)])[0]
 
 
 def count(url: str, table: sa.Table) -> int:
@@ -99,7 +104,7 @@ def test_what_is_enrolled_comes_back_the_same(
     gallery = galleries[0] if galleries else store.create_gallery("any", PACKAGE, DIMENSION)
     vector = np.array(numbers, np.float32)
     new = NewFace(Template(vector, PACKAGE), quality, box)
-    enrolled = store.enroll(gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
+    enrolled = enroll(store, gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
     found = store.subject(gallery, subject_id)
     assert found == enrolled.subject
     assert (found.name or name) == found.name
@@ -140,7 +145,7 @@ def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: st
         lambda: store.gallery(bad),
         lambda: store.create_subject(gallery, bad),
         lambda: store.subject(gallery, bad),
-        lambda: store.enroll(gallery, bad, [face()], crops=[None]),
+        lambda: enroll(store, gallery, bad, [face()], crops=[None]),
     ):
         with pytest.raises(InvalidInput) as caught:
             attempt()
@@ -212,9 +217,9 @@ def test_names_are_changed_removed_and_left_alone(store: Store, gallery: Gallery
     changed = store.update_subject(gallery, "a", name=None)
     assert (changed.name, changed.metadata, changed.created_at) == (None, {"n": 2}, made.created_at)
     assert changed.updated_at > made.updated_at
-    kept = store.enroll(gallery, "a", [face()], crops=[None])
+    kept = enroll(store, gallery, "a", [face()], crops=[None])
     assert (kept.subject.metadata, kept.created) == ({"n": 2}, False)
-    named = store.enroll(gallery, "a", [face()], crops=[None], name="Anna", metadata={}).subject
+    named = enroll(store, gallery, "a", [face()], crops=[None], name="Anna", metadata={}).subject
     assert (named.name, named.metadata, named.face_count) == ("Anna", {}, 2)
 
 
@@ -248,7 +253,7 @@ def test_what_is_not_there_is_named(store: Store, gallery: Gallery) -> None:
 
 def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, gallery: Gallery) -> None:
     other = store.create_gallery("other", PACKAGE, DIMENSION)
-    face_id = store.enroll(gallery, "a", [face()], crops=[None]).faces[0].face_id
+    face_id = enroll(store, gallery, "a", [face()], crops=[None]).faces[0].face_id
     store.create_subject(gallery, "b")
     store.create_subject(other, "a")
     for where, subject_id in ((gallery, "b"), (other, "a")):
@@ -290,7 +295,7 @@ def test_pages_give_everything_once_while_others_come_and_go(store: Store, galle
 
 
 def test_a_last_page_that_is_full_says_that_it_is_the_last(store: Store, gallery: Gallery) -> None:
-    rows = store.enroll(gallery, "a", [face(n) for n in range(4)], crops=[None] * 4).faces
+    rows = enroll(store, gallery, "a", [face(n) for n in range(4)], crops=[None] * 4).faces
     first = store.faces(gallery, "a", limit=2)
     second = store.faces(gallery, "a", first.next_cursor, limit=2)
     assert [*first.items, *second.items] == list(rows)
@@ -352,13 +357,13 @@ def test_search_looks_into_ids_and_names_whatever_the_case(store: Store, gallery
 
 
 def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:
-    def enroll(subject_id: str) -> list[str]:
-        rows = store.enroll(gallery, subject_id, [face(1), face(2)], crops=[b"jpeg1", b"jpeg2"]).faces
+    def enroll_two(subject_id: str) -> list[str]:
+        rows = enroll(store, gallery, subject_id, [face(1), face(2)], crops=[b"jpeg1", b"jpeg2"]).faces
         return [row.face_id for row in rows]
 
-    first, _ = enroll("a"), enroll("b")
+    first, _ = enroll_two("a"), enroll_two("b")
     other = store.create_gallery("other", PACKAGE, DIMENSION)
-    store.enroll(other, "a", [face(3)], crops=[b"jpeg3"])
+    enroll(store, other, "a", [face(3)], crops=[b"jpeg3"])
     store.delete_face(gallery, "a", first[0])
     assert (count(database_url, FACES), count(database_url, CROPS)) == (4, 4)
     assert store.subject(gallery, "a").face_count == 1
@@ -376,7 +381,7 @@ def test_a_deleted_gallery_takes_no_more_even_if_there_is_one_of_its_name_again(
     again = store.create_gallery(gallery.id, PACKAGE, DIMENSION)
     assert again.key != gallery.key
     for attempt in (
-        lambda: store.enroll(gallery, "a", [face()], crops=[None]),
+        lambda: enroll(store, gallery, "a", [face()], crops=[None]),
         lambda: store.create_subject(gallery, "a"),
         lambda: store.update_subject(gallery, "a", name="A"),
         lambda: store.delete_subject(gallery, "a"),
@@ -394,13 +399,13 @@ def test_two_processes_may_make_the_same_subject_at_once(database_url: str) -> N
     gallery = stores[0].create_gallery("staff", PACKAGE, DIMENSION)
     start = threading.Barrier(4)
 
-    def enroll(worker: int) -> list[str]:
+    def enroll_some(worker: int) -> list[str]:
         start.wait()
-        made = [stores[worker % 2].enroll(gallery, f"s{n}", [face(n)], crops=[None]) for n in range(15)]
+        made = [enroll(stores[worker % 2], gallery, f"s{n}", [face(n)], crops=[None]) for n in range(15)]
         return [enrolled.subject.id for enrolled in made if enrolled.created]
 
     with ThreadPoolExecutor(4) as pool:
-        created = [subject_id for ids in pool.map(enroll, range(4)) for subject_id in ids]
+        created = [subject_id for ids in pool.map(enroll_some, range(4)) for subject_id in ids]
     assert sorted(created) == sorted(f"s{n}" for n in range(15))
     assert {subject.face_count for subject in stores[0].subjects(gallery).items} == {4}
     for store in stores:
@@ -421,7 +426,7 @@ def test_galleries_and_subjects_deleted_under_others_feet_leave_no_orphans(datab
                 elif worker == 1:
                     store.delete_subject(gallery, "a")
                 else:
-                    store.enroll(gallery, "a", [face(turn)], crops=[b"jpeg"])
+                    enroll(store, gallery, "a", [face(turn)], crops=[b"jpeg"])
             except NotFound as error:
                 if error.code not in {"gallery_not_found", "subject_not_found"}:
                     unexpected.append(error)
@@ -448,11 +453,11 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
     expected = {}
     for number in range(8):
         new = face(number, quality=float(number))
-        enrolled = store.enroll(gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
-        store.enroll(other, "x", [face(100 + number)], crops=[None])
+        enrolled = enroll(store, gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
+        enroll(store, other, "x", [face(100 + number)], crops=[None])
         expected[enrolled.faces[0].key] = (enrolled.subject.key, number, new.template.vector)
     with store.moment(gallery) as (position, moment):
-        store.enroll(gallery, "late", [face(9)], crops=[None])
+        enroll(store, gallery, "late", [face(9)], crops=[None])
         blocks = list(moment)
     assert position.number == 8
     assert [len(block.faces) for block in blocks] == [3, 3, 2]
@@ -466,7 +471,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
 
 
 def test_labels_name_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
-    enrolled = store.enroll(gallery, "a", [face(1), face(2)], crops=[None, None], name="Ann")
+    enrolled = enroll(store, gallery, "a", [face(1), face(2)], crops=[None, None], name="Ann")
     gone, left = enrolled.faces
     store.delete_face(gallery, "a", gone.face_id)
     assert store.labels([gone.key, left.key]) == {left.key: (left.face_id, "a", "Ann")}
@@ -527,7 +532,7 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
     crops = [f"crop-{number:04}-".encode() * 10 for number in range(40)]  # found in one page; stored over many
     templates = [new.template.vector.tobytes() for new in faces]
     for number, (new, crop) in enumerate(zip(faces, crops, strict=True)):
-        store.enroll(gallery, f"person-{number:04}", [new], crops=[crop * 100], name=f"Name of {number:04}")
+        enroll(store, gallery, f"person-{number:04}", [new], crops=[crop * 100], name=f"Name of {number:04}")
     assert all(files_hold(tmp_path, *templates, *crops))
     for number in range(0, 40, 2):
         store.delete_subject(gallery, f"person-{number:04}")
@@ -547,7 +552,7 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
     store = Store(f"sqlite:///{path}")
     gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
     new = face()
-    store.enroll(gallery, "a", [new], crops=[None])
+    enroll(store, gallery, "a", [new], crops=[None])
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM faces").fetchone()
@@ -564,13 +569,13 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
 ENROLL_FOR_EVER = """
 import sys
 from app.gallery.store import Store
-from tests.test_store import DIMENSION, PACKAGE, face
+from tests.test_store import DIMENSION, PACKAGE, enroll, face
 
 store = Store(sys.argv[1])
 gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
 number = 0
 while True:
-    store.enroll(gallery, f"s{number}", [face(number)], crops=[b"jpeg"])
+    enroll(store, gallery, f"s{number}", [face(number)], crops=[b"jpeg"])
     print(f"+s{number}", flush=True)
     if number % 3 == 2:
         store.delete_subject(gallery, f"s{number - 1}")

@@ -17,8 +17,8 @@ from app.bulk.tars import Entry
 from app.bulk.writing import Batch, Tools, Upload, gallery_of, refuse
 from app.errors import ImageTooLarge, InvalidInput
 from app.face.quality import QualityLevel
-from app.gallery.bulk import BulkSubject
-from app.gallery.gallery import bulk_face
+from app.gallery.bulk import BulkSubject, bulk_face
+from app.gallery.gallery import crop_to_keep
 from app.gallery.records import Gallery, NewFace
 from app.jobs.runner import Running
 from app.operations import steady
@@ -86,7 +86,8 @@ def _write(tools: Tools, job: Running, gallery: Gallery, good: Sequence[Found], 
     for one, face in zip(good, faces, strict=True):
         package = face.template.package
         batch.subjects.append(one.whose)
-        batch.add(one.photo.item, one.photo.name, bulk_face(gallery, one.whose.id, face), face.template.vector)
+        kept = bulk_face(one.whose.id, face, crop_to_keep(gallery, face))
+        batch.add(one.photo.item, one.photo.name, kept, face.template.vector)
     batch.write(tools, job, gallery, package, {"next": last})
 
 

@@ -20,6 +20,7 @@ from app.gallery.records import (
     Counts,
     Gallery,
     Metadata,
+    NewFace,
     Origin,
     clean_consent,
     clean_id,
@@ -28,15 +29,15 @@ from app.gallery.records import (
     fold,
     to_bytes,
 )
+from app.gallery.subjects import ensure_subjects, in_parts, subject_row
 from app.gallery.tables import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.gallery.templates import faces_by, template_of, with_second
 from app.types import Box, Template
 
-AT_ONCE = 5_000
-"""Keys in one IN (...)."""
 EXPORT_ROWS = 1_000
-
-
+_INSERTS = (sa.insert(FACES), sa.insert(CROPS), sa.insert(SECOND_TEMPLATES))
+_LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
+_NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
 NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
 """Of a face whose photo nobody has seen here."""
 
@@ -57,6 +58,21 @@ class BulkFace:
     origin: Origin | None = None
     second: Template | None = None
     """Of the gallery's other package, while it has one (`Gallery.taken`)."""
+
+
+def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str | None = None) -> BulkFace:
+    """A face of a photo; `crop` as JPEG."""
+    return BulkFace(
+        subject=subject,
+        template=to_bytes(face.template),
+        quality=face.quality.score,
+        reasons=[str(reason) for reason in face.quality.reasons],
+        box=face.box,
+        crop=crop,
+        face_id=face_id,
+        origin=face.origin,
+        second=face.second,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,18 +153,13 @@ def write_subjects(
     Where two subjects have one id, the later one's words count.
     """
     wanted = {subject.id: subject for subject in subjects}
-    keys = _subject_keys(connection, gallery, list(wanted))
-    known = dict(keys)
-    new = [wanted[name] for name in wanted if name not in keys]
-    if new:
-        insert = database.insert(SUBJECTS).on_conflict_do_nothing()
-        connection.execute(insert, [_new_subject(gallery, subject, now) for subject in new])
-        keys |= _subject_keys(connection, gallery, [subject.id for subject in new])
-    for subject in (wanted[name] for name in known):
-        if subject.changes:
+    rows = {subject.id: _new_subject(gallery, subject, now) for subject in wanted.values()}
+    keys, made = ensure_subjects(connection, database, gallery, rows)
+    for subject in wanted.values():
+        if subject.changes and subject.id not in made:
             change = sa.update(SUBJECTS).where(SUBJECTS.c.key == keys[subject.id])
             connection.execute(change.values(updated_at=now, **subject.changes))
-    return keys, len(new)
+    return keys, len(made)
 
 
 def place_ids(
@@ -162,7 +173,7 @@ def place_ids(
         if face.face_id is not None and first.setdefault(face.face_id, place) != place:
             taken.add(place)
     elsewhere: set[int] = set()
-    for some in _some(list(first)):
+    for some in in_parts(list(first)):
         query = sa.select(FACES.c.face_id, FACES.c.gallery_key).where(FACES.c.face_id.in_(some))
         for face_id, gallery_key in connection.execute(query):
             (taken if gallery_key == gallery.key else elsewhere).add(first[face_id])
@@ -211,15 +222,11 @@ def write_faces(
         if face.second is not None:
             template = blobs.pack("second", face_id, to_bytes(face.second))
             seconds.append({"face_key": key, "package": face.second.package, "template": template})
-    for table, values in ((FACES, rows), (CROPS, crops), (SECOND_TEMPLATES, seconds)):
+    for insert, values in zip(_INSERTS, (rows, crops, seconds), strict=True):
         if values:
-            connection.execute(sa.insert(table), values)
+            connection.execute(insert, values)
     insert_origins(connection, gallery, [(key, face.origin) for key, face in zip(keys, faces, strict=True)])
-    pairs = [(int(subject_keys[face.subject]), key) for key, face in zip(keys, faces, strict=True)]
-    touched = {subject for subject, _ in pairs}
-    for some in _some(sorted(touched)):
-        connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key.in_(some)).values(updated_at=now))
-    return pairs
+    return [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)]
 
 
 def record_added(connection: Connection, gallery: Gallery, pairs: Sequence[tuple[int, int]], now: str) -> None:
@@ -274,40 +281,17 @@ def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
     )
 
 
-def _subject_keys(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, int]:
-    """Of those that there are; the rows are ours until the transaction ends."""
-    keys: dict[str, int] = {}
-    for some in _some(ids):
-        query = sa.select(SUBJECTS.c.id, SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
-        query = query.where(SUBJECTS.c.id.in_(some)).order_by(SUBJECTS.c.key).with_for_update()
-        keys |= {row.id: row.key for row in connection.execute(query)}
-    return keys
-
-
 def _new_subject(gallery: Gallery, subject: CheckedSubject, now: str) -> dict[str, Any]:
-    return {
-        "gallery_key": gallery.key,
-        "id": subject.id,
-        "name": subject.name,
-        "folded": fold(subject.id, subject.name),
-        "metadata": "{}" if subject.metadata is None else subject.metadata,
-        "created_at": subject.created_at or now,
-        "updated_at": subject.updated_at or now,
-        "expires_at": subject.expires_at,
-        "consent": subject.consent,
-    }
+    given = {"metadata": subject.metadata, "created_at": subject.created_at, "updated_at": subject.updated_at}
+    given |= {"expires_at": subject.expires_at, "consent": subject.consent}
+    columns = {name: value for name, value in given.items() if value is not None}
+    return subject_row(gallery, subject.id, now, name=subject.name, **columns)
 
 
 def _take_keys(connection: Connection, count: int) -> list[int]:
     """As many new keys of faces: rows that bring their keys are written several times as fast as rows that are asked
     for them."""
     if connection.dialect.name == "sqlite":  # the caller holds the database's one write lock
-        last = connection.execute(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")).scalar() or 0
+        last = connection.execute(_LAST_KEY).scalar() or 0
         return list(range(last + 1, last + count + 1))
-    query = "SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)"
-    return sorted(connection.execute(sa.text(query), {"count": count}).scalars())
-
-
-def _some(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(values), AT_ONCE):
-        yield values[start : start + AT_ONCE]
+    return sorted(connection.execute(_NEXT_KEYS, {"count": count}).scalars())

@@ -22,6 +22,30 @@ from app.gallery.templates import template_of, with_second
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
 STAMP_BITS = 63
+MAX_NUMBER = 2**63 - 1
+_BUMP = (
+    sa.update(GALLERIES)
+    .where(GALLERIES.c.key == sa.bindparam("gallery"))
+    .values(last_change=GALLERIES.c.last_change + sa.bindparam("count"), last_stamp=sa.bindparam("stamp"))
+    .returning(GALLERIES.c.last_change)
+)
+_INSERT = sa.insert(CHANGES)
+
+
+def _reading() -> sa.Select[Any]:
+    package = sa.bindparam("package", type_=FACES.c.package.type)
+    faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
+    return (
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_of(package).label("template"))
+        .select_from(with_second(CHANGES.outerjoin(FACES, faces), package))
+        .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
+        .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
+        .order_by(CHANGES.c.number)
+        .limit(sa.bindparam("limit"))
+    )
+
+
+_READ = _reading()
 
 
 def begin_stamp() -> int:
@@ -47,13 +71,8 @@ def record_all(
 ) -> None:
     """The same for entries of different kinds and subjects, in order: kind, subject's key, face's key."""
     stamp = begin_stamp()
-    bump = (
-        sa.update(GALLERIES)
-        .where(GALLERIES.c.key == gallery_key)
-        .values(last_change=GALLERIES.c.last_change + len(entries), last_stamp=stamp)
-        .returning(GALLERIES.c.last_change)
-    )
-    last: int = connection.execute(bump).scalar_one()
+    new = {"gallery": gallery_key, "count": len(entries), "stamp": stamp}
+    last: int = connection.execute(_BUMP, new).scalar_one()
     values = [
         {
             "gallery_key": gallery_key,
@@ -66,7 +85,7 @@ def record_all(
         }
         for number, (kind, subject, face) in enumerate(entries, last - len(entries) + 1)
     ]
-    connection.execute(sa.insert(CHANGES), values)
+    connection.execute(_INSERT, values)
 
 
 def head(connection: Connection, gallery_key: int) -> Position | None:
@@ -104,17 +123,14 @@ def read(
     A face that was added and has gone since is left out; its removal comes later. So is one without a template of the
     gallery's package. One statement, so one moment.
     """
-    faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
-    query = (
-        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_of(gallery.embedder).label("template"))
-        .select_from(with_second(CHANGES.outerjoin(FACES, faces), gallery.embedder))
-        .where((CHANGES.c.gallery_key == gallery.key) & (CHANGES.c.number >= since.number))
-        .order_by(CHANGES.c.number)
-        .limit(limit + 2)
-    )
-    if until is not None:
-        query = query.where(CHANGES.c.number <= until)
-    rows = connection.execute(query).all()
+    wanted = {
+        "gallery": gallery.key,
+        "package": gallery.embedder,
+        "since": since.number,
+        "until": MAX_NUMBER if until is None else until,
+        "limit": limit + 2,
+    }
+    rows = connection.execute(_READ, wanted).all()
     if not rows or Position(rows[0].number, rows[0].stamp) != since:
         return None
     if rows[-1].number - since.number != len(rows) - 1:

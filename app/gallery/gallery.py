@@ -405,8 +405,8 @@ class Galleries:
         faces = [fit_face(face, gallery.taken) for face in faces]
         for package in gallery.taken:
             check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
-        crops = [_crop_to_keep(gallery, face) for face in faces]
-        wanted = self._store.enrolling(subject_id, faces, crops, name=name, metadata=metadata, terms=terms)
+        crops = [crop_to_keep(gallery, face) for face in faces]
+        wanted = Enrolling(subject_id, faces, crops, name, metadata, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
 
     def check_subject(self, subject: BulkSubject) -> None:
@@ -586,7 +586,7 @@ class Galleries:
 
     def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
         with self._current.changing(gallery):
-            return self._store.enroll_all(gallery, wanted)
+            return self._store.enroll(gallery, wanted)
 
     def _look(self, gallery_id: str) -> Gallery:
         """As SQL has it now."""
@@ -675,19 +675,6 @@ def _search_together(searches: list[_Search]) -> list[list[list[Match]]]:
     return results
 
 
-def bulk_face(gallery: Gallery, subject: str, face: NewFace) -> BulkFace:
-    """A face of a photo as `Galleries.write_many` takes it."""
-    return BulkFace(
-        subject=subject,
-        template=face.template.vector.astype("<f4").tobytes(),
-        quality=face.quality.score,
-        reasons=[str(reason) for reason in face.quality.reasons],
-        box=face.box,
-        crop=_crop_to_keep(gallery, face),
-        origin=face.origin,
-        second=face.second,
-    )
-
-
-def _crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
+def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
+    """As JPEG."""
     return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None

@@ -43,6 +43,7 @@ from app.types import Box
 IDS_AT_ONCE = 5_000
 """In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 ANSWERS_KEPT = timedelta(days=1)
+_INSERT_ORIGINS = sa.insert(FACE_ORIGINS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[t
         if origin is not None
     ]
     if values:
-        connection.execute(sa.insert(FACE_ORIGINS), values)
+        connection.execute(_INSERT_ORIGINS, values)
 
 
 ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (

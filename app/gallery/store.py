@@ -13,18 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.errors import Conflict, InvalidInput, NotFound, Overloaded
+from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.database import BUSY_TIMEOUT_S, Database
-from app.gallery.enrolling import Enrolling, Placed, insert_faces
+from app.gallery.enrolling import Enrolling, face_rows, placed
 from app.gallery.records import (
     MAX_METADATA_BYTES,
     NO_TERMS,
@@ -40,7 +40,6 @@ from app.gallery.records import (
     Gallery,
     IndexKind,
     Metadata,
-    NewFace,
     Page,
     Position,
     SecondPackage,
@@ -57,12 +56,12 @@ from app.gallery.records import (
     decode_cursor,
     encode_cursor,
     encode_metadata,
-    fit_face,
     fold,
     searchable,
     to_block,
     two_packages,
 )
+from app.gallery.subjects import ensure_subjects, make_subjects, subject_row, touch_subjects
 from app.gallery.tables import (
     ANSWERED_REQUESTS,
     CROPS,
@@ -80,8 +79,6 @@ from app.types import Box, Quality, Reason
 STREAM_ROWS = 10_000
 LABELS_AT_ONCE = 5_000
 """Keys in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
-CREATE_ATTEMPTS = 10
-"""How often an enrollment makes its subject anew when others keep deleting it."""
 K = TypeVar("K", Gallery, Subject, FaceRow)
 SECOND_STATES: Mapping[str, Literal["filling", "complete", "leaving"]] = {
     "embedding": "filling",
@@ -174,7 +171,7 @@ class Store:
         """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
         cleaned = clean_id(gallery_id, "gallery")
         with self._database.read() as connection:
-            row = connection.execute(MOVING_GALLERIES.where(GALLERIES.c.id == cleaned)).one_or_none()
+            row = connection.execute(_GALLERY_BY_ID, {"wanted": cleaned}).one_or_none()
         if row is None:
             raise _gallery_not_found(cleaned)
         return moving_gallery(row)
@@ -248,12 +245,10 @@ class Store:
         with self._database.write() as connection:
             self._hold(connection, gallery)
             note(connection)
-            key = self._insert_subject(connection, gallery, cleaned, cleaned_name, encoded)
-            if key is None:
+            row = subject_row(gallery, cleaned, _now(), name=cleaned_name, metadata=encoded, **agreed)
+            if not make_subjects(connection, self._database, [row]):
                 message = f"Gallery {gallery.id!r} already has a subject {cleaned!r}."
                 raise Conflict(message, code="subject_exists", gallery=gallery.id, subject=cleaned)
-            if agreed:
-                connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(agreed))
             return _read_subject(connection, gallery, cleaned)
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
@@ -358,65 +353,36 @@ class Store:
 
     # Faces
 
-    def enroll(
-        self,
-        gallery: Gallery,
-        subject_id: str,
-        faces: Sequence[NewFace],
-        *,
-        crops: Sequence[bytes | None],
-        name: str | None = None,
-        metadata: Metadata | None = None,
-        terms: Terms = NO_TERMS,
-    ) -> Enrolled:
-        """Adds `faces`, with their `crops` as JPEG, to the subject, which is made where it is missing.
+    def enroll(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
+        """Several enrollments, all or none of them.
 
-        `name`, `metadata` and `terms` replace the subject's where given.
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
         ``invalid_consent``; Conflict ``subject_expired``; NotFound ``gallery_not_found``;
         Conflict ``package_mismatch`` where a face lacks a template of a package that the gallery takes by now.
         """
-        return self.enroll_all(
-            gallery, [self.enrolling(subject_id, faces, crops, name=name, metadata=metadata, terms=terms)]
-        )[0]
-
-    def enrolling(
-        self,
-        subject_id: str,
-        faces: Sequence[NewFace],
-        crops: Sequence[bytes | None],
-        *,
-        name: str | None = None,
-        metadata: Metadata | None = None,
-        terms: Terms = NO_TERMS,
-    ) -> Enrolling:
-        """What `enroll_all` takes. Raises the InvalidInput that `enroll` does."""
-        cleaned = clean_id(subject_id, "subject")
-        updates = self._updates(cleaned, UNSET if name is None else name, UNSET if metadata is None else metadata)
-        return Enrolling(cleaned, updates | _terms(terms), faces, crops)
-
-    def enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
-        """Several enrollments, all or none of them. Raises the NotFound and Conflict that `enroll` does."""
         now = _now()
+        names = [clean_id(one.subject, "subject") for one in wanted]
+        updates = [self._enrolled_updates(name, one) for name, one in zip(names, wanted, strict=True)]
+        rows = {name: subject_row(gallery, name, now) for name in names}
         with self._database.write() as connection:
-            taken = self._hold_taken(connection, gallery)
-            placed: list[Placed] = []
-            made: list[tuple[int, bool]] = []
-            for one in wanted:
-                fit = [fit_face(face, taken) for face in one.faces]
-                key, created = self._ensure_subject(connection, gallery, one.subject)
-                made.append((key, created))
-                placed += [Placed(one.subject, key, face, crop) for face, crop in zip(fit, one.crops, strict=True)]
-                if one.updates or not created:
-                    _update_subject(connection, SUBJECTS.c.key == key, one.updates)
-            rows = insert_faces(connection, gallery, placed, now, blobs=self._blobs)
-            entries = [(changes.ADD, one.subject_key, row.key) for one, row in zip(placed, rows, strict=True)]
-            changes.record_all(connection, gallery.key, entries, now)
-            subjects = self._unexpired(connection, gallery, [key for key, _ in made])
-        left = iter(rows)
+            held = self._held(connection, gallery)
+            faces = [placed(one, name, held.taken) for name, one in zip(names, wanted, strict=True)]
+            keys, made = ensure_subjects(connection, self._database, gallery, rows)
+            for name, changed in zip(names, updates, strict=True):
+                if changed:
+                    _update_subject(connection, SUBJECTS.c.key == keys[name], changed)
+            touch_subjects(connection, [key for name, key in keys.items() if name not in made], now)
+            pairs = bulk.write_faces(connection, held, keys, list(chain(*faces)), now, blobs=self._blobs)
+            bulk.record_added(connection, gallery, pairs, now)
+            subjects = self._unexpired(connection, gallery, list(keys.values()))
+        left = (key for _, key in pairs)
         return [
-            Enrolled(subjects[key], tuple(islice(left, len(one.faces))), created)
-            for one, (key, created) in zip(wanted, made, strict=True)
+            Enrolled(
+                subjects[keys[name]],
+                face_rows(one, list(zip(some, islice(left, len(some)), strict=True)), held.embedder, now),
+                created=name in made and name not in names[:place],
+            )
+            for place, (name, one, some) in enumerate(zip(names, wanted, faces, strict=True))
         ]
 
     def check_subject(self, subject: BulkSubject) -> None:
@@ -444,7 +410,7 @@ class Store:
         checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
         now = _now()
         with self._database.write() as connection:
-            faces = _fit_bulk(gallery, faces, self._hold_taken(connection, gallery))
+            faces = _fit_bulk(gallery, faces, self._held(connection, gallery).taken)
             found, made = bulk.write_subjects(connection, self._database, gallery, checked, now)
             keys = {raw.id: found[clean.id] for raw, clean in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
@@ -452,6 +418,7 @@ class Store:
             written = Written(made, len(new), taken)
             also(connection, written)
             if pairs:
+                touch_subjects(connection, sorted({key for key, _ in pairs}), now)
                 bulk.record_added(connection, gallery, pairs, now)
         return written
 
@@ -624,21 +591,19 @@ class Store:
         if connection.execute(query).one_or_none() is None:
             raise _gallery_not_found(gallery.id)
 
-    def _hold_taken(self, connection: Connection, gallery: Gallery) -> tuple[str, ...]:
-        """As `_hold`, and `Gallery.taken` as it is from then on."""
+    def _held(self, connection: Connection, gallery: Gallery) -> Gallery:
+        """As `_hold`; the gallery as it is from then on."""
         if not self._database.is_sqlite:  # whose writers have waited for each other by now
             self._hold(connection, gallery)
         # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
-        query = MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)
-        row = connection.execute(query).one_or_none()
+        row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
         if row is None:
             raise _gallery_not_found(gallery.id)
-        return moving_gallery(row).taken
+        return moving_gallery(row)
 
     def _unexpired(self, connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
         """Raises Conflict ``subject_expired``: what is acknowledged must not go with the next sweep."""
-        query = _SUBJECTS_COUNTED.where(SUBJECTS.c.key.in_(keys))
-        subjects = {row.key: _subject(row) for row in connection.execute(query)}
+        subjects = {row.key: _subject(row) for row in connection.execute(_SUBJECTS_BY_KEY, {"keys": keys})}
         now = _now()
         for subject in subjects.values():
             if has_expired(subject, now):
@@ -646,38 +611,10 @@ class Store:
                 raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=subject.id)
         return subjects
 
-    def _insert_subject(
-        self, connection: Connection, gallery: Gallery, subject_id: str, name: str | None = None, metadata: str = "{}"
-    ) -> int | None:
-        """Its key; None where there already is one."""
-        now = _now()
-        values = {
-            "gallery_key": gallery.key,
-            "id": subject_id,
-            "name": name,
-            "folded": fold(subject_id, name),
-            "metadata": metadata,
-            "created_at": now,
-            "updated_at": now,
-        }
-        insert = self._database.insert(SUBJECTS).values(values).on_conflict_do_nothing().returning(SUBJECTS.c.key)
-        key: int | None = connection.execute(insert).scalar()
-        return key
-
-    def _ensure_subject(self, connection: Connection, gallery: Gallery, subject_id: str) -> tuple[int, bool]:
-        """Its key, and whether it is new; the row is ours until the transaction ends.
-
-        Between the two statements others may make or delete it, on PostgreSQL: hence the turns.
-        """
-        query = sa.select(SUBJECTS.c.key).where(_is_subject(gallery, subject_id)).with_for_update()
-        for _ in range(CREATE_ATTEMPTS):
-            key: int | None = connection.execute(query).scalar()
-            if key is not None:
-                return key, False
-            key = self._insert_subject(connection, gallery, subject_id)
-            if key is not None:
-                return key, True
-        raise Overloaded(f"Others keep deleting subject {subject_id!r}.", code="database_busy")
+    def _enrolled_updates(self, subject_id: str, one: Enrolling) -> dict[str, object]:
+        name = UNSET if one.name is None else one.name
+        metadata = UNSET if one.metadata is None else one.metadata
+        return self._updates(subject_id, name, metadata) | _terms(one.terms)
 
     def _updates(self, subject_id: str, name: str | Unset | None, metadata: Metadata | Unset) -> dict[str, object]:
         """Checked before the transaction begins; `_update_subject` writes them."""
@@ -780,6 +717,7 @@ _SUBJECTS_COUNTED = sa.select(
     .scalar_subquery()
     .label("face_count"),
 )
+_SUBJECTS_BY_KEY = _SUBJECTS_COUNTED.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
 MOVING_GALLERIES = sa.select(
     GALLERIES,
     *(REEMBEDDINGS.c[name].label(f"re_{name}") for name in ("source", "target", "state")),
@@ -788,6 +726,9 @@ MOVING_GALLERIES = sa.select(
     REEMBEDDINGS.c.target_dimension,
     REEMBEDDINGS.c.target_generation,
 ).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
+
+_GALLERY_BY_ID = MOVING_GALLERIES.where(GALLERIES.c.id == sa.bindparam("wanted"))
+_GALLERY_BY_KEY = MOVING_GALLERIES.where(GALLERIES.c.key == sa.bindparam("wanted"))
 
 
 def moving_gallery(row: Row[Any]) -> Gallery:

@@ -7,20 +7,23 @@ the other package; which of the two lies where depends on when the face was enro
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
 from app.gallery.tables import FACES, SECOND_TEMPLATES
 
+Package: TypeAlias = str | sa.BindParameter[str]
+"""A package's id, or the parameter of a statement that takes it."""
 
-def with_second(faces: sa.FromClause, package: str) -> sa.FromClause:
+
+def with_second(faces: sa.FromClause, package: Package) -> sa.FromClause:
     """`faces`, which has FACES in it, with the second template where that is of this package."""
     second = SECOND_TEMPLATES.c
     return faces.outerjoin(SECOND_TEMPLATES, (second.face_key == FACES.c.key) & (second.package == package))
 
 
-def template_of(package: str) -> sa.ColumnElement[bytes | None]:
+def template_of(package: Package) -> sa.ColumnElement[bytes | None]:
     """The face's template of this package, NULL where it has none; for a query of what `with_second` gives."""
     return sa.case((FACES.c.package == package, FACES.c.template), else_=SECOND_TEMPLATES.c.template)
 
