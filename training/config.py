@@ -35,6 +35,8 @@ class Data(Section):
     """A list of people to leave out (the JSON or CSV that `data overlap` writes, or a name a line)."""
     min_images: int = Field(default=1, ge=1)
     """People with fewer crops than this are left out."""
+    unlabelled: tuple[str, ...] = ()
+    """Folders of crops that show nobody in particular, as blends do: the teacher judges them, losses leave them out."""
     held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the people that training never sees; evaluation measures on them."""
     cache: str | None = None
@@ -195,6 +197,12 @@ class Recipe(Section):
             raise ValueError("nothing to learn from: a recipe needs [[losses]] or distill.teacher")
         if self.sampler.name != "plain" and self.sampler.batch_size % self.sampler.images:
             raise ValueError("sampler.batch_size must be a multiple of sampler.images")
+        if self.data.unlabelled and self.distill.teacher is None:
+            raise ValueError("data.unlabelled needs distill.teacher: no loss learns from such crops")
+        if self.data.unlabelled and self.partial_fc.enabled:
+            raise ValueError("data.unlabelled and partial_fc.enabled can't be used together")
+        if self.data.unlabelled and self.sampler.name != "plain":
+            raise ValueError('data.unlabelled needs sampler.name = "plain": the others choose crops by their labels')
         if self.model.towers != "single" and (self.sampler.name != "pk" or self.sampler.images % 2):
             raise ValueError('model.towers needs sampler.name = "pk" and an even sampler.images')
         return self

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,10 @@ Augment: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 """One (112, 112, 3) uint8 RGB crop and a generator of its own -> the crop to train on, same shape."""
 
 
+UNLABELLED = -1
+"""The label of a crop that shows nobody in particular."""
+
+
 class BatchSampler(Protocol):
     """Batches of indices, the same for the same epoch."""
 
@@ -42,7 +46,7 @@ class BatchSampler(Protocol):
 @dataclass(frozen=True, slots=True)
 class Crops:
     """A set's crops: `pixels` (M, 112, 112, 3) uint8 RGB of a whole data source, `rows` (N,) which of them belong to
-    the set, `labels` (N,) int64 into `people`."""
+    the set, `labels` (N,) int64 into `people` or UNLABELLED."""
 
     pixels: Pixels
     rows: NDArray[np.int64]
@@ -61,6 +65,13 @@ class Crops:
         chosen = np.asarray(indices, np.int64)
         kept, labels = np.unique(self.labels[chosen], return_inverse=True)
         return Crops(self.pixels, self.rows[chosen], labels.astype(np.int64), [self.people[k] for k in kept])
+
+    def without_labels(self, names: Collection[str]) -> Crops:
+        """The same crops, those of the people `names` labelled UNLABELLED."""
+        known = [name not in names for name in self.people]
+        labels = np.where(known, np.cumsum(known) - 1, UNLABELLED)[self.labels]
+        people = [name for name in self.people if name not in names]
+        return Crops(self.pixels, self.rows, labels.astype(np.int64), people)
 
 
 def fingerprint(pixels: Pixels) -> str:
@@ -209,9 +220,9 @@ def _as_is(batch: Batch) -> Batch:
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Indices of the crops to train on and of those held out: `share` of the people, at least two if any, chosen by
-    `seed` among those with two crops or more."""
+    `seed` among those with two crops or more and a label."""
     people, counts = np.unique(labels, return_counts=True)
-    several = people[counts > 1]
+    several = people[(counts > 1) & (people != UNLABELLED)]
     count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
     chosen = np.random.default_rng(seed).permutation(several)[:count]
     held = np.isin(labels, chosen)

@@ -30,8 +30,12 @@ def prepare_material(recipe: Recipe, models: Path, console: Console | None = Non
     console = console or Console(stderr=True)
     whole = read_source(recipe.data.source, _folder(recipe.data.cache, "train"), console)
     kept = whole.take(_kept(whole, recipe))
-    train_rows, held_rows = split_people(kept.labels, recipe.data.held_out, recipe.seed)
-    crops = kept.take(train_rows)
+    unlabelled = recipe.data.unlabelled
+    if missing := set(unlabelled) - set(kept.people):
+        message = f"{recipe.data.source} has no {', '.join(sorted(missing))} that data.unlabelled names."
+        raise InvalidInput(message, code="recipe_data")
+    train_rows, held_rows = split_people(kept.without_labels(unlabelled).labels, recipe.data.held_out, recipe.seed)
+    crops = kept.take(train_rows).without_labels(unlabelled)
     if len(crops.people) < 2:
         message = f"{recipe.data.source} leaves {len(crops.people)} people to train on; two are the least."
         raise InvalidInput(message, code="recipe_data")

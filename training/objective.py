@@ -13,6 +13,7 @@ from training import losses, miners
 from training.config import Distill, Loss, Recipe
 from training.distill import Projection, embedding_loss, relation_loss
 from training.distributed import gather, mean_gradients
+from training.loader import UNLABELLED
 from training.losses.base import upcast
 from training.losses.partial_fc import PartialFC
 from training.losses.tuples import Triplets, all_triplets
@@ -46,7 +47,7 @@ class Term(nn.Module):
         return isinstance(self.loss, PartialFC)
 
     def forward(self, embeddings: Tensor, labels: Tensor, images: Tensor) -> Tensor:
-        """`images` (B,) int64: which crop of the training set each is."""
+        """`images` (B,) int64: which crop of the training set each is. Crops without a label are left out."""
         if self.class_level:
             value: Tensor = self.loss(embeddings, labels)
             return value
@@ -86,10 +87,15 @@ class Objective(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mine = upcast(embeddings)
         everyone, all_labels, all_images = gather(mine), gather(labels), gather(images)
+        known = all_labels != UNLABELLED
+        labelled = (everyone[known], all_labels[known], all_images[known])
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}
         for name, term in zip(self.names, self._terms(), strict=True):
-            parts[name] = term(mine, labels, images) if term.sharded else term(everyone, all_labels, all_images)
+            if term.sharded:
+                parts[name] = term(mine, labels, images)
+            else:
+                parts[name] = term(*labelled) if len(labelled[1]) else total.new_zeros(())
             total = total + term.weight * parts[name]
         if teacher is not None and self.projection is not None:
             target = gather(teacher)
@@ -132,12 +138,16 @@ class Objective(nn.Module):
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
         """Share of (B, D) embeddings whose own class scores highest, without margin; None without a class-level loss
-        that has all its classes here."""
+        that has all its classes here, and without labels."""
+        known = labels != UNLABELLED
+        if not bool(known.any()):
+            return None
         for term in self._terms():
             loss = term.loss.loss if isinstance(term.loss, PartialFC) else term.loss
             whole = isinstance(loss, losses.ClassLoss) and loss.table.rows == loss.num_classes
             if isinstance(loss, losses.ClassLoss) and whole and loss.num_classes <= LARGEST_ACCURACY_TABLE:
-                return float((loss.logits(embeddings.float()).argmax(dim=1) == labels).float().mean())
+                found = loss.logits(embeddings[known].float()).argmax(dim=1)
+                return float((found == labels[known]).float().mean())
         return None
 
     # ------------------------------------------------------------ state that doesn't depend on the number of ranks
