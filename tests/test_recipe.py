@@ -99,6 +99,19 @@ def test_every_key_is_described() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, "needs distill.teacher"),
+        ({"distill": {"teacher": "sface"}, "partial_fc": {"enabled": True}}, "can't be used together"),
+        ({"distill": {"teacher": "sface"}, "sampler": {"name": "pk"}}, "by their labels"),
+    ],
+)
+def test_crops_without_a_label_are_refused_where_nothing_learns_from_them(more: dict[str, object], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        parse_recipe(SMALL | {"data": {"unlabelled": ["blends"]}} | more)
+
+
 @settings(deadline=None)  # the first example imports torch
 @given(
     name=st.sampled_from(["cosine", "poly", "step", "constant"]),

@@ -21,10 +21,10 @@ from training import metrics
 from training.__main__ import app
 from training.alarm import PATIENCE, CollapseAlarm
 from training.distill import embedding_loss, open_teacher, relation_loss
-from training.loader import split_people, whole_people
+from training.loader import UNLABELLED, split_people, whole_people
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, tower
-from training.objective import between_towers
+from training.objective import between_towers, build_objective
 from training.optim import parameter_groups
 from training.trainer import verification_figures
 
@@ -227,6 +227,28 @@ def test_people_are_split_whole_and_by_the_seed_alone() -> None:
     limited = whole_people(labels, 9, seed=0)
     assert len(limited) == 9
     assert np.array_equal(np.unique(labels[limited], return_counts=True)[1], [3, 3, 3])
+
+
+def test_crops_without_a_label_teach_through_the_teacher_alone() -> None:
+    crops = flat_people().without_labels({"person 1"})
+    assert crops.people == [f"person {p}" for p in (0, 2, 3, 4, 5)]
+    nobody = crops.labels == UNLABELLED
+    assert np.flatnonzero(nobody).tolist() == list(range(6, 12))
+    assert not nobody[split_people(crops.labels, 0.9, seed=1)[1]].any()
+
+    objective = build_objective(small_recipe(distill={"teacher": "sface"}), len(crops.people), len(crops), 8)
+    labels, images = torch.from_numpy(crops.labels), torch.arange(len(crops))
+    embeddings, templates = torch.randn(len(crops), 8), torch.nn.functional.normalize(torch.randn(len(crops), 8))
+    known = labels != UNLABELLED
+    both, labelled = (
+        objective(embeddings[some], labels[some], images[some], templates[some])[1] for some in (images, known)
+    )
+    assert torch.equal(both["arcface"], labelled["arcface"])
+    assert not torch.equal(both["distill_embedding"], labelled["distill_embedding"])
+    assert objective.accuracy(embeddings, labels) == objective.accuracy(embeddings[known], labels[known])
+    alone = objective(embeddings[~known], labels[~known], images[~known], templates[~known])[1]
+    assert float(alone["arcface"]) == 0
+    assert objective.accuracy(embeddings[~known], labels[~known]) is None
 
 
 def test_figures_of_an_evaluation_match_a_loop_over_pairs() -> None:
