@@ -53,8 +53,9 @@ Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], 
 
 
 def _default_threads() -> int:
-    """Decoding, detecting and aligning keep a core busy each; four, so that small machines overlap waiting too."""
-    return max(4, os.cpu_count() or 1)
+    """Twice the cores, at least eight: some wait for their templates to be embedded together or to be stored, while
+    others keep the cores busy."""
+    return max(8, 2 * (os.cpu_count() or 1))
 
 
 class Settings(BaseSettings):
@@ -114,7 +115,8 @@ class Settings(BaseSettings):
         default_factory=_default_threads,
         ge=1,
         le=1024,
-        description="Requests worked on at once; by default one a core, at least four.",
+        description="Requests worked on at once, those included that wait for templates or the database; by default "
+        "twice the cores, at least eight.",
     )
     detect_threads: int = Field(default=1, ge=1, le=256, description="Threads that look for the faces of one photo.")
     embed_workers: int | None = Field(

@@ -18,6 +18,7 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from threading import Semaphore
 
 import cv2
 import numpy as np
@@ -87,10 +88,12 @@ from app.gallery.store import Store
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.machine import cores
 from app.operations import Operations
 from app.pipeline import Pipeline
 from app.reembedding import KIND as REEMBED
 from app.reembedding import Reembedder
+from app.runtime.batcher import Turn
 from app.runtime.package import CROP_SIDE, Package, find_packages, select
 from app.runtime.prepare import Target
 from app.runtime.session import open_embedder, resolve_device
@@ -130,6 +133,9 @@ JOBS = 2
 """At once in one process: a long import should not keep an export waiting."""
 IMPORT_THREADS = 4
 """For photos of imports: the others are for those who wait for an answer."""
+SWITCH_S = 0.0003
+"""How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
+models, or the one that answers HTTP, would wait so long with a core idle: it costs a sixth of all identifications."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
 _log = logging.getLogger(logs.LOGGER)
@@ -187,6 +193,7 @@ def serve(settings: Settings) -> None:
     Raises Unusable with one clear sentence where settings, models, the data folder or the port are.
     """
     logs.configure(settings.log_level)
+    sys.setswitchinterval(SWITCH_S)
     auth.prepare_data_dir(settings.data_dir)
     tls = settings.tls_cert and settings.tls_key and serving.tls_context(settings.tls_cert, settings.tls_key)
     with _listen(settings) as listener:
@@ -279,7 +286,8 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
     detector = open_detector(found, cache, settings.device, threads=settings.detect_threads, min_face=settings.min_face)
     stack.callback(detector.close)
-    embedders = _embedders(settings, cache)
+    turn = Semaphore(cores())  # as much at once as there are cores: more would only push each other off them
+    embedders = _embedders(settings, cache, turn)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     workers = Workers(
@@ -287,7 +295,12 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     )
     stack.callback(workers.close)
     operations = Operations(
-        Pipeline(detector, limits), embedders, store, fmr=settings.fmr, fpir=settings.fpir, observe=counted.stages
+        Pipeline(detector, limits, turn=turn),
+        embedders,
+        store,
+        fmr=settings.fmr,
+        fpir=settings.fpir,
+        observe=counted.stages,
     )
     job_store = JobStore(sql.database)
     runner: Runner
@@ -442,13 +455,17 @@ def with_tuned(settings: Settings) -> Settings:
     return settings.model_copy(update=chosen)
 
 
-def _embedders(settings: Settings, cache: Path) -> Embedders:
+def _embedders(settings: Settings, cache: Path, turn: Turn) -> Embedders:
     """None of them open yet."""
 
     def open_one(package: Package) -> Embedder:
         session = open_embedder(package, cache, settings.device, settings.embed_threads)
         embedder = Embedder(
-            session, max_batch=settings.max_batch, queue_limit=CROPS_WAITING, workers=settings.embed_workers
+            session,
+            max_batch=settings.max_batch,
+            queue_limit=CROPS_WAITING,
+            workers=settings.embed_workers,
+            turn=turn,
         )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder

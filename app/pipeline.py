@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import REDUCTIONS, Decoded, Header, Limits, decode
 from app.face.quality import assess
+from app.runtime.batcher import Turn
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
 
 SECOND_LOOK = (90, 180, 270)
@@ -48,11 +49,13 @@ class Choice:
 class Pipeline:
     """Decode, detect, align, grade and embed; may be used from any number of threads."""
 
-    def __init__(self, detector: Detector, limits: Limits, *, refine: bool = True) -> None:
-        """``refine`` measures each face's landmarks a second time before it is aligned (docs/accuracy.md)."""
+    def __init__(self, detector: Detector, limits: Limits, *, refine: bool = True, turn: Turn | None = None) -> None:
+        """``refine`` measures each face's landmarks a second time before it is aligned (docs/accuracy.md); ``turn`` is
+        held from a photo's decoding to its crops."""
         self._detector = detector
         self._limits = limits
         self._refine = refine
+        self._turn: Turn = turn or nullcontext()
 
     def detect(self, image: bytes) -> Photo:
         """Every face in a photo with its aligned crop and its quality, highest detector score first.
@@ -60,6 +63,10 @@ class Pipeline:
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
         ImageTooLarge and ImageTooSmall.
         """
+        with self._turn:
+            return self._detect(image)
+
+    def _detect(self, image: bytes) -> Photo:
         stages: dict[str, float] = {}
         with _timed(stages, "decode"):
             decoded = decode(image, self._limits, reduction=self._reduction)

@@ -56,6 +56,17 @@ def batcher(
     return Batcher(fn, max_batch=max_batch, max_wait_s=max_wait_s, queue_limit=queue_limit, workers=workers)
 
 
+def test_a_batch_is_formed_when_its_turn_comes(gate: Gate) -> None:
+    gate.open.set()
+    turn = threading.Semaphore(1)
+    with Batcher[int, int](gate, max_batch=8, max_wait_s=0.0, queue_limit=9, turn=turn) as joined:
+        with turn:
+            waited_for = [joined.submit(item) for item in range(5)]
+        assert [future.result(SOON_S) for future in waited_for] == [(-item, 5) for item in range(5)]
+    assert gate.batches == [list(range(5))]
+    assert turn.acquire(blocking=False)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     callers=st.lists(st.lists(st.integers(0, 10**6), max_size=12), min_size=1, max_size=6),

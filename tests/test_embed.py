@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Semaphore
 from typing import Literal
 
 import numpy as np
@@ -42,6 +43,16 @@ def test_templates_come_in_order_with_their_package(embedder: Embedder, session:
     assert {template.package for template in templates} == {"tiny@1"}
     assert np.allclose([template.vector for template in templates], expected, atol=1e-6)
     assert 1 <= batch <= 4
+
+
+def test_a_turn_is_held_while_a_batch_is_embedded(session: EmbedderSession) -> None:
+    turn = Semaphore(1)
+    with Embedder(session, turn=turn) as taking_turns, ThreadPoolExecutor(1) as pool:
+        with turn:
+            waited_for = pool.submit(taking_turns.embed, crops(2))
+            assert not waited_for.done()
+        assert len(waited_for.result(20)[0]) == 2
+    assert turn.acquire(blocking=False)
 
 
 def test_no_crops_need_no_batch(embedder: Embedder) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 from typing import TypeVar
 
 import cv2
@@ -17,6 +18,7 @@ from app.face.detect import open_detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.pipeline import Pipeline
+from app.runtime.batcher import Turn
 from app.runtime.package import Package
 from app.runtime.prepare import Target
 from app.runtime.session import EmbedderSession, open_embedder
@@ -128,6 +130,7 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
     """
     cv2.setNumThreads(1)  # as the server does
     crops = _crops(setting, photos)
+    turn = Semaphore(setting.cores)  # as the server has it
     with ExitStack() as stack:
         embedding = embed_ways(setting.device, setting.cores)
         sessions = {
@@ -138,11 +141,11 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
         faces = contest(embed, rounds, say=say)
         chosen = best(faces, embedding)
         embedder = stack.enter_context(
-            Embedder(sessions[chosen.threads], max_batch=chosen.max_batch, workers=chosen.workers)
+            Embedder(sessions[chosen.threads], max_batch=chosen.max_batch, workers=chosen.workers, turn=turn)
         )
         photo = photo_ways(setting.device, setting.cores)
         pipelines = {
-            threads: stack.enter_context(_pipeline(setting, threads))
+            threads: stack.enter_context(_pipeline(setting, threads, turn))
             for threads in {way.detect_threads for way in photo}
         }
         work = {
@@ -162,10 +165,10 @@ def _crops(setting: Setting, photos: Sequence[bytes]) -> list[Pixels]:
 
 
 @contextmanager
-def _pipeline(setting: Setting, threads: int) -> Iterator[Pipeline]:
+def _pipeline(setting: Setting, threads: int, turn: Turn | None = None) -> Iterator[Pipeline]:
     detector = open_detector(setting.detector, setting.cache, setting.device, threads=threads)
     try:
-        yield Pipeline(detector, Limits())
+        yield Pipeline(detector, Limits(), turn=turn)
     finally:
         detector.close()
 

@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 
 from app.machine import cores
-from app.runtime.batcher import Batcher
+from app.runtime.batcher import Batcher, Turn
 from app.runtime.session import EmbedderSession
 from app.types import Pixels, Template, Vector, Vectors
 
@@ -40,7 +40,9 @@ class Embedder:
         max_wait_s: float | None = None,
         queue_limit: int = QUEUE_LIMIT,
         workers: int | None = None,
+        turn: Turn | None = None,
     ) -> None:
+        """``turn`` is held while a batch is embedded on the CPU; on a GPU nobody's core is busy."""
         gpu = session.device == "cuda"
         self.package_id, self.dimension, self.device = session.package_id, session.dimension, session.device
         self._session, self._flip = session, flip
@@ -50,6 +52,7 @@ class Embedder:
             max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
             queue_limit=queue_limit,
             workers=workers or (1 if gpu else cores()),
+            turn=None if gpu else turn,
             name="embed",
         )
 

@@ -11,14 +11,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Self, TypeAlias, TypeVar
 
 from app.errors import LikenessError, Overloaded
 
 T = TypeVar("T")
 R = TypeVar("R")
+Turn: TypeAlias = AbstractContextManager[object]
+"""What is held while something keeps a core busy: entered and left by many threads, as a semaphore is."""
 
 MEMORY = 0.9
 """How much of the running mean of seconds per item stays at each batch: it follows the last ten batches or so."""
@@ -50,13 +53,16 @@ class Batcher(Generic[T, R]):
         max_wait_s: float,
         queue_limit: int,
         workers: int = 1,
+        turn: Turn | None = None,
         name: str = "batcher",
     ) -> None:
+        """``turn`` is held while a batch is formed and ``fn`` works on it."""
         if min(max_batch, queue_limit, workers) < 1 or max_wait_s < 0:
             raise ValueError("max_batch, queue_limit and workers start at 1, max_wait_s at 0")
         self._fn, self._max_batch, self._max_wait_s, self._queue_limit = fn, max_batch, max_wait_s, queue_limit
         self._queue: deque[_Waiting[T, R]] = deque()
         self._changed = threading.Condition()
+        self._turn: Turn = turn or nullcontext()
         self._closed = False
         self._idle = 0
         self._seconds_per_item = 0.0
@@ -153,20 +159,24 @@ class Batcher(Generic[T, R]):
         self._queue = deque(each for each in self._queue if not each.future.cancelled())
 
     def _work(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            if batch:
-                self._answer(batch)
+        while self._wait_for_items():
+            with self._turn:  # more may come while it is waited for: the batch is formed when it can run
+                if batch := self._next_batch():
+                    self._answer(batch)
 
-    def _next_batch(self) -> list[_Waiting[T, R]] | None:
-        """Up to ``max_batch`` items that are still wanted; None when closed and empty."""
+    def _wait_for_items(self) -> bool:
+        """False when closed and empty."""
         with self._changed:
             while not self._queue and not self._closed:
                 self._idle += 1
                 self._changed.wait()
                 self._idle -= 1
             self._wait_for_company()
-            if not self._queue:
-                return None if self._closed else []
+            return bool(self._queue) or not self._closed
+
+    def _next_batch(self) -> list[_Waiting[T, R]]:
+        """Up to ``max_batch`` items that are still wanted."""
+        with self._changed:
             fair_share = -(-len(self._queue) // (self._idle + 1))  # rounded up; idle workers take theirs
             size = min(self._max_batch, fair_share)
             batch: list[_Waiting[T, R]] = []
