@@ -105,10 +105,9 @@ class AuditStore:
         with self._database.write() as connection:
             keys: list[int] = []
             if new:
-                insert = sa.insert(AUDIT).returning(AUDIT.c.key, sort_by_parameter_order=True)
-                keys = list(connection.execute(insert, [_values(entry) for entry in new]).scalars())
-            for entry in known:
-                connection.execute(sa.update(AUDIT).where(AUDIT.c.key == entry.key).values(_values(entry)))
+                keys = list(connection.execute(_INSERT_ENTRIES, [_values(entry) for entry in new]).scalars())
+            if known:
+                connection.execute(_UPDATE_ENTRY, [{"of": entry.key, **_values(entry)} for entry in known])
         for entry, key in zip(new, keys, strict=True):
             entry.key = key
 
@@ -196,6 +195,10 @@ def _key(row: Row[Any]) -> Key:
 
 
 _FIELDS = ("at", "who", "operation", "request_id", "gallery", "subject", "target", "status")
+_INSERT_ENTRIES = sa.insert(AUDIT).returning(AUDIT.c.key, sort_by_parameter_order=True)
+_UPDATE_ENTRY = (
+    sa.update(AUDIT).where(AUDIT.c.key == sa.bindparam("of")).values({name: sa.bindparam(name) for name in _FIELDS})
+)
 
 
 def _values(entry: AuditEntry) -> dict[str, Any]:
