@@ -37,7 +37,7 @@ class Rows:
         self._connection.row_factory = sqlite3.Row
         self._face = self._last("faces", "key")
         self._subject = self._last("subjects", "key")
-        self._crop = self._last("crops", "face_key")
+        self._origin = self._last("face_origins", "face_key")
         self._change = self._last("changes", "number")
         self._key = count(10**9)  # far above those that are there
         self._lock = threading.Lock()
@@ -59,6 +59,7 @@ class Rows:
                 ],
             )
             self._insert("crops", [{"face_key": key, "jpeg": crop} for key, (_, crop) in zip(keys, faces, strict=True)])
+            self._insert("face_origins", [self._origin | {"face_key": key, "image_id": f"{key:032x}"} for key in keys])
             self._insert(
                 "changes", [self._change | {"number": key, "subject_key": key, "face_key": key} for key in keys]
             )
