@@ -21,7 +21,7 @@ from app.bench.contest import Speeds, Spread, contest
 from app.bench.effort import Effort
 from app.bench.figures import Curve, Figure, Findings, Goal, compared
 from app.bench.galleries import people, probes
-from app.bench.load import Load, Target, closed_loop, open_loop
+from app.bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
 from app.bench.parts import PARTS
 from app.bench.parts import latency as latency_part
 from app.bench.run import Run
@@ -145,6 +145,15 @@ def test_a_slow_hundredth_counts_against_the_idle_server() -> None:
     assert figure.ratio.median == pytest.approx(2.0)
     assert figure.details["requests"] == 200
     assert figure.reached is True
+
+
+def test_an_ideal_queue_waits_as_theory_says() -> None:
+    """One server of fixed time (M/D/1, Pollaczek-Khinchine): the mean wait is ρ / (2 (1 - ρ)) of a service."""
+    due = arrivals(rate=0.5, seconds=200_000, seed=1)
+    assert ideal_queue(due, 1, 1.0).mean() == pytest.approx(1 + 0.5 / (2 * 0.5), rel=0.05)
+    assert ideal_queue(due, 100, 1.0).max() == pytest.approx(1)
+    together = np.zeros(5)
+    assert ideal_queue(together, 2, 1.0).tolist() == [1, 1, 2, 2, 3]
 
 
 def test_a_probe_is_like_somebody_or_like_nobody() -> None:

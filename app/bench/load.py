@@ -8,11 +8,13 @@ answers do, and counts each request's time from when it was due: a server that s
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.errors import Unusable
 
@@ -129,11 +131,29 @@ def closed_loop(target: Target, requests: Callable[[int], Iterator[bytes]], clie
     return load
 
 
+def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
+    """When the requests of a Poisson process are due, in seconds from its beginning."""
+    gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
+    return np.cumsum(gaps)
+
+
+def ideal_queue(due: NDArray[np.float64], servers: int, service_s: float) -> NDArray[np.float64]:
+    """Seconds each arrival would take where nothing is ever lost: first come, first served, each by one of `servers`
+    in exactly `service_s`. No server with as many can answer sooner on the whole."""
+    free = [0.0] * servers
+    taken = np.empty(len(due))
+    for number, arrival in enumerate(due.tolist()):
+        end = max(arrival, heapq.heappop(free)) + service_s
+        heapq.heappush(free, end)
+        taken[number] = end - arrival
+    return taken
+
+
 def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: float, seed: int = 0) -> Load:
     """Arrivals of a Poisson process of `rate` a second, each sent when it is due on a connection of its own if none is
     free."""
     load = Load()
-    gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
+    due_at = arrivals(rate, seconds, seed)
     free: list[Connection] = []
 
     async def one(request: bytes, due: float) -> None:
@@ -143,10 +163,10 @@ def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: f
         free.append(connection)
 
     async def all_arrivals() -> None:
-        due = time.perf_counter()
+        begin = time.perf_counter()
         running = set()
-        for number, gap in enumerate(gaps.tolist()):
-            due += gap
+        for number, after in enumerate(due_at.tolist()):
+            due = begin + after
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             task = asyncio.create_task(one(requests[number % len(requests)], due))
             running.add(task)

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from app.bench import galleries
 from app.bench.contest import Spread
 from app.bench.figures import Curve, Figure, Goal
-from app.bench.load import Load, Target, closed_loop, open_loop
+from app.bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
 from app.bench.parts.serve import GALLERY, identification
 from app.bench.run import CLIENTS, Run
+from app.machine import cores
 
 PART = "latency"
 SHARES = 0.5, 0.8, 0.95
 GOALS = {0.8: Goal(3, at_most=True)}
+IDEAL = "a queue that loses nothing"
 LONGER = 4
 """How many times as long as other loads the open loop goes on: the slowest hundredth must be some requests."""
 MOST_ROUNDS = 3
@@ -42,6 +44,7 @@ def measure(run: Run) -> None:
                 loads[share].append(open_loop(server.target, requests, rate, LONGER * effort.seconds, seed=number))
     for share, some in loads.items():
         run.add(figure(share, np.array(unloaded), np.array(capacity), some))
+        run.add(beside_ideal(share, np.array(capacity), some, LONGER * effort.seconds))
     _draw(run, loads)
 
 
@@ -63,6 +66,28 @@ def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.flo
             "requests": sum(len(load.seconds) for load in loads),
             "refused": sum(load.failed for load in loads),
         },
+    )
+
+
+def beside_ideal(share: float, capacity: NDArray[np.float64], loads: list[Load], seconds: float) -> Figure:
+    """The same against a queue that loses nothing: as many cores, each a request at a time, at the same capacity and
+    with the same arrivals. It says how much of the tail is Poisson's, and can't be mended on so many cores."""
+    ideal = np.array(
+        [
+            np.percentile(ideal_queue(arrivals(share * rate, seconds, number), cores(), cores() / rate), 99)
+            for number, rate in enumerate(capacity.tolist())
+        ]
+    )
+    p99 = np.array([load.percentile(99) for load in loads])
+    return Figure(
+        PART,
+        f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s",
+        1000 * float(np.median(p99)),
+        "ms",
+        IDEAL,
+        Spread.of(p99 / ideal),
+        None,
+        {"theirs": 1000 * float(np.median(ideal))},
     )
 
 
