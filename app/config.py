@@ -83,7 +83,9 @@ class Settings(BaseSettings):
         default=None, description="What Milvus asks for: an API key, or `user:password`."
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
-        default="cpu", description="Where models run; `cuda` fails at start when no GPU can be used, `auto` tries it."
+        default="cpu",
+        description="Where models run and, with `faiss-gpu`, large galleries are searched; `cuda` fails at start when "
+        "models can use no GPU, `auto` tries it.",
     )
     embedder: str = Field(
         default="sface",

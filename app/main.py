@@ -80,6 +80,7 @@ from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
 from app.gallery.gallery import SNAPSHOT_S, Galleries
 from app.gallery.milvus import Milvus, parse_address
+from app.gallery.mirror import find_gpu
 from app.gallery.reembedding import Reembeddings
 from app.gallery.remote import RemoteIndexes
 from app.gallery.secrets import SIGNING_KEY, SecretStore
@@ -370,6 +371,7 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries
         store,
         indexes=remote,
         search_threads=os.cpu_count() or 1,
+        search_gpu=find_gpu() if settings.device != "cpu" and remote is None else None,
         snapshots=snapshots,
         snapshot_s=settings.snapshot_seconds or SNAPSHOT_S,
     )

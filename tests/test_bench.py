@@ -24,12 +24,14 @@ from app.bench.galleries import people, probes
 from app.bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
 from app.bench.parts import PARTS
 from app.bench.parts import latency as latency_part
+from app.bench.parts.device import searched_on
 from app.bench.run import Run
 from app.bench.stages import Stages, open_stages
 from app.cli import app
 from app.cli import bench as command
 from app.errors import InvalidInput, Unusable
 from tests.conftest import PROJECT
+from tests.test_mirror import Beside
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -252,6 +254,19 @@ def test_each_part_measures(part: str, stages: Stages, full: bool) -> None:
         if figure.against == peer.NAME:
             assert figure.ratio is not None
             assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
+
+
+def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.gallery.index.QUICK_NUMBERS", 0)
+    run, gpu = Run(stages, TINY), Beside()
+    searched_on(run, gpu, people(2_000, 16), "fp16")
+    assert len(gpu.made) == 2
+    *speeds, same = run.findings.figures
+    assert [figure.against for figure in speeds] == ["FAISS alone"] * 3
+    assert (same.ours, same.unit) == (100, "%")
+    gpu.close()
 
 
 def test_the_command_knows_every_part() -> None:

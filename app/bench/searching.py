@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.gallery.index import Index
+from app.gallery.mirror import Gpu
 from app.gallery.records import FaceBlock, IndexKind
 from app.machine import cores
 from app.types import Vectors
@@ -19,9 +20,9 @@ ONE_BY_ONE = 4
 """Queries of a turn that asks one at a time: more would only take longer."""
 
 
-def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32") -> Index:
+def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32", gpu: Gpu | None = None) -> Index:
     """A gallery's own index, with a subject a face."""
-    index = Index(vectors.shape[1], threads=threads, kind=kind)
+    index = Index(vectors.shape[1], threads=threads, kind=kind, gpu=gpu)
     keys = np.arange(1, len(vectors) + 1)
     index.add(FaceBlock(keys, keys, np.full(len(keys), 50, np.float32), vectors))
     return index

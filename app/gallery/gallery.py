@@ -28,6 +28,7 @@ from app.gallery.enrolling import Enrolling
 from app.gallery.index import Match
 from app.gallery.indexes import Indexes, Searchable
 from app.gallery.live import LocalIndexes
+from app.gallery.mirror import Gpu
 from app.gallery.placement import KeptAnswer, Placement
 from app.gallery.records import (
     NO_TERMS,
@@ -106,12 +107,14 @@ class Galleries:
         search_queue: int = SEARCH_QUEUE,
         search_workers: int = SEARCH_WORKERS,
         search_threads: int = 1,
+        search_gpu: Gpu | None = None,
         snapshots: Snapshots | None = None,
         snapshot_s: float = SNAPSHOT_S,
         follow_s: float = FOLLOW_S,
         log_kept: timedelta = LOG_KEPT,
     ) -> None:
-        """`search_workers` passes run at a time, of different galleries, each on `search_threads` (see `Index`).
+        """`search_workers` passes run at a time, of different galleries, each on `search_threads` or on
+        `search_gpu` (see `Index`).
 
         Other processes' changes are looked for every `follow_s` seconds; indexes that changed are written to
         `snapshots` every `snapshot_s`, and the change log is kept for `log_kept`. Where `indexes` are given, vectors
@@ -120,7 +123,7 @@ class Galleries:
         self._store = store
         self._placement = Placement(store.database)
         self._roster = Roster(store.database)
-        self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads))
+        self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads, search_gpu))
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)

@@ -5,11 +5,14 @@ Knows integers and vectors only; what they stand for is `app.gallery.store`'s.
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TypeVar
 
@@ -19,6 +22,7 @@ from numpy.typing import NDArray
 
 from app.gallery.cells import Cells, nearest_of, trained
 from app.gallery.chains import Chains
+from app.gallery.mirror import Gpu, GpuFailed, Mirror
 from app.gallery.records import Approximation, FaceBlock, IndexKind
 from app.gallery.rows import Rows, grown
 from app.gallery.scans import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, joined, merged, rounding
@@ -43,7 +47,14 @@ APPROXIMATE_FROM = 50_000
 """Faces from which on the kind ``approximate`` is that; before, a pass over all takes a millisecond or two."""
 MOVED_MOST = 1_024
 """Rows that may be overwritten while a pass runs; with more, the pass is made again while nobody writes."""
+MIRROR_MOVED = MOVED_MOST // 2
+"""Rows overwritten since a GPU's mirror was made, from which on it is made anew."""
+MIRROR_S = 60.0
+"""So long what was removed may stay on a GPU."""
+MIRROR_COME = 8_192
+"""Rows that have come, or gone, since it was brought up to date, from which on that is due again."""
 R = TypeVar("R")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,15 @@ class _Watch:
     """Of approximate search: the rows that are looked at, for each probe."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Mirrored:
+    """What is on the GPU, and since when."""
+
+    mirror: Mirror
+    watch: _Watch
+    at: float
+
+
 class Index:
     """Search by inner product over unit vectors; safe to share between threads. Exact, whatever the `kind`, but for
     ``approximate``: that is ``int8`` up to so many faces, and from there on, once `train` has been called, looks at
@@ -110,8 +130,10 @@ class Index:
         threads: int = 1,
         kind: IndexKind = "fp32",
         approximate_from: int = APPROXIMATE_FROM,
+        gpu: Gpu | None = None,
     ) -> None:
-        """`threads` share one pass, the caller's included."""
+        """`threads` share one pass, the caller's included. With a `gpu`, passes over more than a few rows are made
+        there, of float32 with the kind ``fp32`` and of float16 with all others, none of which is approximate then."""
         self.dimension = dimension
         self._approximate_from = max(1, approximate_from)
         self._threads = threads
@@ -126,6 +148,8 @@ class Index:
         self._cells: Cells | None = None
         self._trained_with = 0  # so many faces, the last time
         self._training = threading.Lock()
+        self._gpu = gpu
+        self._mirrored: _Mirrored | None = None
 
     @property
     def faces(self) -> int:
@@ -173,7 +197,11 @@ class Index:
 
     def train(self) -> None:
         """Makes ready for approximate search where that is due: there are enough faces, or as many as were known have
-        come since. Takes seconds in which nobody waits, and searches go on as before. To be called all the time."""
+        come since. Takes seconds in which nobody waits, and searches go on as before. To be called all the time; what
+        is on a GPU and was removed here goes from there too by this."""
+        gpu, mirrored = self._gpu, self._mirrored
+        if gpu and mirrored and mirrored.watch.moved and time.monotonic() - mirrored.at > MIRROR_S:
+            gpu.run(self._give_up_mirror)
         if not self._training_due() or not self._training.acquire(blocking=False):
             return
         try:
@@ -294,6 +322,12 @@ class Index:
 
     def _pass(self, probes: Vectors, limit: int, fetch: int) -> list[list[Match] | None]:
         """What can be said from `fetch` rows of each probe; None where others may belong to the answer."""
+        if self._gpu is not None and not self.quick:
+            try:
+                return self._gpu.run(partial(self._pass_on, self._gpu, probes, limit, fetch))
+            except GpuFailed as error:
+                _log.warning("An index of %d faces is searched on the CPU from now on: %s", self.faces, error)
+                self._gpu = None
         with self._watching(probes) as watch:
             if watch.candidates is None:
                 near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
@@ -301,6 +335,51 @@ class Index:
                 near = self._nearest_of(watch.vectors, watch.candidates, probes, fetch)
             with self._lock:
                 return self._settled(watch, near, probes, fetch, limit)
+
+    # On the GPU's thread, the only one that makes mirrors and gives them up
+
+    def _pass_on(self, gpu: Gpu, probes: Vectors, limit: int, fetch: int) -> list[list[Match] | None]:
+        """As `_pass`. Raises GpuFailed."""
+        watch = self._current_mirror(gpu)
+        try:
+            near = watch.scan.nearest(0, watch.count, probes, fetch)
+        except BaseException:
+            self._give_up_mirror()
+            raise
+        with self._lock:
+            return self._settled(watch, near, probes, fetch, limit)
+
+    def _current_mirror(self, gpu: Gpu) -> _Watch:
+        """What is on the GPU, brought up to date where that is due. Rows are taken while others write: those that
+        change are known, since the watch is there before. Raises GpuFailed."""
+        with self._lock:
+            old, half = self._mirrored, self.kind != "fp32"
+            if old is not None and (old.mirror.half != half or len(old.watch.moved) >= MIRROR_MOVED):
+                old = None
+            if old is not None and abs(self.faces - old.watch.low) < MIRROR_COME:
+                return old.watch
+            watch = _Watch(self._rows.scan(), self._rows.vectors, self.faces, self.faces)
+            self._watches.add(watch)
+            if old is not None and old.watch.low == old.watch.count:
+                watch.moved.update(old.watch.moved)
+            else:
+                old = None
+        self._give_up_mirror()
+        try:
+            watch.scan = mirror = Mirror(gpu, self.dimension, half=half) if old is None else old.mirror
+            mirror.extend(watch.vectors)
+        except BaseException:
+            with self._lock:
+                self._watches.discard(watch)
+            raise
+        self._mirrored = _Mirrored(mirror, watch, time.monotonic())
+        return watch
+
+    def _give_up_mirror(self) -> None:
+        with self._lock:
+            if self._mirrored is not None:
+                self._watches.discard(self._mirrored.watch)
+                self._mirrored = None
 
     @contextmanager
     def _watching(self, probes: Vectors | None = None) -> Iterator[_Watch]:
@@ -407,7 +486,7 @@ class Index:
 
     def _training_due(self) -> bool:
         with self._lock:
-            if self.kind != "approximate":
+            if self.kind != "approximate" or self._gpu is not None:
                 return False
             if self._cells is not None and self.faces < self._approximate_from // 2:
                 self._cells, self._trained_with = None, 0

@@ -9,11 +9,13 @@ import logging
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import get_args
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.index import APPROXIMATE_FROM, Difference, Index
 from app.gallery.indexes import GalleryIndex
+from app.gallery.mirror import Gpu
 from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
@@ -27,13 +29,14 @@ _log = logging.getLogger(__name__)
 class LocalIndexes:
     """Each process's own indexes in memory, with `snapshots` of them on disk where given.
 
-    A pass over one's vectors runs on `threads` (see `Index`).
+    A pass over one's vectors runs on `threads` or on the `gpu` (see `Index`), which is closed with them.
     """
 
-    def __init__(self, store: Store, snapshots: Snapshots | None, threads: int) -> None:
+    def __init__(self, store: Store, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None) -> None:
         self._store = store
         self._snapshots = snapshots
         self._threads = threads
+        self._gpu = gpu
 
     @property
     def available(self) -> bool:
@@ -47,7 +50,7 @@ class LocalIndexes:
         """Nothing to see: it is this process's memory."""
 
     def open(self, gallery: Gallery) -> LiveIndex:
-        return LiveIndex(gallery, self._store, self._snapshots, self._threads)
+        return LiveIndex(gallery, self._store, self._snapshots, self._threads, self._gpu)
 
     def keep(self, known: Sequence[GalleryIndex]) -> None:
         """Writes the snapshots that are due, and removes those that aren't any gallery's."""
@@ -67,16 +70,20 @@ class LocalIndexes:
     def close(self) -> None:
         if self._snapshots:
             self._snapshots.close()
+        if self._gpu is not None:
+            self._gpu.close()
 
 
 class LiveIndex:
     """Safe to share between threads. Its lock orders this process's changes to the gallery."""
 
-    def __init__(self, gallery: Gallery, store: Store, snapshots: Snapshots | None, threads: int) -> None:
+    def __init__(
+        self, gallery: Gallery, store: Store, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None
+    ) -> None:
         self._gallery = gallery
         self._store = store
         self._snapshots = snapshots
-        self._threads = threads
+        self._new = partial(Index, gallery.dimension, threads=threads, approximate_from=APPROXIMATE_FROM, gpu=gpu)
         self._kind = gallery.search
         self._lock = threading.Lock()
         self._index: Index | None = None
@@ -278,17 +285,14 @@ class LiveIndex:
         if self._store.changes(self._gallery, snapshot.position, 0) is None:
             _log.warning("The change log doesn't lead on from the snapshot of gallery key %d.", self._gallery.key)
             return self._build()
-        index = self._new()
+        index = self._new(kind=self._kind)
         index.add(snapshot.faces)
         self._index, self._position, self._saved = index, snapshot.position, snapshot.position
         return index
 
-    def _new(self) -> Index:
-        return Index(self._gallery.dimension, threads=self._threads, kind=self._kind, approximate_from=APPROXIMATE_FROM)
-
     def _build(self) -> Index:
         with self._store.moment(self._gallery) as (position, blocks):
-            index = self._new()
+            index = self._new(kind=self._kind)
             for block in blocks:
                 index.add(block)
         self._index, self._position = index, position

@@ -140,8 +140,11 @@ class HalfCodec:
         return 2 * dimension
 
     def encode(self, vectors: Vectors) -> tuple[Codes, float]:
-        error = LENGTH * 2.0**-11 + vectors.shape[1] ** 0.5 * 2.0**-25
-        return np.ascontiguousarray(vectors.astype(np.float16)).view(np.uint8), error
+        return np.ascontiguousarray(vectors.astype(np.float16)).view(np.uint8), self.error(vectors.shape[1])
+
+    @staticmethod
+    def error(dimension: int) -> float:
+        return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
 
     def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:
         return HalfScan(ExactScan(vectors), codes, error)

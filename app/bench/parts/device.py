@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, get_args
 
-import faiss
 import numpy as np
 from onnx import ModelProto
 
@@ -17,15 +16,18 @@ from app.bench.arithmetic import Precision
 from app.bench.embedding import many
 from app.bench.figures import Curve, Figure, compared
 from app.bench.run import Run
+from app.gallery.mirror import Gpu, find_gpu
+from app.gallery.records import IndexKind
+from app.machine import cores
 from app.runtime.package import Package, Rewrite, find_packages, locate
 from app.runtime.prepare import rewrite
 from app.runtime.session import Session, resolve_device
+from app.types import Vectors
 
 PART = "device"
 LIMIT = "a product of matrices"
 GPU_DIMENSION = 512
 GPU_QUERIES = 1, 64, 1024
-ADDED = 100_000
 
 
 def measure(run: Run) -> None:
@@ -80,33 +82,37 @@ def graph_of(run: Run, package: Package) -> ModelProto:
 
 
 def _search(run: Run) -> None:
-    """Flat in the GPU's memory, in fp32 and fp16."""
-    if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
-        run.note("FAISS on a GPU: this FAISS has none (pip install 'likeness[gpu]')")
+    """A gallery's index with its vectors on the GPU, against FAISS's flat index there alone."""
+    gpu = find_gpu()
+    if gpu is None:
+        run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness[gpu]')")
         return
-    library: Any = faiss
-    resources = library.StandardGpuResources()
-    for half in (False, True):
-        config = library.GpuIndexFlatConfig()
-        config.useFloat16 = half
-        index = library.GpuIndexFlatIP(resources, GPU_DIMENSION, config)
-        for start in range(0, run.effort.faces, ADDED):
-            count = min(ADDED, run.effort.faces - start)
-            index.add(galleries.people(count, GPU_DIMENSION, seed=start))
-        queries = {count: galleries.people(count, GPU_DIMENSION, seed=-1 % 2**32) for count in GPU_QUERIES}
-        speeds = run.contest({f"{count} at once": _asked(index, some) for count, some in queries.items()})
-        bytes_a_pass = index.ntotal * GPU_DIMENSION * (2 if half else 4)
-        for count in queries:
-            median = speeds.of(f"{count} at once").median
-            details = {"gigabytes_a_second": bytes_a_pass * median / count / 1e9}
-            kind = "fp16" if half else "fp32"
-            work = f"search, {index.ntotal:,} × {GPU_DIMENSION}, {kind} on a GPU, {count} at once"
-            run.add(Figure(PART, work, median, "queries/s", details=details))
+    vectors = galleries.people(run.effort.faces, GPU_DIMENSION)
+    kinds: tuple[IndexKind, ...] = ("fp32", "fp16")
+    for kind in kinds:
+        searched_on(run, gpu, vectors, kind)
+    gpu.close()
 
 
-def _asked(index: Any, queries: np.ndarray[Any, np.dtype[np.float32]]) -> Callable[[], int]:
+def searched_on(run: Run, gpu: Gpu, vectors: Vectors, kind: IndexKind) -> None:
+    index = searching.ours(vectors, cores(), kind, gpu)
+    flat = gpu.run(lambda: gpu.flat(vectors.shape[1], half=kind != "fp32"))
+    gpu.run(lambda: flat.add(vectors))
+    for count in GPU_QUERIES:
+        queries = galleries.probes(vectors, count)
+        alone = _asked(gpu, flat, queries)
+        speeds = run.contest({"ours": searching.together(index, queries), "FAISS alone": alone})
+        passes = speeds.of("FAISS alone").median / count
+        details = {"gigabytes_a_second": passes * vectors.nbytes / (1 if kind == "fp32" else 2) / 1e9}
+        work = f"search, {len(vectors):,} × {vectors.shape[1]}, {kind} on a GPU, {count} at once"
+        run.add(compared(PART, work, speeds, "ours", "FAISS alone", unit="queries/s", details=details))
+    same = np.mean(searching.rows_of(index, queries)[:, 0] == searching.exact(vectors, queries)[:, 0])
+    run.add(Figure(PART, f"the same first one by {kind} on a GPU as in float64", 100 * float(same), "%"))
+
+
+def _asked(gpu: Gpu, flat: Any, queries: Vectors) -> Callable[[], int]:
     def run() -> int:
-        index.search(queries, searching.LIMIT)
+        gpu.run(lambda: flat.search(queries, searching.LIMIT))
         return len(queries)
 
     return run
