@@ -52,7 +52,7 @@ MIRROR_MOVED = MOVED_MOST // 2
 MIRROR_S = 60.0
 """So long what was removed may stay on a GPU."""
 MIRROR_COME = 8_192
-"""Rows that have come, or gone, since it was brought up to date, from which on that is due again."""
+"""Rows that have come since it was brought up to date, from which on that is due again."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
@@ -356,7 +356,7 @@ class Index:
             old, half = self._mirrored, self.kind != "fp32"
             if old is not None and (old.mirror.half != half or len(old.watch.moved) >= MIRROR_MOVED):
                 old = None
-            if old is not None and abs(self.faces - old.watch.low) < MIRROR_COME:
+            if old is not None and self.faces - old.watch.low < MIRROR_COME:
                 return old.watch
             watch = _Watch(self._rows.scan(), self._rows.vectors, self.faces, self.faces)
             self._watches.add(watch)
