@@ -162,7 +162,25 @@ def test_an_answer_that_nobody_reads_is_given_up() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 70_000])
+GET, POST = b"GET /livez HTTP/1.1\r\nhost: x\r\n", b"POST /v1/detect HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        GET + b"x: " + b"y" * 70_000,
+        GET + b"x: " + b"y" * 17_000 + b"\r\n\r\n",
+        b"GET /" + b"y" * 17_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        GET + b"host: y\r\n\r\n",
+        POST + b"content-length: 1\r\ncontent-length: 2\r\n\r\nxy",
+        CHUNKED + b"content-length: 1\r\n\r\n0\r\n\r\n",
+        CHUNKED + b"\r\nzz\r\n",
+    ],
+    ids=range(9),
+)
 def test_what_is_no_http_is_answered_as_every_error_is(strict: LiveServer, sent: bytes) -> None:
     with opened(strict) as connection:
         connection.sendall(sent)
@@ -174,6 +192,30 @@ def test_what_is_no_http_is_answered_as_every_error_is(strict: LiveServer, sent:
     names = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
     assert {name: names[name] for name in HEADERS} == HEADERS
     assert names["x-request-id"] == answer["request_id"]
+
+
+@pytest.mark.parametrize("begin", [b"1;", b"0\r\nx: "], ids=["extension", "trailer"])
+def test_a_body_is_not_wrapped_in_endless_words(strict: LiveServer, begin: bytes) -> None:
+    with opened(strict) as connection:
+        connection.sendall(CHUNKED + b"x-api-key: " + strict.key.encode() + b"\r\n\r\n" + begin)
+        for _ in range(4):
+            time.sleep(0.05)
+            connection.sendall(b"y" * 9_000)
+        assert b"invalid_http" in _all_of(connection, connection.recv(65536))
+
+
+def test_what_comes_behind_a_body_is_no_header(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        connection.sendall(CHUNKED + b"\r\n0\r\nx-api-key: " + strict.key.encode() + b"\r\n\r\n")
+        assert b"missing_key" in _all_of(connection, connection.recv(65536))
+
+
+def test_what_is_no_http_is_answered_in_its_turn(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        connection.sendall(GET + b"\r\n" + b"nonsense\r\n\r\n")
+        with connection.makefile("rb") as file:
+            got = file.read()
+    assert got.index(b"HTTP/1.1 200 ") < got.index(b"HTTP/1.1 400 ")
 
 
 def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer) -> None:

@@ -117,6 +117,27 @@ def test_what_is_enrolled_comes_back_the_same(
     assert store.counts(gallery).faces == 0
 
 
+def test_what_another_process_changes_is_seen_at_once(database_url: str, store: Store, gallery: Gallery) -> None:
+    """However often it was asked for before."""
+    other = Store(database_url)
+    try:
+        assert store.counts(store.gallery("staff")).subjects == 0
+        other.create_subject(gallery, "ada", "Ada")
+        assert store.counts(gallery).subjects == 1
+        assert store.subject(gallery, "ada").name == "Ada"
+        other.update_subject(gallery, "ada", None)
+        assert store.subject(gallery, "ada").name is None
+        other.update_gallery(gallery, "int8")
+        assert store.gallery("staff").search == "int8"
+        other.delete_gallery(gallery)
+        with pytest.raises(NotFound):
+            store.gallery("staff")
+        again = other.create_gallery("staff", PACKAGE, DIMENSION)
+        assert store.gallery("staff").key == again.key != gallery.key
+    finally:
+        other.close()
+
+
 def test_ids_are_exact(store: Store, gallery: Gallery) -> None:
     ids = ["a", "A", "a ", " a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "a\u200db", "ß", "ss", "SS", "İ"]
     ids += ["😀", "👩‍👩‍👧", "日本", "ﬁ", "fi", "١", "1", "٠", "/", "...", " ", "a" * 255, "😀" * 255]

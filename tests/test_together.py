@@ -47,7 +47,7 @@ class Desk:
         return futures
 
     def waiting(self) -> int:
-        return sum(len(line.waiting) for line in self.together._lines.values())
+        return sum(len(line) for line in self.together._lines.values())
 
 
 def test_what_gathers_is_done_in_one_go() -> None:

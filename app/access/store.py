@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -99,16 +100,24 @@ class AuditStore:
         self._database = database
 
     def write(self, entries: Sequence[AuditEntry]) -> None:
-        """Adds the entries that have no row yet, and the outcome to those that have one; all in one transaction."""
+        """Adds the entries that have no row yet, and the outcome to those that have one; all in one transaction. Those
+        that are added without an outcome are told their row's key; of the others nothing is to come."""
         new = [entry for entry in entries if entry.key is None]
         known = [entry for entry in entries if entry.key is not None]
+        begun: list[AuditEntry] = []
+        keys: list[int] = []
         with self._database.write() as connection:
-            keys: list[int] = []
-            if new:
-                keys = list(connection.execute(_INSERT_ENTRIES, [_values(entry) for entry in new]).scalars())
+            for is_ended, some in groupby(new, key=lambda entry: entry.status is not None):  # in the order they came
+                group = list(some)
+                values = [_values(entry) for entry in group]
+                if is_ended:
+                    connection.execute(_INSERT_ENDED, values)
+                else:
+                    begun += group
+                    keys += connection.execute(_INSERT_BEGUN, values).scalars()
             if known:
                 connection.execute(_UPDATE_ENTRY, [{"of": entry.key, **_values(entry)} for entry in known])
-        for entry, key in zip(new, keys, strict=True):
+        for entry, key in zip(begun, keys, strict=True):
             entry.key = key
 
     def entries(
@@ -195,7 +204,8 @@ def _key(row: Row[Any]) -> Key:
 
 
 _FIELDS = ("at", "who", "operation", "request_id", "gallery", "subject", "target", "status")
-_INSERT_ENTRIES = sa.insert(AUDIT).returning(AUDIT.c.key, sort_by_parameter_order=True)
+_INSERT_ENDED = sa.insert(AUDIT)
+_INSERT_BEGUN = _INSERT_ENDED.returning(AUDIT.c.key, sort_by_parameter_order=True)
 _UPDATE_ENTRY = (
     sa.update(AUDIT).where(AUDIT.c.key == sa.bindparam("of")).values({name: sa.bindparam(name) for name in _FIELDS})
 )

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -32,6 +32,7 @@ from app.api.service import Service, find_service
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
 
 ID_HEADER = "x-request-id"
+_ID_NAME = ID_HEADER.encode()
 CLIENT_GONE = 499
 """What the log says, as nginx does, when the client left before its answer."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -172,8 +173,7 @@ class _Answer:
             self.status = message["status"]
             if self.record:
                 await self.record.finish(self.status)
-            headers = MutableHeaders(scope=message)
-            headers[ID_HEADER] = self._request_id
+            message["headers"] = [*message.get("headers", ()), (_ID_NAME, self._request_id.encode())]
         await self._send(message)
 
 
@@ -225,6 +225,9 @@ def _count_request(scope: Scope, status: int, seconds: float) -> None:
     method = scope["method"] if scope["method"] in METHODS else OTHER  # a client may make one up
     metrics: Metrics = scope["app"].state.metrics
     metrics.request(method, route, status, seconds)
+    level = logging.ERROR if status == _ERROR_STATUS else logging.INFO
+    if not log.isEnabledFor(level):
+        return
     fields = {
         "method": method,
         "route": route,
@@ -232,5 +235,4 @@ def _count_request(scope: Scope, status: int, seconds: float) -> None:
         "ms": round(seconds * 1000, 1),
         "request_id": scope["request_id"],
     }
-    level = logging.ERROR if status == _ERROR_STATUS else logging.INFO
     log.log(level, "request", extra={"fields": fields})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastapi import FastAPI
-from starlette.datastructures import MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +25,7 @@ CORS_HEADERS = ("authorization", "x-api-key", "content-type", "x-request-id")
 CORS_EXPOSED = ("x-request-id", "retry-after")
 PREFLIGHT_S = 600
 """How long a browser may remember what it was allowed."""
+_RAW = tuple((name.encode(), value.encode()) for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items())
 
 
 class SafeHeaders:
@@ -37,9 +37,9 @@ class SafeHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items():
-                    headers.setdefault(name, value)
+                said = message.get("headers", ())
+                names = {name.lower() for name, _ in said}
+                message["headers"] = [*said, *(one for one in _RAW if one[0] not in names)]
             await send(message)
 
         await self._app(scope, receive, add)

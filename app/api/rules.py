@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from urllib.parse import unquote
@@ -104,8 +106,8 @@ def find_visit(method: str, path: str) -> Visit | None:
 
 def match_rule(rules: tuple[Rule, ...], method: str, path: str) -> Visit | None:
     """The first of ``rules`` that is about this path, as it was sent."""
-    for rule, pattern in _patterns(rules):
-        if rule.method == method and (found := pattern.fullmatch(path)):
+    for rule, pattern in _patterns(rules).get((method, path.count("/")), ()):
+        if found := pattern.fullmatch(path):
             ids = {name: unicodedata.normalize("NFC", unquote(text)) for name, text in found.groupdict().items()}
             gallery, subject = ids.pop("gallery", None), ids.pop("subject", None)
             return Visit(rule, gallery, subject, next(iter(ids.values()), None))
@@ -135,5 +137,10 @@ def rules_table() -> str:
 
 
 @cache
-def _patterns(rules: tuple[Rule, ...]) -> tuple[tuple[Rule, re.Pattern[str]], ...]:
-    return tuple((rule, re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", rule.path))) for rule in rules)
+def _patterns(rules: tuple[Rule, ...]) -> Mapping[tuple[str, int], Sequence[tuple[Rule, re.Pattern[str]]]]:
+    """By method and number of slashes, since an id has none here."""
+    found = defaultdict(list)
+    for rule in rules:
+        pattern = re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", rule.path))
+        found[rule.method, rule.path.count("/")].append((rule, pattern))
+    return found

@@ -15,10 +15,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.door import ID_HEADER
 from app.api.headers import ANSWER_POLICY, CSP, HEADERS
@@ -28,6 +27,12 @@ from app.errors import InvalidInput, Unusable
 
 FLUSH_S = 5.0
 """What closing takes at most once the requests are done; then the process ends all the same."""
+MAX_HEAD_BYTES = 16 * 1024
+NOT_HTTP = "The request is not HTTP, or its head is too long."
+LINGER_S = 0.5
+"""From the answer to what is no HTTP until the connection is closed."""
+MAX_PIPELINED = 100
+"""Requests that a client may send without waiting for its answers."""
 _log = logging.getLogger(LOGGER)
 
 
@@ -45,9 +50,10 @@ class Waits:
     """For all of them, once the server is to stop."""
 
 
-class Connection(H11Protocol):
+class Connection(HttpToolsProtocol):
     """uvicorn's connection, which waits forever for a request's head, for the rest of a body that is already answered,
-    and for a client that does not read; this one does not. (Bodies are timed where they are read.)"""
+    and for a client that does not read, and which takes heads of any length; this one does not. (Bodies are timed, and
+    measured, where they are read.)"""
 
     waits: Waits
 
@@ -55,6 +61,10 @@ class Connection(H11Protocol):
         super().__init__(*args, **kwargs)
         self._head: asyncio.TimerHandle | None = None
         self._answer: asyncio.TimerHandle | None = None
+        self._refused = False
+        self._in_head = False
+        self._head_bytes = 0
+        self._unheard = 0  # bytes since the parser last had something to hand on: it keeps what is incomplete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -66,13 +76,48 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._unheard += len(data)
         super().data_received(data)
+        if self._unheard > MAX_HEAD_BYTES and not self._refused:
+            self.send_400_response(NOT_HTTP)
         self._watch_head()
+
+    # What the parser finds; where one of these raises, the request is answered by `send_400_response`.
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes behind a body, where no proxy looks, is nobody's header
+            self._count(name + value)
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
+            raise ValueError("one Host is due (RFC 9112, 3.2)")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests before their turn")
+        self._in_head, self._unheard = False, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unheard = 0
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_answer()
+        elif self._refused and self._between_requests:
+            self._refuse(NOT_HTTP)
         elif not self._between_requests:  # the next one was there already
             self._stop_head()
 
@@ -89,25 +134,37 @@ class Connection(H11Protocol):
         self._watch_answer()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP never gets to the application; it is answered in the one shape all the same."""
+        """What is no HTTP never gets to the application; it is answered in the one shape all the same, in its turn."""
+        self._refused = True
+        if self._between_requests:
+            self._refuse(msg)
+        elif self.cycle.more_body:  # of the body that is being read
+            if self.pipeline or self.cycle.response_started:
+                self.transport.abort()
+            else:
+                self._refuse(msg)
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+
+    def _refuse(self, msg: str) -> None:
         request_id = secrets.token_hex(16)
         problem = answer_problem(InvalidInput(msg, code="invalid_http"), request_id)
         body = problem.body.model_dump_json().encode()
         headers = HEADERS | {CSP: ANSWER_POLICY, ID_HEADER: request_id, "content-type": "application/json"}
         headers |= {"content-length": str(len(body)), "connection": "close"}
-        events: tuple[h11.Event, ...] = (
-            h11.Response(
-                status_code=problem.status, headers=[(name.encode(), value.encode()) for name, value in headers.items()]
-            ),
-            h11.Data(data=body),
-            h11.EndOfMessage(),
-        )
-        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
-        self.transport.close()
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)
+        # What is on its way still is taken meanwhile: to close on it would take the answer back (RFC 9112, 9.6).
+        self.loop.call_later(LINGER_S, self.transport.close)
 
     @property
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
+
+    def _count(self, part: bytes) -> None:
+        self._head_bytes += len(part)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("a head this long is not read")
 
     def _watch_head(self) -> None:
         """The clock starts with the connection or the first byte after an answer; no further byte sets it back."""
@@ -134,7 +191,7 @@ class Connection(H11Protocol):
 def server_config(
     app: FastAPI, waits: Waits, *, trusted_proxies: Sequence[str] = (), tls: ssl.SSLContext | None = None
 ) -> uvicorn.Config:
-    """Heads of up to 16 KiB (h11's own limit), no WebSockets, and clients' addresses from ``trusted_proxies`` only."""
+    """Heads of up to 16 KiB, no WebSockets, and clients' addresses from ``trusted_proxies`` only."""
 
     class Limited(Connection):
         pass

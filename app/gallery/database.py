@@ -30,6 +30,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.errors import Conflict, Overloaded, Unusable
+from app.gallery.memo import Version
 
 BUSY_TIMEOUT_S = 30.0
 """How long a SQLite write waits for another process's."""
@@ -68,17 +69,22 @@ class Database:
         # One process's writers queue here, in turn, not in SQLite's busy handler, which sleeps between attempts.
         self._write_lock = threading.Lock()
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
+        self._version = Version(self._engine.url.database or "") if self.is_sqlite else None
         try:
             self._migrate()
         except BaseException:
-            self._engine.dispose()
+            self._close()
             raise
         self.request_scrub()  # a killed process may have left some behind
 
     def close(self) -> None:
         if self._scrubber:
             self._scrubber.close()
-        self._engine.dispose()
+        self._close()
+
+    def version(self) -> int | None:
+        """Another number after every commit, whoever's; None where there is no such number."""
+        return None if self._version is None else self._version()
 
     @contextmanager
     def read(self, *, one_moment: bool = False) -> Iterator[Connection]:
@@ -114,6 +120,11 @@ class Database:
             return
         with _translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
+
+    def _close(self) -> None:
+        if self._version is not None:
+            self._version.close()
+        self._engine.dispose()
 
     def _scrub_once(self) -> bool:
         """Moves the write-ahead log into the database and empties it; False while that can't be done."""

@@ -25,6 +25,7 @@ from app.gallery.blobs import Blobs
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.enrolling import Enrolling, face_rows, placed
+from app.gallery.memo import Memo
 from app.gallery.records import (
     MAX_METADATA_BYTES,
     NO_TERMS,
@@ -109,6 +110,9 @@ class Store:
         self._max_metadata_bytes = max_metadata_bytes
         self._blobs = blobs or Blobs()
         self._database = Database(url, busy_timeout_s=busy_timeout_s)
+        self._known_galleries = Memo[str, Gallery](self._database.version)
+        self._known_counts = Memo[int, Counts](self._database.version)
+        self._known_subjects = Memo[tuple[int, str], Subject](self._database.version)
         try:
             with self._database.read() as connection:
                 self._blobs.check(connection)
@@ -170,11 +174,7 @@ class Store:
     def gallery(self, gallery_id: str) -> Gallery:
         """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
         cleaned = clean_id(gallery_id, "gallery")
-        with self._database.read() as connection:
-            row = connection.execute(_GALLERY_BY_ID, {"wanted": cleaned}).one_or_none()
-        if row is None:
-            raise _gallery_not_found(cleaned)
-        return moving_gallery(row)
+        return self._known_galleries.get(cleaned, lambda: self._read_gallery(cleaned))
 
     def galleries(
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
@@ -208,8 +208,13 @@ class Store:
             return frozenset(connection.execute(sa.select(GALLERIES.c.embedder).distinct()).scalars())
 
     def counts(self, gallery: Gallery) -> Counts:
-        with self._database.read() as connection:
-            return _count(connection, gallery)
+        """Counts rows, where nothing has changed since the last time not even that."""
+
+        def count() -> Counts:
+            with self._database.read() as connection:
+                return _count(connection, gallery)
+
+        return self._known_counts.get(gallery.key, count)
 
     def totals(self) -> Totals:
         """Counts rows: some 50 ms for a million faces."""
@@ -253,8 +258,13 @@ class Store:
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
-        with self._database.read() as connection:
-            return _read_subject(connection, gallery, clean_id(subject_id, "subject"))
+        cleaned = clean_id(subject_id, "subject")
+
+        def read() -> Subject:
+            with self._database.read() as connection:
+                return _read_subject(connection, gallery, cleaned)
+
+        return self._known_subjects.get((gallery.key, cleaned), read)
 
     def current_subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """As `subject`; one that has expired is not found."""
@@ -570,18 +580,25 @@ class Store:
     def labels(self, face_keys: Sequence[int], *, current: bool = False) -> dict[int, tuple[str, str, str | None]]:
         """Of each face that there (still) is: its face_id, its subject's id and name. With `current`, of those whose
         subjects have not expired."""
-        query = sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name).join(SUBJECTS)
-        if current:
-            query = query.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > _now()))
+        if not face_keys:
+            return {}
+        query = _CURRENT_LABELS if current else _LABELS
         found: dict[int, tuple[str, str, str | None]] = {}
         with self._database.read() as connection:
             for start in range(0, len(face_keys), LABELS_AT_ONCE):
-                some = face_keys[start : start + LABELS_AT_ONCE]
-                for key, face_id, subject_id, name in connection.execute(query.where(FACES.c.key.in_(some))):
+                asked = {"keys": face_keys[start : start + LABELS_AT_ONCE], "now": _now()}
+                for key, face_id, subject_id, name in connection.execute(query, asked):
                     found[key] = (face_id, subject_id, name)
         return found
 
     # Inside
+
+    def _read_gallery(self, gallery_id: str) -> Gallery:
+        with self._database.read() as connection:
+            row = connection.execute(_GALLERY_BY_ID, {"wanted": gallery_id}).one_or_none()
+        if row is None:
+            raise _gallery_not_found(gallery_id)
+        return moving_gallery(row)
 
     def _hold(self, connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
         """Makes sure that the gallery is there until the transaction ends (every writer takes it before anything else,
@@ -727,8 +744,15 @@ MOVING_GALLERIES = sa.select(
     REEMBEDDINGS.c.target_generation,
 ).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
 
+# Built once: that takes longer than what SQLite does with them.
 _GALLERY_BY_ID = MOVING_GALLERIES.where(GALLERIES.c.id == sa.bindparam("wanted"))
 _GALLERY_BY_KEY = MOVING_GALLERIES.where(GALLERIES.c.key == sa.bindparam("wanted"))
+_LABELS = (
+    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
+    .join(SUBJECTS)
+    .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
+)
+_CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
 
 
 def moving_gallery(row: Row[Any]) -> Gallery:

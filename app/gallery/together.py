@@ -23,19 +23,12 @@ class _Waiting(Generic[T, R]):
     item: T
     results: list[R] = field(default_factory=list)
     error: Exception | None = None
+    woken: threading.Event = field(default_factory=threading.Event)
+    """It is done, or its thread is to do what waits."""
 
     @property
     def is_done(self) -> bool:
         return bool(self.results) or self.error is not None
-
-
-@dataclass(slots=True)
-class _Line(Generic[T, R]):
-    """Of one kind: who has the turn does what waits."""
-
-    turn: threading.Lock = field(default_factory=threading.Lock)
-    waiting: list[_Waiting[T, R]] = field(default_factory=list)
-    users: int = 0
 
 
 class Together(Generic[T, R]):
@@ -43,7 +36,7 @@ class Together(Generic[T, R]):
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._lines: dict[Hashable, _Line[T, R]] = {}
+        self._lines: dict[Hashable, list[_Waiting[T, R]]] = {}  # of each kind that is worked on: what waits meanwhile
         self._guard = threading.Lock()
 
     def run(self, kind: Hashable, item: T, work: Callable[[Sequence[T]], Sequence[R]]) -> R:
@@ -52,25 +45,23 @@ class Together(Generic[T, R]):
         are everybody's."""
         mine: _Waiting[T, R] = _Waiting(item)
         with self._guard:
-            line = self._lines.setdefault(kind, _Line())
-            line.waiting.append(mine)
-            line.users += 1
-        try:
-            with line.turn:
-                while not mine.is_done:  # who had the turn before may have done it already
-                    self._work(line, work)
-        finally:
-            with self._guard:
-                line.users -= 1
-                if not line.users:
-                    del self._lines[kind]
+            is_first = kind not in self._lines
+            self._lines.setdefault(kind, []).append(mine)
+        if not is_first:
+            mine.woken.wait()
+        if not mine.is_done:  # then it is the first that waits
+            try:
+                self._work(kind, work)
+            finally:
+                self._hand_over(kind)
         if mine.error is not None:
             raise mine.error.with_traceback(None)
         return mine.results[0]
 
-    def _work(self, line: _Line[T, R], work: Callable[[Sequence[T]], Sequence[R]]) -> None:
+    def _work(self, kind: Hashable, work: Callable[[Sequence[T]], Sequence[R]]) -> None:
         with self._guard:
-            batch, line.waiting = line.waiting[: self._most], line.waiting[self._most :]
+            line = self._lines[kind]
+            batch, line[:] = line[: self._most], line[self._most :]
         try:
             if not _try(batch, work):
                 for one in batch:
@@ -79,6 +70,15 @@ class Together(Generic[T, R]):
             for one in batch:
                 if not one.is_done:  # this thread is told to stop: nobody may wait for ever
                     one.error = LikenessError("The work was not finished.")
+                one.woken.set()
+
+    def _hand_over(self, kind: Hashable) -> None:
+        """To the first that has come meanwhile: who is done waits for nobody's work."""
+        with self._guard:
+            if line := self._lines[kind]:
+                line[0].woken.set()
+            else:
+                del self._lines[kind]
 
 
 def _try(batch: Sequence[_Waiting[T, R]], work: Callable[[Sequence[T]], Sequence[R]]) -> bool:
