@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import copy
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 
+from tests.ranks import OverGloo, on_ranks
 from training import losses
 from training.losses import ClassLoss
 from training.losses.partial_fc import PartialFC, gather_rows, gather_with_gradient, select_rows
@@ -54,31 +52,6 @@ def mine(rank: int, ranks: int) -> slice:
 def partial(name: str, **arguments: Any) -> PartialFC:
     torch.manual_seed(11)
     return PartialFC(name, num_classes=C, dim=D, **MULTI_CENTRE.get(name, {}) | arguments).double()
-
-
-# -------------------------------------------------------------------------------------- running on ranks
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _on_rank(rank: int, ranks: int, port: int, work: Callable[[int, int], object], folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
-    try:
-        torch.save(work(rank, ranks), Path(folder) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
-
-
-def on_ranks(ranks: int, work: Callable[[int, int], Any], folder: Path) -> list[Any]:
-    """What `work(rank, ranks)` gives in each of several new processes joined by gloo."""
-    spawn(_on_rank, args=(ranks, free_port(), work, str(folder)), nprocs=ranks)  # type: ignore[no-untyped-call]  # untyped in torch
-    return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
 
 
 # ------------------------------------------------------------------------------ two processes equal one
@@ -201,7 +174,7 @@ class Continue:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What two processes found; one spawn serves all tests."""
-    return on_ranks(2, two_ranks, tmp_path_factory.mktemp("two"))
+    return on_ranks(2, OverGloo(two_ranks), tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.parametrize("name", losses.class_level())
@@ -265,7 +238,7 @@ def test_a_checkpoint_of_two_ranks_goes_on_in_one_and_in_three(checkpoint: Path,
     straight = train(0, 1, "", 7)
     second = train(0, 1, str(checkpoint), 2)
     torch.save(second, tmp_path / "one.pt")
-    third = on_ranks(3, Continue(tmp_path / "one.pt", 2), tmp_path)[0]
+    third = on_ranks(3, OverGloo(Continue(tmp_path / "one.pt", 2)), tmp_path)[0]
     first = torch.load(checkpoint)
     for kind in OPTIMIZERS:
         joined = first[kind]["losses"] + second[kind]["losses"] + third[kind]["losses"]
