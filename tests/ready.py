@@ -45,9 +45,13 @@ def give_models(data_dir: Path) -> None:
     """Puts what a server would prepare first into its data folder, which is made as the server would; under pytest."""
     if VARIABLE not in os.environ:
         return
-    folder = data_dir / "models"
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(exist_ok=True)
+    fill_cache(data_dir / "models")
+
+
+def fill_cache(folder: Path) -> None:
+    """Puts the prepared models into a folder, where commands and functions are told of one."""
+    folder.mkdir(parents=True, exist_ok=True)
     for file in map(ready, PACKAGES):
         if not (folder / file.name).exists():
             _link(file, folder / file.name)

@@ -31,6 +31,7 @@ from app.cli import app
 from app.cli import bench as command
 from app.errors import InvalidInput, Unusable
 from tests.conftest import PROJECT
+from tests.ready import fill_cache, give_models
 from tests.test_mirror import Beside
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -231,7 +232,8 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
     folder = tmp_path_factory.mktemp("photos")
     for number, photo in enumerate(photos.load(photos.SAMPLES, 9)[-3:]):
         (folder / f"{number}.jpg").write_bytes(photo)
-    with open_stages(PROJECT / "models", tmp_path_factory.mktemp("cache"), folder, TINY.photos) as opened:
+    fill_cache(cache := tmp_path_factory.mktemp("cache"))
+    with open_stages(PROJECT / "models", cache, folder, TINY.photos) as opened:
         yield opened
 
 
@@ -274,6 +276,7 @@ def test_the_command_knows_every_part() -> None:
 
 
 def test_a_part_is_measured_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_models(tmp_path / "data")
     monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path / "data"))
     asked = ["bench", "search", "--quick", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path / "out")]
     run = CliRunner().invoke(app, [*asked, "--photos", str(photos.SAMPLES)])
@@ -290,6 +293,7 @@ def test_a_part_that_fails_costs_only_its_own_figures(tmp_path: Path, monkeypatc
     def broken(_run: Run) -> None:
         raise Unusable("the machine melted", code="bench_failed")
 
+    give_models(tmp_path / "data")
     monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setitem(PARTS, "serve", broken)
     asked = ["bench", "serve", "search", "--quick", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path / "out")]

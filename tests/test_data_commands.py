@@ -27,6 +27,7 @@ from app.runtime.package import Calibration, Package, Point, load_package, write
 from app.types import Pixels
 from tests import packages
 from tests.conftest import PROJECT
+from tests.ready import fill_cache
 from training import backbones
 from training.augment import CHANGES
 from training.data import KINDS, open_dataset, read_drop_list
@@ -80,7 +81,8 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+    fill_cache(folder := tmp_path_factory.mktemp("cache"))
+    return folder
 
 
 def align(source: Path, target: Path, cache: Path, *options: object) -> Result:

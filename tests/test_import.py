@@ -374,7 +374,7 @@ def test_an_import_is_cancelled_and_what_is_done_stays(service: httpx.Client, ho
 
 
 def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full: bool) -> None:
-    rounds, count = (8, 200_000) if full else (2, 30_000)
+    rounds, count = (8, 200_000) if full else (2, 12_000)
     upload = templates_of(units(count), [{"subject": f"s{n}"} for n in range(count)])
     data = tmp_path / "data"
     with serving(data) as server:

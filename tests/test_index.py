@@ -344,19 +344,19 @@ def test_searches_are_right_while_faces_come_and_go(kind: IndexKind) -> None:
 
 @every_kind
 def test_rows_split_between_threads_change_nothing(monkeypatch: pytest.MonkeyPatch, kind: IndexKind) -> None:
-    vectors = random_units(3000, 32)
+    vectors = random_units(1500, 32)
     faces = [(key, key // 4, 50.0, vector) for key, vector in enumerate(vectors, 1)]
     alone = filled(faces, 32)
     split = Index(32, threads=4, kind=kind)
     split.add(block(faces, 32))
-    probes = random_units(40, 32, seed=9)
-    for rows in (7, 500, 1500):
+    probes = random_units(12, 32, seed=9)
+    for rows in (7, 400, 700):
         monkeypatch.setattr(module, "SPLIT_ROWS", rows)
-        for limit in (1, 5, 400):
+        for limit in (1, 5, 200):
             expected = alone.search(probes, limit)
             assert split.search(probes, limit) == expected
             assert [split.search(probe[None], limit)[0] for probe in probes[:3]] == expected[:3]
-    for key in range(1, 3000, 2):
+    for key in range(1, 1500, 2):
         for index in (alone, split):
             index.remove(key, key // 4)
     assert split.search(probes, 5) == alone.search(probes, 5)
