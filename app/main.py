@@ -18,7 +18,6 @@ from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from threading import Semaphore
 
 import cv2
 import numpy as np
@@ -95,10 +94,10 @@ from app.operations import Operations
 from app.pipeline import Pipeline
 from app.reembedding import KIND as REEMBED
 from app.reembedding import Reembedder
-from app.runtime.batcher import Turn
 from app.runtime.package import CROP_SIDE, Package, find_packages, select
 from app.runtime.prepare import Target
 from app.runtime.session import open_embedder, resolve_device
+from app.runtime.turns import Turn, Turns
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, Rings, load_rings
 from app.vault.signing import Signer
@@ -294,7 +293,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
     detector = open_detector(found, cache, settings.device, threads=settings.detect_threads, min_face=settings.min_face)
     stack.callback(detector.close)
-    turn = Semaphore(cores())  # as much at once as there are cores: more would only push each other off them
+    turn = Turns(cores())
     embedders = _embedders(settings, cache, turn)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)

@@ -16,7 +16,7 @@ from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import REDUCTIONS, Decoded, Header, Limits, decode
 from app.face.quality import assess
-from app.runtime.batcher import Turn
+from app.runtime.turns import Turn
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
 
 SECOND_LOOK = (90, 180, 270)

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Semaphore
 from typing import TypeVar
 
 import cv2
@@ -18,10 +17,10 @@ from app.face.detect import open_detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.pipeline import Pipeline
-from app.runtime.batcher import Turn
 from app.runtime.package import Package
 from app.runtime.prepare import Target
 from app.runtime.session import EmbedderSession, open_embedder
+from app.runtime.turns import Turn, Turns
 from app.tuned import Choice
 from app.types import Pixels
 
@@ -130,7 +129,7 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
     """
     cv2.setNumThreads(1)  # as the server does
     crops = _crops(setting, photos)
-    turn = Semaphore(setting.cores)  # as the server has it
+    turn = Turns(setting.cores)  # as the server has it
     with ExitStack() as stack:
         embedding = embed_ways(setting.device, setting.cores)
         sessions = {

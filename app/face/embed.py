@@ -9,8 +9,9 @@ from typing import Self
 import numpy as np
 
 from app.machine import cores
-from app.runtime.batcher import Batcher, Turn
+from app.runtime.batcher import Batcher
 from app.runtime.session import EmbedderSession
+from app.runtime.turns import Turn
 from app.types import Pixels, Template, Vector, Vectors
 
 CPU_MAX_BATCH = 4

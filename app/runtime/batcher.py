@@ -11,17 +11,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import Generic, Self, TypeVar
 
 from app.errors import LikenessError, Overloaded
+from app.runtime.turns import Turn
 
 T = TypeVar("T")
 R = TypeVar("R")
-Turn: TypeAlias = AbstractContextManager[object]
-"""What is held while something keeps a core busy: entered and left by many threads, as a semaphore is."""
 
 MEMORY = 0.9
 """How much of the running mean of seconds per item stays at each batch: it follows the last ten batches or so."""
