@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypeVar
@@ -35,7 +35,7 @@ from app.gallery.records import (
     Origin,
     Terms,
 )
-from app.pipeline import Choice, Pipeline, choose_face
+from app.pipeline import Choice, Pipeline, choose_face, embed_faces
 from app.runtime.package import Thresholds
 from app.types import Face, Photo, Template
 
@@ -223,8 +223,8 @@ class Operations:
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
-            first = self._one_face(image1, "image1", used)
-            second = self._one_face(image2, "image2", used)
+            both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
+            first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
         return Verified(score >= point.threshold, score, point, first, second, used.id)
 
@@ -243,7 +243,7 @@ class Operations:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
             self._galleries.subject(gallery, subject)  # before any work on the photo
-            chosen = self._one_face(image, "image", used)
+            (chosen,) = self._embedded([self._one_face(image, "image")], used)
         clock = _Clock()
         with clock.time("search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -296,23 +296,23 @@ class Operations:
         Raises InvalidInput when no photo is good enough (``details.rejected`` says why each isn't), NotFound, Conflict.
         """
         own, *_ = self._galleries.enrolled_by(gallery)
-        taken: list[tuple[int, Chosen]] = []
+        taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
-        with self._embedders.use(own) as used:
-            for index, image in enumerate(images):
-                try:
-                    taken.append((index, self._enrollable(image, quality, used)))
-                except InvalidInput as error:
-                    rejected.append(Rejected(index, error))
+        for index, image in enumerate(images):
+            try:
+                taken[index] = self._enrollable(image, quality)
+            except InvalidInput as error:
+                rejected.append(Rejected(index, error))
         if not taken:
             raise _all_rejected(rejected)
+        with self._embedders.use(own) as used:
+            faces = self._embedded(taken.values(), used)
         clock = _Clock()
         with clock.time("store"):
-            made = self._add(gallery, subject, [_new_face(chosen) for _, chosen in taken], terms)
+            made = self._add(gallery, subject, [_new_face(chosen) for chosen in faces], terms)
         self._observe(clock.stages)
-        enrolled = tuple(zip((index for index, _ in taken), made.faces, strict=True))
-        faces = tuple(chosen for _, chosen in taken)
-        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), faces, clock.stages, used.id)
+        enrolled = tuple(zip(taken, made.faces, strict=True))
+        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), clock.stages, used.id)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Every face of a photo with a template that compares with the gallery's.
@@ -358,7 +358,8 @@ class Operations:
         Raises NotFound, and the InvalidInput that `enroll` would refuse the photo with.
         """
         with self._used_by(gallery) as used:
-            return _new_face(self._enrollable(image, quality, used))
+            (chosen,) = self._embedded([self._enrollable(image, quality)], used)
+            return _new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
         """The faces with a template of each package that the gallery takes by now, made of their crops. That may
@@ -410,21 +411,28 @@ class Operations:
     def _embed(self, image: bytes, used: Model) -> Photo:
         return self._observed(self._pipeline.embed(image, used.embedder))
 
+    def _embedded(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
+        """The same with templates of the faces that were chosen, and of no others; made together."""
+        photos = embed_faces([one.photo for one in chosen], used.embedder, [[one.choice.index] for one in chosen])
+        for photo in photos:
+            self._observe({"embed": photo.stages["embed"]})
+        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
+
     def _observed(self, photo: Photo) -> Photo:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str, used: Model) -> Chosen:
+    def _one_face(self, image: bytes, name: str) -> Chosen:
         try:
-            photo = self._embed(image, used)
+            photo = self.detect(image)
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel, used: Model) -> Chosen:
-        photo = self._embed(image, used)
+    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
+        photo = self.detect(image)
         if not photo.faces:
             raise NoFace("no face was found")
         chosen = Chosen(photo, choose_face(photo))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -93,13 +93,7 @@ class Pipeline:
     def embed(self, image: bytes, embedder: Embedder) -> Photo:
         """The same, with each face's template. Raises as `detect` does, and Overloaded."""
         photo = self.detect(image)
-        if not photo.faces:
-            return photo
-        stages = dict(photo.stages)
-        with _timed(stages, "embed"):
-            templates, batch_size = embedder.embed([face.crop for face in photo.faces])
-        faces = tuple(replace(face, template=t) for face, t in zip(photo.faces, templates, strict=True))
-        return replace(photo, faces=faces, stages=stages, batch_size=batch_size)
+        return embed_faces([photo], embedder, [range(len(photo.faces))])[0]
 
     def _refined(self, pixels: Pixels, detection: Detection) -> Detection:
         """The same face with its landmarks measured again, large and upright, where that is possible."""
@@ -136,6 +130,29 @@ class Pipeline:
         }
         turn = max(scores, key=lambda turn: scores[turn])
         return turn, scores[turn]
+
+
+def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:
+    """The photos with templates of ``which`` of each one's faces, by their places, made together. Raises Overloaded."""
+    crops = [photo.faces[place].crop for photo, places in zip(photos, which, strict=True) for place in places]
+    if not crops:
+        return list(photos)
+    spent: dict[str, float] = {}
+    with _timed(spent, "embed"):
+        templates, batch_size = embedder.embed(crops)
+    left, share = iter(templates), {"embed": spent["embed"] / len(photos)}
+    return [
+        replace(
+            photo,
+            faces=tuple(
+                replace(face, template=next(left)) if place in places else face
+                for place, face in enumerate(photo.faces)
+            ),
+            stages={**photo.stages, **share},
+            batch_size=batch_size,
+        )
+        for photo, places in zip(photos, which, strict=True)
+    ]
 
 
 def choose_face(photo: Photo) -> Choice:

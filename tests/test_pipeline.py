@@ -19,7 +19,7 @@ from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector
 from app.face.embed import Embedder
 from app.face.image import Limits
-from app.pipeline import SECOND_LOOK, Pipeline, choose_face, prominence, turn_back, turn_pixels
+from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
 from app.runtime.session import open_embedder
 from app.types import Box, Detection, Face, Photo, Pixels, Quality
 from tests.conftest import PROJECT
@@ -188,6 +188,20 @@ class TestEmbed:
         assert photo.batch_size is not None
         assert photo.batch_size >= 1
         assert "embed" in photo.stages
+
+    def test_faces_of_several_photos_get_theirs_where_asked_for(self, pipeline: Pipeline, embedder: Embedder) -> None:
+        both = pipeline.detect(BOTH.read_bytes())
+        with embedder:
+            first, none, second = embed_faces([both, both, both], embedder, [[1], [], [0]])
+            wanted, _ = embedder.embed([face.crop for face in both.faces])
+        assert none.faces == both.faces
+        for photo, place in ((first, 1), (second, 0)):
+            assert [face.template is not None for face in photo.faces] == [place == 0, place == 1]
+            template = photo.faces[place].template
+            assert template is not None
+            assert np.array_equal(template.vector, wanted[place].vector)
+            assert "embed" in photo.stages
+        assert "embed" not in both.stages
 
     def test_a_photo_without_faces_embeds_nothing(self, pipeline: Pipeline, embedder: Embedder) -> None:
         with embedder:

@@ -79,20 +79,16 @@ class Rows:
 
 
 def raw_enrolling(stages: Stages, rows: Rows, batch: int, group: int, seconds: float) -> Callable[[], int]:
-    """The stages of `recognising.raw_limit`, each face's crop as a JPEG, and one commit for every `group` of photos."""
+    """The stages of `recognising.raw_limit`, embedding only the face that a photo is about, its crop as a JPEG, and one
+    commit for every `group` of photos."""
     reel, session = Reel(stages.photos), stages.session
 
     def some() -> int:
         photos = [stages.pipeline.detect(photo) for photo in reel.some(group)]
-        crops = [face.crop for photo in photos for face in photo.faces]
+        crops = [photo.faces[choose_face(photo).index].crop for photo in photos]
         parts = [session.run(np.stack(crops[start : start + batch])) for start in range(0, len(crops), batch)]
-        vectors, first = np.concatenate(parts), 0
-        faces = []
-        for photo in photos:
-            index = choose_face(photo).index
-            faces.append((vectors[first + index].tobytes(), encode_crop(photo.faces[index].crop)))
-            first += len(photo.faces)
-        rows.write(faces)
+        vectors = np.concatenate(parts)
+        rows.write([(one.tobytes(), encode_crop(crop)) for one, crop in zip(vectors, crops, strict=True)])
         return len(photos)
 
     return for_a_while(some, cores(), seconds)
