@@ -97,7 +97,7 @@ from app.reembedding import Reembedder
 from app.runtime.package import CROP_SIDE, Package, find_packages, select
 from app.runtime.prepare import Target
 from app.runtime.session import open_embedder, resolve_device
-from app.runtime.turns import Turn, Turns
+from app.runtime.turns import SPARE, Turn, Turns
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, Rings, load_rings
 from app.vault.signing import Signer
@@ -293,7 +293,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
     detector = open_detector(found, cache, settings.device, threads=settings.detect_threads, min_face=settings.min_face)
     stack.callback(detector.close)
-    turn = Turns(cores())
+    turn = Turns(cores() + SPARE)
     embedders = _embedders(settings, cache, turn)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
