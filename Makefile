@@ -19,8 +19,9 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.bench
 	$(BIN)/likeness bench $(BENCH)
 
+# It starts many processes: what one has compiled is kept for the others.
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 # The long versions too: two minutes of load, two folds of LFW over HTTP.
 test-full: $(VENV)/.dev
