@@ -550,12 +550,12 @@ def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, 
 
 
 def steady(work: Callable[[], T]) -> T:
-    """Does it once more where the gallery changed its packages while it was worked for."""
+    """Does it once more where the gallery changed its packages, or began to have two, while it was worked for."""
     for _ in range(CHANGES - 1):
         try:
             return work()
         except Conflict as error:
-            if error.code != "package_mismatch":
+            if error.code not in {"package_mismatch", "two_packages"}:
                 raise
     return work()
 

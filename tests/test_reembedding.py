@@ -21,9 +21,10 @@ from app.embedders import Embedders
 from app.errors import Conflict, LikenessError, NotFound
 from app.face.embed import Embedder
 from app.gallery.blobs import Blobs
+from app.gallery.bulk import bulk_face
 from app.gallery.crops import decode_crop, encode_crop
 from app.gallery.database import Database
-from app.gallery.gallery import Galleries
+from app.gallery.gallery import Galleries, crop_to_keep
 from app.gallery.records import Move, NewFace
 from app.gallery.reembedding import Reembeddings
 from app.gallery.remote import RemoteIndexes
@@ -34,6 +35,7 @@ from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEM
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.operations import steady
 from app.reembedding import BATCH, KIND, Progress, Reembedder
 from app.runtime.package import Package, find_packages
 from app.runtime.session import open_embedder
@@ -257,6 +259,24 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.galleries.enroll("staff", "s3", [server.new(3, OLD, NEW)])  # who embedded before it was over
     server.over()
     assert server.finds(1, 2, 3)
+
+
+def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(server: Server) -> None:
+    gallery = server.galleries.gallery("staff")
+    tried: list[int] = []
+
+    def write() -> None:
+        face = server.new(1)
+        if not tried:
+            server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
+        tried.append(len(server.galleries.enrolled_by("staff")))
+        one = bulk_face("s1", face, crop_to_keep(gallery, face))
+        server.galleries.write_many("staff", [], [one], face.template.vector[None], face.template.package)
+
+    steady(write)
+    assert tried == [2, 2]
+    assert server.reembeddings.left(gallery, NEW) == 0
+    assert server.finds(1)
 
 
 def test_either_package_may_be_searched_while_there_are_both(server: Server) -> None:
