@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,23 +19,35 @@ from app.bench.embedding import as_shipped
 from app.bench.rivals import installed
 from app.bench.stages import Stages
 from app.machine import cores
+from app.pipeline import choose_face
 from app.runtime.graph import fold_constants, keep_data_inputs
 from app.runtime.package import locate
-from app.types import Pixels, Vectors
+from app.types import Face, Photo, Pixels, Vectors
 
 SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP = 0.9, 0.3, 5000
 """What OpenCV's sample of face recognition takes."""
 LIMIT = 5
 
 
-def raw_limit(stages: Stages, batch: int, seconds: float) -> Callable[[], int]:
+def every_face(photo: Photo) -> Sequence[Face]:
+    return photo.faces
+
+
+def main_face(photo: Photo) -> Sequence[Face]:
+    """The one that the photo is about, as verification takes it."""
+    return [photo.faces[choose_face(photo).index]]
+
+
+def raw_limit(
+    stages: Stages, batch: int, seconds: float, *, wanted: Callable[[Photo], Sequence[Face]] = every_face
+) -> Callable[[], int]:
     """Decode, detect, align, grade, embed: exactly the service's stages on a thread a core for so long, each with the
-    faces of so many photos in one batch; no request, no queue, no search, nothing kept."""
+    ``wanted`` faces of so many photos in one batch; no request, no queue, no search, nothing kept."""
     reel, session = Reel(stages.photos), stages.session
 
     def some() -> int:
         photos = reel.some(batch)
-        crops = [face.crop for photo in photos for face in stages.pipeline.detect(photo).faces]
+        crops = [face.crop for photo in photos for face in wanted(stages.pipeline.detect(photo))]
         for start in range(0, len(crops), batch):
             session.run(np.stack(crops[start : start + batch]))
         return len(photos)
