@@ -200,6 +200,7 @@ def wrongly(client: httpx.Client, document: dict[str, Any]) -> Iterator[httpx.Re
     yield client.post("/v1/detect", content=damaged_tiff(), headers={"content-type": "image/tiff"})
     yield client.get(f"/{MARK}/{MARK}?{MARK}")
     yield client.request(MARK.upper(), "/v1/models")
+    yield client.request("PUT", "/v1/models", params={MARK: MARK})
     yield client.get("/v1/galleries/%ff" + MARK)
 
 
