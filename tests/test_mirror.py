@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -191,9 +192,11 @@ def test_scores_of_a_mirror_are_as_wrong_as_it_says_at_most(half: bool) -> None:
     gpu.close()
 
 
-def test_this_faiss_knows_whether_it_has_a_gpu() -> None:
-    found = find_gpu()
+def test_this_faiss_knows_whether_it_has_a_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        found = find_gpu()
     assert (found is not None) == bool(faiss.get_num_gpus())
+    assert ("searched on the CPU" in caplog.text) == (found is None)
     if found is None:
         pytest.skip("no GPU that this FAISS can use")
     vectors = random_units(3_000, 128)

@@ -6,6 +6,7 @@ pass of `app.gallery.index`, until there are so many of them, or a minute is ove
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
@@ -20,6 +21,7 @@ from app.types import Vector, Vectors
 MOST = 2_048
 """FAISS's GPU kernels select no more for a probe."""
 R = TypeVar("R")
+_log = logging.getLogger(__name__)
 
 
 class GpuFailed(Exception):
@@ -63,8 +65,11 @@ class FaissGpu:
 
 
 def find_gpu() -> FaissGpu | None:
-    """None where this FAISS was built without, or sees none."""
-    return FaissGpu() if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus() else None
+    """None, with a line in the log, where this FAISS was built without, or sees none."""
+    if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
+        return FaissGpu()
+    _log.info("galleries are searched on the CPU: the FAISS that is installed finds no GPU")
+    return None
 
 
 class Mirror:
