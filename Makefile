@@ -19,9 +19,10 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.bench
 	$(BIN)/likeness bench $(BENCH)
 
-# It starts many processes: what one has compiled is kept for the others.
+# It starts many processes: what one has compiled is kept for the others. Tests that wait for servers leave a core to
+# one more process than there are cores.
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist loadfile
 
 # The long versions too: two minutes of load, two folds of LFW over HTTP.
 test-full: $(VENV)/.dev

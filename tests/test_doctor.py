@@ -183,15 +183,15 @@ def test_a_database_that_somebody_holds_is_found(data: Path) -> None:
     assert "database" not in failed(examined(data, "database"))
 
 
-def test_databases_of_both_kinds_are_looked_at_without_being_changed(database_url: str) -> None:
-    assert inspect(database_url).revision is None
-    Database(database_url).close()
-    found = inspect(database_url)
+def test_databases_of_both_kinds_are_looked_at_without_being_changed(empty_database_url: str) -> None:
+    assert inspect(empty_database_url).revision is None
+    Database(empty_database_url).close()
+    found = inspect(empty_database_url)
     assert (found.problem, found.known, found.writable, found.damage) == ("", True, True, [])
     assert found.revision == found.newest is not None
     assert abs(found.clock_off_s) < 60
-    if database_url.startswith("postgresql"):
-        engine = sa.create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+    if empty_database_url.startswith("postgresql"):
+        engine = sa.create_engine(empty_database_url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.connect() as connection:
             assert "likeness_doctor" not in sa.inspect(connection).get_table_names()
         engine.dispose()
