@@ -53,9 +53,9 @@ Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], 
 
 
 def _default_threads() -> int:
-    """Twice the cores, at least eight: some wait for their templates to be embedded together or to be stored, while
-    others keep the cores busy."""
-    return max(8, 2 * (os.cpu_count() or 1))
+    """Four times the cores, at least sixteen: most wait for their turn, for their templates to be embedded together or
+    to be stored, and the more there are, the fuller are the batches."""
+    return max(16, 4 * (os.cpu_count() or 1))
 
 
 class Settings(BaseSettings):
@@ -118,11 +118,14 @@ class Settings(BaseSettings):
         ge=1,
         le=1024,
         description="Requests worked on at once, those included that wait for templates or the database; by default "
-        "twice the cores, at least eight.",
+        "four times the cores, at least sixteen.",
     )
     detect_threads: int = Field(default=1, ge=1, le=256, description="Threads that look for the faces of one photo.")
     embed_workers: int | None = Field(
-        default=None, ge=1, le=256, description="Batches embedded side by side; by default one a core, one on a GPU."
+        default=None,
+        ge=1,
+        le=256,
+        description="Batches embedded side by side; by default one for two cores, one on a GPU.",
     )
     embed_threads: int = Field(default=1, ge=1, le=256, description="Threads that embed one batch.")
     max_batch: int | None = Field(

@@ -97,7 +97,7 @@ from app.reembedding import Reembedder
 from app.runtime.package import CROP_SIDE, Package, find_packages, select
 from app.runtime.prepare import Target
 from app.runtime.session import open_embedder, resolve_device
-from app.runtime.turns import SPARE, Turn, Turns
+from app.runtime.turns import Turns
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, Rings, load_rings
 from app.vault.signing import Signer
@@ -293,8 +293,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     found = _select(find_packages(settings.models_dir), settings.detector, "detect")
     detector = open_detector(found, cache, settings.device, threads=settings.detect_threads, min_face=settings.min_face)
     stack.callback(detector.close)
-    turn = Turns(cores() + SPARE)
-    embedders = _embedders(settings, cache, turn)
+    embedders = _embedders(settings, cache)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     workers = Workers(
@@ -302,7 +301,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     )
     stack.callback(workers.close)
     operations = Operations(
-        Pipeline(detector, limits, turn=turn),
+        Pipeline(detector, limits, turn=Turns(cores())),
         embedders,
         store,
         fmr=settings.fmr,
@@ -463,7 +462,7 @@ def with_tuned(settings: Settings) -> Settings:
     return settings.model_copy(update=chosen)
 
 
-def _embedders(settings: Settings, cache: Path, turn: Turn) -> Embedders:
+def _embedders(settings: Settings, cache: Path) -> Embedders:
     """None of them open yet."""
 
     def open_one(package: Package) -> Embedder:
@@ -473,7 +472,6 @@ def _embedders(settings: Settings, cache: Path, turn: Turn) -> Embedders:
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
-            turn=turn,
         )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder

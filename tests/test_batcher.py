@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from app.errors import LikenessError, Overloaded
 from app.runtime.batcher import Batcher
-from app.runtime.turns import Turns
 
 SOON_S = 20
 """How long a test waits for what must happen."""
@@ -55,18 +54,6 @@ def batcher(
     workers: int = 1,
 ) -> Batcher[int, int]:
     return Batcher(fn, max_batch=max_batch, max_wait_s=max_wait_s, queue_limit=queue_limit, workers=workers)
-
-
-def test_a_batch_is_formed_when_its_turn_comes(gate: Gate) -> None:
-    gate.open.set()
-    turn = Turns(1)
-    with Batcher[int, int](gate, max_batch=8, max_wait_s=0.0, queue_limit=9, turn=turn) as joined:
-        with turn:
-            waited_for = [joined.submit(item) for item in range(5)]
-        assert [future.result(SOON_S) for future in waited_for] == [(-item, 5) for item in range(5)]
-    assert gate.batches == [list(range(5))]
-    with turn:  # it was given back
-        pass
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from app.errors import Overloaded
 from app.face.embed import Embedder, bucket, unit
 from app.runtime.session import EmbedderSession, open_embedder
-from app.runtime.turns import Turns
 from app.types import Pixels, Vectors
 from tests import packages
 
@@ -43,17 +42,6 @@ def test_templates_come_in_order_with_their_package(embedder: Embedder, session:
     assert {template.package for template in templates} == {"tiny@1"}
     assert np.allclose([template.vector for template in templates], expected, atol=1e-6)
     assert 1 <= batch <= 4
-
-
-def test_a_turn_is_held_while_a_batch_is_embedded(session: EmbedderSession) -> None:
-    turn = Turns(1)
-    with Embedder(session, turn=turn) as taking_turns, ThreadPoolExecutor(1) as pool:
-        with turn:
-            waited_for = pool.submit(taking_turns.embed, crops(2))
-            assert not waited_for.done()
-        assert len(waited_for.result(20)[0]) == 2
-    with turn:  # it was given back
-        pass
 
 
 def test_no_crops_need_no_batch(embedder: Embedder) -> None:

@@ -20,7 +20,7 @@ from app.pipeline import Pipeline
 from app.runtime.package import Package
 from app.runtime.prepare import Target
 from app.runtime.session import EmbedderSession, open_embedder
-from app.runtime.turns import SPARE, Turn, Turns
+from app.runtime.turns import Turn, Turns
 from app.tuned import Choice
 from app.types import Pixels
 
@@ -129,7 +129,7 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
     """
     cv2.setNumThreads(1)  # as the server does
     crops = _crops(setting, photos)
-    turn = Turns(setting.cores + SPARE)  # as the server has it
+    turn = Turns(setting.cores)  # as the server has it
     with ExitStack() as stack:
         embedding = embed_ways(setting.device, setting.cores)
         sessions = {
@@ -140,7 +140,7 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
         faces = contest(embed, rounds, say=say)
         chosen = best(faces, embedding)
         embedder = stack.enter_context(
-            Embedder(sessions[chosen.threads], max_batch=chosen.max_batch, workers=chosen.workers, turn=turn)
+            Embedder(sessions[chosen.threads], max_batch=chosen.max_batch, workers=chosen.workers)
         )
         photo = photo_ways(setting.device, setting.cores)
         pipelines = {

@@ -11,7 +11,6 @@ import numpy as np
 from app.machine import cores
 from app.runtime.batcher import Batcher
 from app.runtime.session import EmbedderSession
-from app.runtime.turns import Turn
 from app.types import Pixels, Template, Vector, Vectors
 
 CPU_MAX_BATCH = 4
@@ -27,8 +26,9 @@ QUEUE_LIMIT = 256
 class Embedder:
     """Templates of aligned crops by one embedding package; `embed` may be called from many threads at once.
 
-    By default a CPU gets as many workers as this process may use cores, each running small batches on a session of
-    one thread, and a GPU one worker with large ones. ``flip`` averages each crop's vector with its mirror image's, at
+    By default a CPU gets a worker for two of the cores that this process may use, each running small batches on a
+    session of one thread: the others have faces to find, and a worker a core would find too few crops waiting to fill
+    its batches. A GPU gets one worker with large ones. ``flip`` averages each crop's vector with its mirror image's, at
     twice the cost.
     """
 
@@ -41,9 +41,7 @@ class Embedder:
         max_wait_s: float | None = None,
         queue_limit: int = QUEUE_LIMIT,
         workers: int | None = None,
-        turn: Turn | None = None,
     ) -> None:
-        """``turn`` is held while a batch is embedded on the CPU; on a GPU nobody's core is busy."""
         gpu = session.device == "cuda"
         self.package_id, self.dimension, self.device = session.package_id, session.dimension, session.device
         self._session, self._flip = session, flip
@@ -52,8 +50,7 @@ class Embedder:
             max_batch=max_batch or (CUDA_MAX_BATCH if gpu else CPU_MAX_BATCH),
             max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
             queue_limit=queue_limit,
-            workers=workers or (1 if gpu else cores()),
-            turn=None if gpu else turn,
+            workers=workers or (1 if gpu else max(1, cores() // 2)),
             name="embed",
         )
 

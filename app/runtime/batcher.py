@@ -11,13 +11,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from app.errors import LikenessError, Overloaded
-from app.runtime.turns import Turn
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,16 +50,13 @@ class Batcher(Generic[T, R]):
         max_wait_s: float,
         queue_limit: int,
         workers: int = 1,
-        turn: Turn | None = None,
         name: str = "batcher",
     ) -> None:
-        """``turn`` is held while a batch is formed and ``fn`` works on it."""
         if min(max_batch, queue_limit, workers) < 1 or max_wait_s < 0:
             raise ValueError("max_batch, queue_limit and workers start at 1, max_wait_s at 0")
         self._fn, self._max_batch, self._max_wait_s, self._queue_limit = fn, max_batch, max_wait_s, queue_limit
         self._queue: deque[_Waiting[T, R]] = deque()
         self._changed = threading.Condition()
-        self._turn: Turn = turn or nullcontext()
         self._closed = False
         self._idle = 0
         self._seconds_per_item = 0.0
@@ -158,24 +153,20 @@ class Batcher(Generic[T, R]):
         self._queue = deque(each for each in self._queue if not each.future.cancelled())
 
     def _work(self) -> None:
-        while self._wait_for_items():
-            with self._turn:  # more may come while it is waited for: the batch is formed when it can run
-                if batch := self._next_batch():
-                    self._answer(batch)
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                self._answer(batch)
 
-    def _wait_for_items(self) -> bool:
-        """False when closed and empty."""
+    def _next_batch(self) -> list[_Waiting[T, R]] | None:
+        """Up to ``max_batch`` items that are still wanted; None when closed and empty."""
         with self._changed:
             while not self._queue and not self._closed:
                 self._idle += 1
                 self._changed.wait()
                 self._idle -= 1
             self._wait_for_company()
-            return bool(self._queue) or not self._closed
-
-    def _next_batch(self) -> list[_Waiting[T, R]]:
-        """Up to ``max_batch`` items that are still wanted."""
-        with self._changed:
+            if not self._queue:
+                return None if self._closed else []
             fair_share = -(-len(self._queue) // (self._idle + 1))  # rounded up; idle workers take theirs
             size = min(self._max_batch, fair_share)
             batch: list[_Waiting[T, R]] = []
