@@ -236,7 +236,8 @@ def test_crops_without_a_label_teach_through_the_teacher_alone() -> None:
     assert np.flatnonzero(nobody).tolist() == list(range(6, 12))
     assert not nobody[split_people(crops.labels, 0.9, seed=1)[1]].any()
 
-    objective = build_objective(small_recipe(distill={"teacher": "sface"}), len(crops.people), len(crops), 8)
+    recipe = small_recipe(data={"unlabelled": ["person 1"]}, distill={"teacher": "sface"})
+    objective = build_objective(recipe, len(crops.people), len(crops), 8)
     labels, images = torch.from_numpy(crops.labels), torch.arange(len(crops))
     embeddings, templates = torch.randn(len(crops), 8), torch.nn.functional.normalize(torch.randn(len(crops), 8))
     known = labels != UNLABELLED

@@ -74,21 +74,31 @@ class Objective(nn.Module):
     """
 
     def __init__(
-        self, terms: Sequence[Term], names: Sequence[str], distill: Distill, projection: nn.Module | None
+        self,
+        terms: Sequence[Term],
+        names: Sequence[str],
+        distill: Distill,
+        projection: nn.Module | None,
+        *,
+        some_unlabelled: bool = False,
     ) -> None:
+        """``some_unlabelled``: there are crops of label UNLABELLED, which the losses leave out."""
         super().__init__()
         self.terms = nn.ModuleList(terms)
         self.names = list(names)
         self.distill = distill
         self.projection = projection
+        self.some_unlabelled = some_unlabelled
 
     def forward(
         self, embeddings: Tensor, labels: Tensor, images: Tensor, teacher: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         mine = upcast(embeddings)
         everyone, all_labels, all_images = gather(mine), gather(labels), gather(images)
-        known = all_labels != UNLABELLED
-        labelled = (everyone[known], all_labels[known], all_images[known])
+        labelled = (everyone, all_labels, all_images)
+        if self.some_unlabelled:  # else it would be work, and on a GPU a wait, for nothing
+            known = all_labels != UNLABELLED
+            labelled = (everyone[known], all_labels[known], all_images[known])
         total = mine.new_zeros(())
         parts: dict[str, Tensor] = {}
         for name, term in zip(self.names, self._terms(), strict=True):
@@ -209,4 +219,4 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
         raise InvalidInput("partial_fc.enabled needs exactly one class-level loss.", code="invalid_recipe")
     names = [f"{i}_{config.name}" if len(recipe.losses) > 1 else config.name for i, config in enumerate(recipe.losses)]
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
-    return Objective(terms, names, recipe.distill, projection)
+    return Objective(terms, names, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))

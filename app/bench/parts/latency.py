@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import cycle
 
 import numpy as np
@@ -50,16 +51,14 @@ def measure(run: Run) -> None:
 
 def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:
     """p99 at a share of the capacity, against the median answer of the same round's idle server."""
-    p99 = np.array([load.percentile(99) for load in loads])
-    return Figure(
-        PART,
-        f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s",
-        1000 * float(np.median(p99)),
-        "ms",
+    return _p99(
+        share,
+        capacity,
+        loads,
         "the unloaded server's median",
-        Spread.of(p99 / unloaded),
-        GOALS.get(share),
-        {
+        unloaded,
+        goal=GOALS.get(share),
+        details={
             "p50_ms": 1000 * float(np.median([load.percentile(50) for load in loads])),
             "p50_ratio": float(np.median([load.percentile(50) for load in loads] / unloaded)),
             "unloaded_ms": 1000 * float(np.median(unloaded)),
@@ -78,17 +77,23 @@ def beside_ideal(share: float, capacity: NDArray[np.float64], loads: list[Load],
             for number, rate in enumerate(capacity.tolist())
         ]
     )
+    return _p99(share, capacity, loads, IDEAL, ideal, details={"theirs": 1000 * float(np.median(ideal))})
+
+
+def _p99(
+    share: float,
+    capacity: NDArray[np.float64],
+    loads: list[Load],
+    against: str,
+    seconds: NDArray[np.float64],
+    *,
+    details: Mapping[str, object],
+    goal: Goal | None = None,
+) -> Figure:
+    """Each round's against the round's `seconds`."""
     p99 = np.array([load.percentile(99) for load in loads])
-    return Figure(
-        PART,
-        f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s",
-        1000 * float(np.median(p99)),
-        "ms",
-        IDEAL,
-        Spread.of(p99 / ideal),
-        None,
-        {"theirs": 1000 * float(np.median(ideal))},
-    )
+    work = f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s"
+    return Figure(PART, work, 1000 * float(np.median(p99)), "ms", against, Spread.of(p99 / seconds), goal, details)
 
 
 def _answers(target: Target, requests: list[bytes], clients: int, seconds: float) -> Load:
