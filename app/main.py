@@ -136,7 +136,8 @@ IMPORT_THREADS = 4
 """For photos of imports: the others are for those who wait for an answer."""
 SWITCH_S = 0.0003
 """How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
-models, or the one that answers HTTP, would wait so long with a core idle: it costs a sixth of all identifications."""
+models, or the one that answers HTTP, would wait so long with a core idle: it cost a sixth of all identifications
+(measured by hand, two servers in turns)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
 _log = logging.getLogger(logs.LOGGER)
