@@ -1,0 +1,249 @@
+"""Each figure equals what a slow reading of its definition gives, ties included."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from training import metrics
+
+# Few distinct values, so that ties are the rule.
+SCORES = st.lists(st.integers(-6, 6).map(lambda n: n / 6), min_size=1, max_size=30)
+RATES = st.sampled_from([0.0, 1e-3, 0.1, 0.25, 0.5, 1.0])
+
+
+def unit(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
+    x = rng.normal(size=(n, d))
+    return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SCORES, RATES)
+def test_threshold_is_the_lowest_that_keeps_the_fmr(scores: list[float], fmr: float) -> None:
+    threshold = metrics.threshold_at_fmr(scores, fmr)
+    assert metrics.fmr_at(threshold, scores) <= fmr
+    allowed = [c for c in (*scores, -math.inf) if np.mean([s >= c for s in scores]) <= fmr]
+    # No score may serve as a threshold below ours.
+    assert all(c >= threshold or metrics.fmr_at(threshold, scores) == metrics.fmr_at(c, scores) for c in allowed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SCORES, SCORES)
+def test_a_higher_threshold_never_raises_fmr_nor_lowers_fnmr(mated: list[float], nonmated: list[float]) -> None:
+    curve = metrics.error_curve(mated, nonmated)
+    assert (np.diff(curve.fmr) <= 0).all()
+    assert (np.diff(curve.fnmr) >= 0).all()
+    assert (curve.fmr[0], curve.fnmr[0]) == (1, 0)
+    assert (curve.fmr[-1], curve.fnmr[-1]) == (0, 1)
+    for threshold, fmr, fnmr in zip(curve.threshold, curve.fmr, curve.fnmr, strict=True):
+        assert fmr == pytest.approx(metrics.fmr_at(threshold, nonmated))
+        assert fnmr == pytest.approx(metrics.fnmr_at(threshold, mated))
+
+
+def test_roc_is_scikit_learns() -> None:
+    rng = np.random.default_rng(1)
+    mated, nonmated = rng.normal(1, 1, 200).round(1), rng.normal(0, 1, 300).round(1)
+    labels = np.r_[np.ones(200), np.zeros(300)]
+    fpr, tpr, _ = roc_curve(labels, np.r_[mated, nonmated], drop_intermediate=False)
+    curve = metrics.error_curve(mated, nonmated)
+    np.testing.assert_allclose(np.sort(curve.fmr), fpr)
+    np.testing.assert_allclose(np.sort(1 - curve.fnmr), tpr)
+    area = np.trapezoid((1 - curve.fnmr)[::-1], curve.fmr[::-1])
+    assert area == pytest.approx(roc_auc_score(labels, np.r_[mated, nonmated]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(SCORES, SCORES)
+def test_equal_error_rate_lies_where_the_curve_crosses(mated: list[float], nonmated: list[float]) -> None:
+    rate = metrics.equal_error_rate(mated, nonmated)
+    curve = metrics.error_curve(mated, nonmated)
+    crossings = []
+    for i in range(len(curve.fmr) - 1):
+        x0, x1, y0, y1 = curve.fmr[i], curve.fmr[i + 1], curve.fnmr[i], curve.fnmr[i + 1]
+        if (y0 - x0) <= 0 <= (y1 - x1):
+            share = (x0 - y0) / ((x0 - y0) - (x1 - y1)) if (x0 - y0) != (x1 - y1) else 0.0
+            crossings.append(x0 + share * (x1 - x0))
+    assert any(rate == pytest.approx(c) for c in crossings)
+
+
+def test_equal_error_rate_of_known_scores() -> None:
+    assert metrics.equal_error_rate([0.9, 0.8], [0.1, 0.2]) == 0
+    assert metrics.equal_error_rate([0.5], [0.5]) == pytest.approx(0.5)
+    assert metrics.equal_error_rate([0.1], [0.9]) == pytest.approx(1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(-5, 5).map(float), st.booleans()), min_size=1, max_size=25))
+def test_best_threshold_beats_every_other(pairs: list[tuple[float, bool]]) -> None:
+    scores, labels = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+    ours = np.mean((scores >= metrics.best_threshold(scores, labels)) == labels)
+    assert ours == max(np.mean((scores >= c) == labels) for c in np.arange(-6, 7) + 0.5)
+
+
+def test_fold_accuracy_decides_each_fold_by_the_others() -> None:
+    rng = np.random.default_rng(2)
+    labels = np.tile([True, False], 150)
+    scores = rng.normal(labels * 1.5, 1)
+    folds = np.repeat(np.arange(10), 30)
+    result = metrics.fold_accuracy(scores, labels, folds)
+    expected = []
+    for fold in range(10):
+        best, threshold = -1.0, 0.0
+        train = [(s, y) for s, y, f in zip(scores, labels, folds, strict=True) if f != fold]
+        for candidate in result.thresholds[fold], *(s for s, _ in train):
+            right = sum((s >= candidate) == y for s, y in train)
+            if right > best:
+                best, threshold = right, candidate
+        # The threshold is one of the best on the other nine.
+        assert threshold == result.thresholds[fold]
+        test = folds == fold
+        expected.append(np.mean((scores[test] >= threshold) == labels[test]))
+    assert result.folds == pytest.approx(expected)
+    assert result.mean == pytest.approx(np.mean(expected))
+    assert result.deviation == pytest.approx(np.std(expected, ddof=1))
+    assert result.standard_error == pytest.approx(np.std(expected, ddof=1) / math.sqrt(10))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
+    ours = metrics.wilson(*counts)
+    theirs = binomtest(*counts).proportion_ci(method="wilson")
+    assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+def test_bootstrap_over_people_equals_drawing_the_people_by_hand() -> None:
+    rng = np.random.default_rng(3)
+    people = rng.integers(0, 12, size=(150, 2))
+    labels = people[:, 0] == people[:, 1]
+    scores = np.where(labels, 0.5, 0.0) + rng.integers(-5, 6, 150) / 10
+    order = np.argsort(-scores, kind="stable")
+    for weight in metrics.people_weights(12, 20, seed=4):
+        mated, nonmated = [], []
+        for score, mate, (i, j) in zip(scores, labels, people, strict=True):
+            if mate:
+                mated += [score] * weight[i]
+            else:
+                nonmated += [score] * (weight[i] * weight[j])
+        counts = np.where(labels, weight[people[:, 0]], weight[people[:, 0]] * weight[people[:, 1]])
+        ours = metrics._weighted_match_rate(scores[order], labels[order], counts[order], 0.1)
+        threshold = metrics.threshold_at_fmr(nonmated, 0.1)
+        assert ours == pytest.approx(1 - metrics.fnmr_at(threshold, mated))
+
+
+def test_match_rate_interval_holds_its_value_and_is_reproducible() -> None:
+    rng = np.random.default_rng(5)
+    people = rng.integers(0, 30, size=(400, 2))
+    labels = people[:, 0] == people[:, 1]
+    scores = rng.normal(labels * 2.0, 1)
+    first = metrics.match_rate_interval(scores, labels, people, 0.05, rounds=200, seed=1)
+    assert first == metrics.match_rate_interval(scores, labels, people, 0.05, rounds=200, seed=1)
+    assert first.low <= first.value <= first.high
+    assert first.low < first.high
+
+
+@pytest.mark.parametrize("block", [1, 7, 64])
+def test_all_pairs_in_blocks_equals_a_loop_over_pairs(block: int) -> None:
+    rng = np.random.default_rng(6)
+    templates, people = unit(rng, 40, 4), rng.integers(0, 9, 40)
+    result = metrics.all_pairs(templates, people, floor=0.2, block=block)
+    nonmated, top, mated = [], set(), set()
+    for i, j in combinations(range(40), 2):
+        score = float(templates[i] @ templates[j])
+        if people[i] == people[j]:
+            mated.add((i, j))
+        else:
+            nonmated.append(score)
+            if score >= 0.2:
+                top.add((i, j))
+    assert result.nonmated_count == len(nonmated) == result.histogram.sum()
+    edges = np.linspace(-1, 1, metrics.HISTOGRAM_BINS + 1)
+    # A score on a bin's edge may fall to either side by rounding.
+    assert np.abs(np.cumsum(result.histogram) - np.cumsum(np.histogram(nonmated, edges)[0])).max() <= 1
+    assert set(zip(result.top.first.tolist(), result.top.second.tolist(), strict=True)) == top
+    assert set(zip(result.mated_first.tolist(), result.mated_second.tolist(), strict=True)) == mated
+    assert (np.diff(result.top.score) <= 0).all()
+    fmr = 0.1
+    assert result.threshold(fmr) == pytest.approx(metrics.threshold_at_fmr(nonmated, fmr), abs=1e-6)
+    with pytest.raises(ValueError, match="floor"):
+        result.threshold(0.99)
+
+
+def test_ranks_count_ties_against_the_mate() -> None:
+    scores = [[0.9, 0.5, 0.1], [0.5, 0.5, 0.1], [0.1, 0.2, 0.9]]
+    ranking = metrics.rank_subjects(scores, [0, 0, 1])
+    assert ranking.rank.tolist() == [1, 2, 2]
+    np.testing.assert_allclose(metrics.cmc(ranking.rank, 3), [1 / 3, 1, 1])
+    assert ranking.best_score.tolist() == [0.9, 0.5, 0.9]
+
+
+def test_fnir_equals_a_loop_over_searches() -> None:
+    rng = np.random.default_rng(7)
+    scores = rng.integers(0, 20, size=(60, 15)) / 20
+    mates = rng.integers(0, 15, 60)
+    scores[np.arange(60), mates] += 0.5
+    strangers = rng.integers(0, 20, size=(80, 15)).max(axis=1) / 20
+    threshold = metrics.threshold_at_fpir(strangers, 0.1)
+    assert np.mean(strangers >= threshold) <= 0.1
+    missed = 0
+    for row, mate in zip(scores, mates, strict=True):
+        first = all(row[mate] > row[j] for j in range(15) if j != mate)
+        missed += not (first and row[mate] >= threshold)
+    assert metrics.fnir_at_fpir(metrics.rank_subjects(scores, mates), strangers, 0.1) == pytest.approx(missed / 60)
+
+
+@pytest.mark.parametrize("block", [5, 100])
+def test_retrieval_equals_a_loop_over_images(block: int) -> None:
+    rng = np.random.default_rng(8)
+    templates, labels = unit(rng, 50, 3), rng.integers(0, 12, 50)
+    labels[0] = 99  # alone of its kind
+    ours = metrics.retrieval(templates, labels, ks=(1, 4), block=block)
+    recall: dict[int, list[bool]] = {1: [], 4: []}
+    precision: list[float] = []
+    at_r: list[float] = []
+    for i in range(50):
+        r = int((labels == labels[i]).sum()) - 1
+        if r == 0:
+            continue
+        order = sorted((j for j in range(50) if j != i), key=lambda j: -float(templates[i] @ templates[j]))
+        alike = [labels[j] == labels[i] for j in order]
+        for k, row in recall.items():
+            row.append(any(alike[:k]))
+        precision.append(sum(alike[:r]) / r)
+        at_r.append(sum(sum(alike[: n + 1]) / (n + 1) for n in range(r) if alike[n]) / r)
+    assert len(ours.searched) == len(at_r)
+    assert ours.recall == pytest.approx({k: np.mean(row) for k, row in recall.items()})
+    assert ours.r_precision == pytest.approx(np.mean(precision))
+    assert ours.map_at_r == pytest.approx(np.mean(at_r))
+
+
+def test_clustering_of_well_parted_people_is_perfect() -> None:
+    centres = np.eye(4, 6, dtype=np.float32)
+    labels = np.repeat(np.arange(4), 5)
+    templates = centres[labels] + 0.01 * np.random.default_rng(9).normal(size=(20, 6)).astype(np.float32)
+    assert metrics.clustering_nmi(templates, labels) == pytest.approx(1)
+
+
+def test_dropping_the_worst_pairs_by_a_perfect_quality_drops_the_errors_first() -> None:
+    mated = np.array([0.1, 0.9, 0.2, 0.8, 0.7])
+    rows = metrics.error_versus_discard(mated, mated, 0.5, [0, 0.2, 0.4])
+    assert [(r.errors, r.pairs) for r in rows] == [(2, 5), (1, 4), (0, 3)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0, 1), st.integers(1, 10**7))
+def test_allowed_errors_keep_within_the_rate(rate: float, trials: int) -> None:
+    assert metrics.allowed_errors(rate, trials) <= rate * trials * (1 + 1e-9) + 1e-9
+
+
+def test_allowed_errors_are_not_lost_to_rounding() -> None:
+    assert metrics.allowed_errors(1e-3, 1000) == 1
+    assert metrics.allowed_errors(1e-6, 3_000_000) == 3
