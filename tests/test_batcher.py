@@ -136,13 +136,35 @@ def test_an_idle_worker_takes_a_lone_item_at_once(gate: Gate) -> None:
     assert gate.batches == [[1]]
 
 
-def test_idle_workers_share_what_is_there(gate: Gate) -> None:
-    with batcher(gate, workers=2) as made:
-        made.submit_all([1, 2])
+def test_a_second_worker_sets_in_for_a_full_batch_only(gate: Gate) -> None:
+    with batcher(gate, max_batch=2, workers=2) as made:
+        made.submit(1)
         gate.wait_until_entered()
+        made.submit(2)
+        assert not gate.entered.acquire(timeout=0.1)
+        made.submit(3)
         gate.wait_until_entered()
+        assert gate.batches == [[1], [2, 3]]
         gate.open.set()
-    assert sorted(gate.batches) == [[1], [2]]
+
+
+def test_more_than_a_batch_is_shared_by_idle_workers(gate: Gate) -> None:
+    with batcher(gate, max_batch=2, workers=3) as made:
+        made.submit_all([1, 2, 3, 4, 5])
+        gate.wait_until_entered()
+        gate.wait_until_entered()
+        assert not gate.entered.acquire(timeout=0.1)
+        gate.open.set()
+    assert sorted(gate.batches) == [[1, 2], [3, 4], [5]]
+
+
+def test_what_waits_is_taken_when_the_busy_worker_is_done(gate: Gate) -> None:
+    with batcher(gate, max_batch=2, workers=2) as made:
+        made.submit(1)
+        gate.wait_until_entered()
+        second = made.submit(2)
+        gate.open.set()
+        assert second.result(SOON_S) == (-2, 1)
 
 
 def test_with_a_wait_items_are_joined_until_the_batch_is_full(gate: Gate) -> None:

@@ -26,10 +26,9 @@ QUEUE_LIMIT = 256
 class Embedder:
     """Templates of aligned crops by one embedding package; `embed` may be called from many threads at once.
 
-    By default a CPU gets a worker for two of the cores that this process may use, each running small batches on a
-    session of one thread: the others have faces to find, and a worker a core would find too few crops waiting to fill
-    its batches. A GPU gets one worker with large ones. ``flip`` averages each crop's vector with its mirror image's, at
-    twice the cost.
+    By default a CPU gets as many workers as this process may use cores, each running small batches on a session of one
+    thread, and a GPU one worker with large ones. ``flip`` averages each crop's vector with its mirror image's, at twice
+    the cost.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Embedder:
             max_batch=max_batch or (CUDA_MAX_BATCH if gpu else CPU_MAX_BATCH),
             max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
             queue_limit=queue_limit,
-            workers=workers or (1 if gpu else max(1, cores() // 2)),
+            workers=workers or (1 if gpu else cores()),
             name="embed",
         )
 

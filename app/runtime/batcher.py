@@ -37,8 +37,8 @@ class Batcher(Generic[T, R]):
     """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
 
     ``fn`` answers one result per item, in order. ``max_wait_s`` is how long an item may wait for others to fill its
-    batch: with 0, an idle worker takes what is there at once, and batches form only while all are busy. Idle workers
-    share what is there evenly.
+    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A second worker sets
+    in only where a full batch waits: small ones cost more for each item, and would take the cores from other work.
     ``queue_limit`` bounds the items that wait (those being worked on not counted).
     """
 
@@ -58,7 +58,7 @@ class Batcher(Generic[T, R]):
         self._queue: deque[_Waiting[T, R]] = deque()
         self._changed = threading.Condition()
         self._closed = False
-        self._idle = 0
+        self._busy = 0
         self._seconds_per_item = 0.0
         self._sizes: Counter[int] = Counter()
         self._workers = [
@@ -156,29 +156,33 @@ class Batcher(Generic[T, R]):
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._answer(batch)
+            with self._changed:
+                self._busy -= 1
 
     def _next_batch(self) -> list[_Waiting[T, R]] | None:
-        """Up to ``max_batch`` items that are still wanted; None when closed and empty."""
+        """Up to ``max_batch`` items that are still wanted, with one more worker busy; None when closed and empty."""
         with self._changed:
-            while not self._queue and not self._closed:
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
+            self._changed.wait_for(self._wanted)
             self._wait_for_company()
-            if not self._queue:
-                return None if self._closed else []
-            fair_share = -(-len(self._queue) // (self._idle + 1))  # rounded up; idle workers take theirs
-            size = min(self._max_batch, fair_share)
+            if not self._queue and self._closed:
+                return None
             batch: list[_Waiting[T, R]] = []
-            while self._queue and len(batch) < size:
+            while self._queue and len(batch) < self._max_batch:
                 each = self._queue.popleft()
                 if each.future.set_running_or_notify_cancel():
                     batch.append(each)
+            self._busy += 1
             if batch:
                 self._sizes[len(batch)] += 1
             if self._queue:
                 self._changed.notify()  # what this worker was woken for may be another's to do
             return batch
+
+    def _wanted(self) -> bool:
+        """Whether one more worker should begin. Those who are busy look again when they are done: nothing waits long."""
+        if self._closed or len(self._queue) >= self._max_batch:
+            return True
+        return bool(self._queue) and not self._busy
 
     def _wait_for_company(self) -> None:
         while self._queue and len(self._queue) < self._max_batch and not self._closed:
