@@ -26,10 +26,9 @@ def _serve() -> None:
     from app.errors import LikenessError  # noqa: PLC0415 (as above)
 
     try:
-        from app import main as server  # noqa: PLC0415 (as above)
-        from app.config import load_settings  # noqa: PLC0415 (as above)
+        from app import starting  # noqa: PLC0415 (as above)
 
-        server.serve(load_settings())
+        starting.serve()
     except LikenessError as error:
         from app.cli import output  # noqa: PLC0415 (brings the other commands along)
 

@@ -125,8 +125,8 @@ class Settings(BaseSettings):
         default=None,
         ge=1,
         le=256,
-        description="Batches embedded side by side, a second one where it is full; by default as many as cores, one on a "
-        "GPU.",
+        description="Batches embedded side by side, a second one where it is full; by default as many as cores, one "
+        "on a GPU.",
     )
     embed_threads: int = Field(default=1, ge=1, le=256, description="Threads that embed one batch.")
     max_batch: int | None = Field(

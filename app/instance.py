@@ -1,5 +1,5 @@
-"""The servers that run on a data folder, so that commands find one. Any number may: they share the database, and each
-follows what the others change."""
+"""The data folder, and the servers that run on it, so that commands find one. Any number may: they share the database,
+and each follows what the others change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.errors import Unusable
+
 FOLDER = "servers"
+
+
+def prepare_data_dir(folder: Path) -> None:
+    """Makes the data folder, for its owner alone. Raises Unusable (``data_dir_unusable``)."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unusable(f"{folder}: {error.strerror}", code="data_dir_unusable") from None
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise Unusable(f"{folder}: cannot be written to", code="data_dir_unusable")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import socket
 import ssl
 import sys
 from collections.abc import AsyncIterator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -27,9 +27,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from app import instance, tuned
+from app import instance
 from app.access.audit import AuditLog
-from app.access.bootstrap import read_keys
 from app.access.keys import Keys
 from app.access.records import Rate, parse_rate
 from app.access.store import AuditStore, KeyStore
@@ -71,7 +70,6 @@ from app.doors.rekognition.dialect import Rekognition
 from app.doors.rekognition.dialect import router as rekognition_router
 from app.embedders import Embedders
 from app.errors import InvalidInput, Unusable
-from app.face.detect import open_detector
 from app.face.embed import Embedder
 from app.face.image import Limits
 from app.gallery.background import Repeating
@@ -89,14 +87,14 @@ from app.gallery.store import Store
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.loading import Models, open_models
 from app.machine import cores
 from app.operations import Operations
 from app.pipeline import Pipeline
 from app.reembedding import KIND as REEMBED
 from app.reembedding import Reembedder
-from app.runtime.package import CROP_SIDE, Package, find_packages, select
+from app.runtime.package import CROP_SIDE, Package, find_packages
 from app.runtime.prepare import Target
-from app.runtime.session import open_embedder, resolve_device
 from app.runtime.turns import Turns
 from app.types import Pixels
 from app.vault.keyfile import VAULT_FILE, Rings, load_rings
@@ -134,24 +132,27 @@ JOBS = 2
 """At once in one process: a long import should not keep an export waiting."""
 IMPORT_THREADS = 4
 """For photos of imports: the others are for those who wait for an answer."""
-SWITCH_S = 0.0003
+SWITCH_S = 0.0001
 """How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
-models, or the one that answers HTTP, would wait so long with a core idle: it cost a sixth of all identifications
-(measured by hand, two servers in turns)."""
+models, or the one that answers HTTP, would wait so long with a core idle: with 5 ms it cost a sixth of all
+identifications, with 0.3 ms a fiftieth (measured by hand, servers in turns)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
 _log = logging.getLogger(logs.LOGGER)
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The application; everything it needs is built when its lifespan begins, which raises Unusable where it can't."""
+def create_app(settings: Settings, models: Future[Models] | None = None) -> FastAPI:
+    """The application; everything it needs is built when its lifespan begins, which raises Unusable where it can't.
+
+    ``models`` are those of the settings, where somebody opens them already.
+    """
     app: FastAPI = FastAPIOffline(
         docs_url=None,
         redoc_url=None,
         static_url=docs.ASSETS_PATH,
         title="Likeness",
         version=version(DISTRIBUTION),
-        lifespan=partial(_lifespan, settings),
+        lifespan=partial(_lifespan, settings, models),
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # whose being off is looked up at each request
         openapi_tags=[
@@ -194,38 +195,39 @@ def _add_routes(app: FastAPI, routers: Iterable[APIRouter]) -> None:
         app.router.routes.extend(router.routes)
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, models: Future[Models]) -> None:
     """Runs the server until it is told to stop (SIGINT, SIGTERM), which ends requests in work first.
 
     Raises Unusable with one clear sentence where settings, models, the data folder or the port are.
     """
-    logs.configure(settings.log_level)
     sys.setswitchinterval(SWITCH_S)
-    auth.prepare_data_dir(settings.data_dir)
+    instance.prepare_data_dir(settings.data_dir)
     tls = settings.tls_cert and settings.tls_key and serving.tls_context(settings.tls_cert, settings.tls_key)
     with _listen(settings) as listener:
         url = _url(listener, "https" if tls else "http")
         loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         with instance.announce(settings.data_dir, url), loops as runner:
-            runner.run(_serve(settings, listener, url, tls or None))
+            runner.run(_serve(settings, models, listener, url, tls or None))
 
 
 def admin_key(data_dir: Path) -> str:
     """The key in the data folder, made if it is missing."""
-    auth.prepare_data_dir(data_dir)
+    instance.prepare_data_dir(data_dir)
     return auth.load_key(data_dir)[0]
 
 
 def rotate_admin_key(data_dir: Path) -> str:
     """A new key in place of the old one, which a running server keeps until its next start."""
-    auth.prepare_data_dir(data_dir)
+    instance.prepare_data_dir(data_dir)
     return auth.replace_key(data_dir)
 
 
-async def _serve(settings: Settings, listener: socket.socket, url: str, tls: ssl.SSLContext | None) -> None:
+async def _serve(
+    settings: Settings, models: Future[Models], listener: socket.socket, url: str, tls: ssl.SSLContext | None
+) -> None:
     """Answers from the first moment on, `not_ready` until everything is built."""
     key, made = auth.load_key(settings.data_dir)
-    app = create_app(settings)
+    app = create_app(settings, models)
     waits = serving.Waits(
         head_s=settings.header_timeout,
         idle_s=settings.keep_alive,
@@ -251,10 +253,10 @@ async def _serve(settings: Settings, listener: socket.socket, url: str, tls: ssl
 
 
 @asynccontextmanager
-async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(settings: Settings, models: Future[Models] | None, app: FastAPI) -> AsyncIterator[None]:
     stack = ExitStack()
     try:
-        service = await asyncio.to_thread(_build, settings, stack, app.state.metrics)
+        service = await asyncio.to_thread(_build, settings, models, stack, app.state.metrics)
         app.state.metrics.watch(service)
         app.state.service = service
         service.status = "ok"
@@ -265,11 +267,10 @@ async def _lifespan(settings: Settings, app: FastAPI) -> AsyncIterator[None]:
         app.state.service = None
 
 
-def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Service:
+def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
     """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
-    auth.prepare_data_dir(settings.data_dir)
-    settings = with_tuned(settings)
+    instance.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
     rings = load_rings(
         settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
@@ -290,11 +291,10 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
     stack.callback(expiry.close)
     api_keys = _keys(settings, KeyStore(sql.database), secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
-    cache = settings.data_dir / "models"
-    found = _select(find_packages(settings.models_dir), settings.detector, "detect")
-    detector = open_detector(found, cache, settings.device, threads=settings.detect_threads, min_face=settings.min_face)
+    models = opening.result() if opening else open_models(settings)
+    settings, detector = models.settings, models.detector
     stack.callback(detector.close)
-    embedders = _embedders(settings, cache)
+    embedders = _embedders(models)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     workers = Workers(
@@ -358,7 +358,7 @@ def _build(settings: Settings, stack: ExitStack, counted: metrics.Metrics) -> Se
         runner=runner,
         desk=desk,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
-        models=partial(_models, found, detector.device, embedders),
+        models=partial(_models, models.detector_package, detector.device, embedders),
     )
 
 
@@ -413,6 +413,8 @@ def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
     """Raises Unusable (``keys_file_invalid``, ``invalid_setting``)."""
     found = Keys(store, secrets=secrets, default_rate=_rate("rate_limit", settings.rate_limit))
     if settings.keys_file is not None:
+        from app.access.bootstrap import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
+
         found.declare(read_keys(settings.keys_file, os.environ))
     return found
 
@@ -431,45 +433,13 @@ def _rate(name: str, text: str) -> Rate | None:
         raise Unusable(f"{PREFIX}{name.upper()}: {error.message}", code="invalid_setting") from None
 
 
-def _select(packages: dict[str, Package], name: str, task: str) -> Package:
-    package = select(packages, name)
-    if package.manifest.task != task:
-        raise Unusable(f"{package.id} is no package for `{task}`", code="package_wrong_task", package=package.id)
-    return package
-
-
-def with_tuned(settings: Settings) -> Settings:
-    """With what `likeness tune` chose on this machine, but for what was set by hand.
-
-    Raises Unusable where a package is missing or the device can't be had.
-    """
-    packages = find_packages(settings.models_dir)
-    where = tuned.here(
-        resolve_device(settings.device),
-        _select(packages, settings.embedder, "embed").id,
-        _select(packages, settings.detector, "detect").id,
-    )
-    found = tuned.read(settings.data_dir, where)
-    if found.problem is not None:
-        _log.warning(
-            "tuned settings are not used; run `likeness tune` again", extra={"fields": {"reason": found.problem}}
-        )
-    if found.tuned is None:
-        return settings
-    chosen = {
-        name: value for name, value in found.tuned.choice.model_dump().items() if name not in settings.model_fields_set
-    }
-    _log.info("settings as tuned", extra={"fields": chosen})
-    return settings.model_copy(update=chosen)
-
-
-def _embedders(settings: Settings, cache: Path) -> Embedders:
-    """None of them open yet."""
+def _embedders(models: Models) -> Embedders:
+    """None of them taken into use yet."""
+    settings = models.settings
 
     def open_one(package: Package) -> Embedder:
-        session = open_embedder(package, cache, settings.device, settings.embed_threads)
         embedder = Embedder(
-            session,
+            models.session(package),
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
@@ -478,8 +448,7 @@ def _embedders(settings: Settings, cache: Path) -> Embedders:
         return embedder
 
     find = partial(find_packages, settings.models_dir)
-    default = _select(find(), settings.embedder, "embed")
-    return Embedders(default, find, open_one, kept=settings.max_embedders)
+    return Embedders(models.embedder_package, find, open_one, kept=settings.max_embedders)
 
 
 def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> None:

@@ -13,8 +13,8 @@ from app import tuned
 from app.bench.contest import Speeds
 from app.bench.tuning import EmbedWay, PhotoWay, Setting, best, embed_ways, photo_ways, tune
 from app.config import Settings
-from app.main import with_tuned
-from app.runtime.package import find_packages, load_package
+from app.loading import with_tuned
+from app.runtime.package import find_packages, load_package, select
 from tests import packages
 from tests.commands import run
 from tests.conftest import PROJECT
@@ -41,6 +41,11 @@ def kept(settings: Settings, where: tuned.Where | None = None) -> None:
     yunet = load_package(settings.models_dir / "yunet").id
     about = where or tuned.here("cpu", "tiny@1", yunet)
     tuned.write(settings.data_dir, tuned.Tuned(measured_at="2026-01-01T00:00:00+00:00", where=about, choice=CHOICE))
+
+
+def as_tuned(settings: Settings) -> Settings:
+    found = find_packages(settings.models_dir)
+    return with_tuned(settings, select(found, settings.embedder), select(found, settings.detector))
 
 
 class TestWays:
@@ -91,7 +96,7 @@ class TestMeasuring:
         assert (dry.returncode, (settings.data_dir / tuned.FILE).exists()) == (0, False)
         done = run(settings.data_dir, *words, **here)
         assert done.returncode == 0
-        found = with_tuned(settings)
+        found = as_tuned(settings)
         for name in tuned.Choice.model_fields:
             assert f"LIKENESS_{name.upper()}={getattr(found, name)}" in done.stdout
         assert found.embed_workers is not None
@@ -106,14 +111,14 @@ class TestMeasuring:
 class TestServing:
     def test_the_server_takes_the_choice_measured_here(self, settings: Settings) -> None:
         kept(settings)
-        found = with_tuned(settings)
+        found = as_tuned(settings)
         assert found.model_dump(include=set(tuned.Choice.model_fields)) == CHOICE.model_dump()
 
     def test_what_is_set_by_hand_stays(self, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
         kept(settings)
         monkeypatch.setenv("LIKENESS_MAX_BATCH", "5")
         by_hand = Settings(data_dir=settings.data_dir, models_dir=settings.models_dir, embedder="tiny", threads=9)
-        found = with_tuned(by_hand)
+        found = as_tuned(by_hand)
         assert (found.threads, found.max_batch, found.embed_workers) == (9, 5, CHOICE.embed_workers)
 
     @pytest.mark.parametrize("change", [{"machine": "Z80, 1 cores"}, {"embedder": "tiny@2"}, {"device": "cuda"}])
@@ -123,7 +128,7 @@ class TestServing:
         yunet = load_package(settings.models_dir / "yunet").id
         kept(settings, tuned.here("cpu", "tiny@1", yunet).model_copy(update=change))
         with caplog.at_level(logging.WARNING):
-            assert with_tuned(settings) == settings
+            assert as_tuned(settings) == settings
         (record,) = caplog.records
         assert next(iter(change.values())) in str(vars(record)["fields"])
 
@@ -134,7 +139,7 @@ class TestServing:
         settings.data_dir.mkdir()
         (settings.data_dir / tuned.FILE).write_text(content)
         with caplog.at_level(logging.WARNING):
-            assert with_tuned(settings) == settings
+            assert as_tuned(settings) == settings
         assert len(caplog.records) == 1
 
     def test_a_service_runs_with_it(self, settings: Settings) -> None:

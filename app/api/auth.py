@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import secrets
 import stat
 from collections.abc import Callable
@@ -115,16 +114,6 @@ def _given_key(headers: Headers, path: str) -> str | None:
 
 def is_browser_path(path: str) -> bool:
     return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
-
-
-def prepare_data_dir(folder: Path) -> None:
-    """Makes the data folder, for its owner alone. Raises Unusable (``data_dir_unusable``)."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unusable(f"{folder}: {error.strerror}", code="data_dir_unusable") from None
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise Unusable(f"{folder}: cannot be written to", code="data_dir_unusable")
 
 
 def load_key(folder: Path) -> tuple[str, bool]:

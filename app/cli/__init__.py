@@ -60,10 +60,9 @@ app.add_typer(erasure.receipts, name="receipts")
 @app.command()
 def serve() -> None:
     """Start the server; its settings come from the environment (LIKENESS_...)."""
-    from app import main as server  # noqa: PLC0415 (the other commands start quicker without)
-    from app.config import load_settings  # noqa: PLC0415 (the same)
+    from app import starting  # noqa: PLC0415 (the other commands start quicker without)
 
-    server.serve(load_settings())
+    starting.serve()
 
 
 def main() -> None:

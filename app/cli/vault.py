@@ -13,6 +13,7 @@ import typer
 from app.cli import options, output
 from app.config import Settings, load_settings
 from app.errors import Unusable
+from app.instance import prepare_data_dir
 
 if TYPE_CHECKING:
     from app.gallery.store import Store
@@ -114,7 +115,6 @@ def _reseal(*, sealed: bool) -> None:
 @contextmanager
 def _opened() -> Iterator[_Opened]:
     """Raises Unusable where the keys are not those of the database."""
-    from app.api.auth import prepare_data_dir  # noqa: PLC0415 (slow to import)
     from app.gallery.blobs import Blobs  # noqa: PLC0415 (the same)
     from app.gallery.store import Store  # noqa: PLC0415 (the same)
     from app.vault.keyfile import load_rings  # noqa: PLC0415 (the same)

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from app.errors import Unusable
+from app.gallery.inserting import inserting
 from app.gallery.tables import CROPS, FACES, SECOND_TEMPLATES, SECRETS
 from app.vault.sealing import FORMAT, HEADER_BYTES, Sealer
 
@@ -66,7 +66,7 @@ class Blobs:
         query = sa.select(SECRETS.c.name).where(SECRETS.c.name == name).with_for_update(read=True, key_share=True)
         if connection.execute(query).scalar() is None:
             values = {"name": name, "sealed": self._sealer.seal(b"", name.encode())}
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            insert = inserting(connection.dialect.name)
             connection.execute(insert(SECRETS).values(values).on_conflict_do_nothing())
 
     def check(self, connection: Connection) -> None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -30,6 +29,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.errors import Conflict, Overloaded, Unusable
+from app.gallery.inserting import inserting
 from app.gallery.memo import Version
 
 BUSY_TIMEOUT_S = 30.0
@@ -63,7 +63,7 @@ class Database:
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
         self._engine = open_engine(parse_url(url), self._busy_timeout_ms)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
-        self.insert = sqlite.insert if self.is_sqlite else postgresql.insert
+        self.insert = inserting(self._engine.dialect.name)
         """INSERT with ON CONFLICT, in the database's own dialect."""
         self._writer = self._engine.execution_options(likeness_write=True)
         # One process's writers queue here, in turn, not in SQLite's busy handler, which sleeps between attempts.

@@ -37,8 +37,8 @@ class Batcher(Generic[T, R]):
     """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
 
     ``fn`` answers one result per item, in order. ``max_wait_s`` is how long an item may wait for others to fill its
-    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A second worker sets
-    in only where a full batch waits: small ones cost more for each item, and would take the cores from other work.
+    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A second worker
+    sets in only where a full batch waits: small ones cost more for each item, and would take the cores from other work.
     ``queue_limit`` bounds the items that wait (those being worked on not counted).
     """
 
@@ -179,7 +179,7 @@ class Batcher(Generic[T, R]):
             return batch
 
     def _wanted(self) -> bool:
-        """Whether one more worker should begin. Those who are busy look again when they are done: nothing waits long."""
+        """Whether one more worker should begin. One that is busy looks again when it is done, and leaves nothing."""
         if self._closed or len(self._queue) >= self._max_batch:
             return True
         return bool(self._queue) and not self._busy
