@@ -27,8 +27,9 @@ def _serve() -> None:
 
     try:
         from app import starting  # noqa: PLC0415 (as above)
+        from app.config import load_settings  # noqa: PLC0415 (the same)
 
-        starting.serve()
+        starting.serve(load_settings())
     except LikenessError as error:
         from app.cli import output  # noqa: PLC0415 (brings the other commands along)
 

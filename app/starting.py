@@ -6,13 +6,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from app.api import logs
-from app.config import load_settings
+from app.config import Settings
 from app.loading import open_models
 
 
-def serve() -> None:
-    """With the settings from the environment, until it is told to stop. Raises Unusable as `app.main.serve` does."""
-    settings = load_settings()
+def serve(settings: Settings) -> None:
+    """Until it is told to stop. Raises Unusable as `app.main.serve` does, and where the models can't be opened."""
     logs.configure(settings.log_level)
     with ThreadPoolExecutor(1, "models") as aside:
         models = aside.submit(open_models, settings)

@@ -27,7 +27,7 @@ from app.api.headers import HEADERS
 from app.api.serving import Waits, server_config
 from app.config import Settings, load_settings
 from app.errors import Unusable
-from app.main import serve
+from app.starting import serve
 from tests.commands import run
 from tests.live import LiveServer, environment, serving
 from tests.service import COLLINS, error_of

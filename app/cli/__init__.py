@@ -61,8 +61,9 @@ app.add_typer(erasure.receipts, name="receipts")
 def serve() -> None:
     """Start the server; its settings come from the environment (LIKENESS_...)."""
     from app import starting  # noqa: PLC0415 (the other commands start quicker without)
+    from app.config import load_settings  # noqa: PLC0415 (the same)
 
-    starting.serve()
+    starting.serve(load_settings())
 
 
 def main() -> None:
