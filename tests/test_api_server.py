@@ -39,6 +39,7 @@ from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
 from app.main import _listen, create_app
+from app.starting import serve
 from tests.live import LiveServer, environment
 from tests.service import COLLINS, error_of, running
 
