@@ -12,10 +12,14 @@ import pytest
 
 from app.errors import InvalidInput
 from training import experiments, metrics
-from training.experiments import Claim, Entry, Runs, compare, load_plan, match_rate, merged, recall_at_1, summarise
+from training.comparison import Claim, Comparison, Report, Row, compare, order, pooled_spread, summarise, tables
+from training.config import Recipe, parse_recipe
+from training.experiments import Runs, load_plan, match_rate, merged, recall_at_1
 from training.metrics import Floats
 
-GRIDS = sorted((Path(__file__).parent.parent / "training" / "grids").glob("*.toml"))
+ROOT = Path(__file__).parent.parent
+GRIDS = sorted((ROOT / "training" / "grids").glob("*.toml"))
+DOCUMENT = ROOT / "docs" / "experiments.md"
 SMALL_RECIPE = """
 name = "small"
 [data]
@@ -107,39 +111,129 @@ def test_a_grid_that_cannot_mean_what_it_says_is_refused(small: Path, old: str, 
 
 
 def test_a_grid_is_trained_once_measured_and_reported(small: Path, tmp_path: Path) -> None:
+    document = tmp_path / "document.md"
+    document.write_text("before\n<!-- grid -->\nold\n<!-- end -->\nafter\n")
     experiments.experiments([small], out=tmp_path / "out", only=["softtriple"])
     kept = {path.name: path.read_bytes() for path in (tmp_path / "out" / "runs").iterdir()}
     assert len(kept) == 2
-    experiments.experiments([small], out=tmp_path / "out")
+    experiments.experiments([small], out=tmp_path / "out", document=document)
     files = sorted((tmp_path / "out" / "runs").iterdir())
     assert len(files) == 4
     assert {path.name: path.read_bytes() for path in files if path.name in kept} == kept
     text = (tmp_path / "out" / "grid.md").read_text("utf-8")
     assert "SoftTriple, K = 2" in text
     assert "3 × spread" in text
-    facts = json.loads((tmp_path / "out" / "grid.json").read_text("utf-8"))
-    assert 1 <= facts["softtriple"]["centers"] <= 2
-    assert facts["norm_softmax"]["centers"] is None
-    assert len(facts["norm_softmax"]["match_rate"]["seeds"]) == 2
-    assert (tmp_path / "out" / "grid.svg").stat().st_size > 1000
+    written = (tmp_path / "out" / "grid.json").read_text("utf-8")
+    report = Report.model_validate_json(written)
+    assert 1 <= (report.entries["softtriple"].centers or 0) <= 2
+    assert report.entries["norm_softmax"].centers is None
+    assert report.entries["norm_softmax"].seeds == (1, 2)
+    assert len(report.entries["norm_softmax"].training["accuracy"]) == 2
+    assert f"**A small grid**\n\n{tables(report)}" == text
+    assert document.read_text() == f"before\n<!-- grid -->\n\n{tables(report)}\n<!-- end -->\nafter\n"
+    assert (tmp_path / "document" / "grid.json").read_text("utf-8") == written
+    assert (tmp_path / "document" / "grid.svg").stat().st_size > 1000
 
 
-def test_one_seed_is_reported_without_a_spread_and_compared_with_nothing(small: Path, tmp_path: Path) -> None:
+def test_a_document_without_a_place_for_a_grid_is_left_alone(small: Path, tmp_path: Path) -> None:
+    document = tmp_path / "document.md"
+    document.write_text("<!-- grid -->\n")
     plan, runs = load_plan(small), Runs(tmp_path / "runs")
-    assert experiments.write_report(plan, runs, tmp_path) is None
-    for name in plan.recipes:
-        runs.finish(plan.recipes[name][0])
-    text = experiments.write_report(plan, runs, tmp_path) or ""
-    assert "| norm-softmax | 1 | 0." in text
-    assert "±" not in text
-    assert "3 × spread" not in text
+    keep(runs, plan.recipes["norm_softmax"][0])
+    with pytest.raises(InvalidInput, match="no place for grid"):
+        experiments.write_report(plan, experiments.report_of(plan, runs), tmp_path, document)
+    assert document.read_text() == "<!-- grid -->\n"
+
+
+def keep(runs: Runs, recipe: Recipe) -> Path:
+    """A finished run as `experiments.run` returns it, of no training."""
+    figures = {"match_rate": 0.5, "recall": 0.7}
+    found = {
+        "name": recipe.name,
+        "seed": recipe.seed,
+        "unseen": "people",
+        "training": {"loss": 1.0},
+        "warnings": [],
+        "centers": None,
+        "figures": figures,
+        "samples": {name: [value - 0.1, value + 0.1] for name, value in figures.items()},
+        "recipe": recipe.model_dump(mode="json"),
+    }
+    runs.folder.mkdir(parents=True, exist_ok=True)
+    runs.path(recipe).write_text(json.dumps(found))
+    return runs.path(recipe)
+
+
+def test_a_finished_run_is_found_by_its_recipe_whatever_keys_recipes_have_got_since(
+    small: Path, tmp_path: Path
+) -> None:
+    recipe, runs = load_plan(small).recipes["norm_softmax"][0], Runs(tmp_path / "runs")
+    path = keep(runs, recipe)
+    stored = json.loads(path.read_text())
+    del stored["recipe"]["data"]["unlabelled"], stored["recipe"]["losses"][0]["image_beta"]
+    path.unlink()
+    earlier = path.with_name(f"{recipe.name}-s1-0123456789abcdef.json")  # the hash that it had without those keys
+    earlier.write_text(json.dumps(stored))
+    assert runs.read(recipe) == stored
+    assert runs.finish(recipe) == stored
+    assert list(runs.folder.iterdir()) == [earlier]
+
+    stored["recipe"]["train"]["clip_norm"] += 1  # another default then: another run
+    earlier.write_text(json.dumps(stored))
+    assert runs.read(recipe) is None
+    stored["recipe"]["train"]["gone"] = 1  # a key that recipes no longer have
+    earlier.write_text(json.dumps(stored))
+    assert runs.read(recipe) is None
+
+
+@pytest.mark.parametrize(("seeds", "told"), [(0, "not run"), (1, "one seed, not compared")])
+def test_what_has_not_run_or_with_one_seed_is_said_and_compared_with_nothing(
+    small: Path, tmp_path: Path, seeds: int, told: str
+) -> None:
+    plan, runs = load_plan(small), Runs(tmp_path / "runs")
+    for recipe in plan.recipes["norm_softmax"]:
+        keep(runs, recipe)
+    for recipe in plan.recipes["softtriple"][:seeds]:
+        keep(runs, recipe)
+    text = tables(experiments.report_of(plan, runs))
+    assert "| norm-softmax | 2 | 0.500 ± 0.000 |" in text
+    assert ("| SoftTriple, K = 2 | 0 | not run |" in text) == (seeds == 0)
+    assert ("| SoftTriple, K = 2 | 1 | 0.500 | 0.405 to 0.595 | 0.700 |" in text) == (seeds == 1)
+    assert f"| SoftTriple, K = 2 > norm-softmax (nobody) |  |  |  | {told} |" in text
+
+
+def test_a_grid_of_which_nothing_has_run_is_said_to_be_so(
+    small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiments.experiments([small], out=tmp_path / "out", report=True)
+    assert "no entry is finished" in capsys.readouterr().out
+    assert not (tmp_path / "out" / "grid.md").exists()
+
+
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
+def test_the_committed_figures_are_of_the_committed_recipes_and_in_the_tables(path: Path) -> None:
+    """Written anew by `python -m training experiments … --report --document docs/experiments.md`."""
+    plan = load_plan(path)
+    report = Report.model_validate_json((DOCUMENT.with_suffix("") / f"{path.stem}.json").read_text("utf-8"))
+    assert report.title == plan.grid.title
+    assert [(entry.name, entry.says) for entry in plan.grid.entries] == [
+        (name, result.says) for name, result in report.entries.items()
+    ]
+    assert [Claim(**found.model_dump(exclude={"gap"})) for found in report.orders] == list(plan.grid.claims)
+    shared = report.recipe.model_dump(mode="json")
+    for name, result in report.entries.items():
+        table = merged(shared, result.settings) | {"name": name}
+        assert tuple(parse_recipe(table | {"seed": seed}) for seed in plan.grid.seeds) == plan.recipes[name]
+        assert set(result.seeds) <= set(plan.grid.seeds)
+        assert all(len(figure.values) == len(result.seeds) for figure in result.figures.values())
+    text = DOCUMENT.read_text("utf-8").partition(f"<!-- {path.stem} -->\n")[2].partition("<!-- end -->")[0]
+    assert text == f"\n{tables(report)}\n"
 
 
 def test_runs_on_different_people_are_not_compared(small: Path, tmp_path: Path) -> None:
     plan, runs = load_plan(small), Runs(tmp_path / "runs")
     for recipe in plan.recipes["norm_softmax"]:
-        runs.finish(recipe)
-    changed = runs.path(plan.recipes["norm_softmax"][1])
+        changed = keep(runs, recipe)
     changed.write_text(json.dumps(json.loads(changed.read_text()) | {"unseen": "others"}))
     with pytest.raises(InvalidInput, match="different people"):
         experiments.results(plan, runs)
@@ -162,13 +256,29 @@ def test_the_quick_bootstrap_equals_the_plain_one() -> None:
     assert recall.samples == pytest.approx([recall.value])
 
 
-def rows_of(values: list[float], samples: Floats) -> experiments.Row:
-    entry = Entry(name="x", says="x")
+def row_of(values: list[float], samples: Floats) -> Row:
     runs: list[dict[str, Any]] = [
-        {"figures": {"match_rate": value}, "samples": {"match_rate": samples + value}, "centers": None, "warnings": []}
-        for value in values
+        {
+            "seed": seed,
+            "figures": {"match_rate": value},
+            "samples": {"match_rate": samples + value},
+            "centers": None,
+            "training": {},
+            "warnings": [],
+        }
+        for seed, value in enumerate(values)
     ]
-    return summarise(entry, runs)
+    return summarise("x", {}, runs)
+
+
+def compared(better: Row, worse: Row, *others: Row) -> Comparison:
+    claim = Claim(better="0", worse="1", source="nobody")
+    recipe = parse_recipe({"name": "x", "losses": [{"name": "softmax"}]})
+    entries = {str(number): row.result for number, row in enumerate((better, worse, *others))}
+    found = order(claim, better, worse)
+    known = compare(Report(title="x", fmr=0.1, recipe=recipe, entries=entries, orders=(found,)), found)
+    assert known is not None
+    return known
 
 
 @pytest.mark.parametrize(
@@ -184,17 +294,15 @@ def test_a_difference_counts_beyond_the_spread_over_seeds_and_for_other_people(
     better: list[float], noise: float, verdict: str
 ) -> None:
     samples = np.random.default_rng(1).normal(0, noise, 200)
-    claim = Claim(better="a", worse="b", source="nobody")
-    found = compare(claim, rows_of(better, samples), rows_of([0.50, 0.51, 0.52], np.zeros(200)), 0.0)
+    found = compared(row_of(better, samples), row_of([0.50, 0.51, 0.52], np.zeros(200)))
     assert found.verdict == verdict
     assert found.spread == pytest.approx(0.01)
 
 
 def test_seeds_that_lie_close_together_by_luck_do_not_make_a_difference() -> None:
-    better, worse = rows_of([0.520, 0.521], np.zeros(9)), rows_of([0.500, 0.501], np.zeros(9))
-    usual = [better, worse, rows_of([0.50, 0.52, 0.54], np.zeros(9))]
-    pooled = experiments.pooled_spread(usual)
-    assert pooled == pytest.approx(math.sqrt((2 * 0.0005**2 * 2 + 2 * 0.02**2) / 4))
-    claim = Claim(better="a", worse="b", source="nobody")
-    assert compare(claim, better, worse, 0.0).verdict == "shown"
-    assert compare(claim, better, worse, pooled).verdict == "not shown"
+    better, worse = row_of([0.520, 0.521], np.zeros(9)), row_of([0.500, 0.501], np.zeros(9))
+    usual = row_of([0.50, 0.52, 0.54], np.zeros(9))
+    pooled = math.sqrt((2 * 0.0005**2 * 2 + 2 * 0.02**2) / 4)
+    assert pooled_spread([better.result, worse.result, usual.result]) == pytest.approx(pooled)
+    assert compared(better, worse).verdict == "shown"
+    assert compared(better, worse, usual).verdict == "not shown"

@@ -1,8 +1,8 @@
 """`python -m training experiments`: one recipe trained many times over, with other losses and seeds, and compared.
 
 A grid is a TOML file that names a complete recipe and, for each entry, what differs from it. Every entry is trained
-with every seed and measured on people that no run has seen. What is finished is not repeated. A difference counts only
-where it exceeds the spread over seeds and holds for other people too (`Comparison`).
+with every seed and measured on people that no run has seen. What is finished is not repeated. `training.comparison`
+says what follows from it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,35 +27,27 @@ from rich.console import Console
 from app.errors import InvalidInput, Unusable
 from training import metrics, plots
 from training.command import MODELS, told
+from training.comparison import LEAST_SEEDS, Claim, Part, Report, Row, order, put_tables, summarise, tables
 from training.config import Recipe, parse_recipe
 from training.distributed import World
 from training.loader import Crops, fingerprint
 from training.losses.centers import HardTriple
 from training.material import prepare_material
-from training.metrics import Floats, Interval, Ints
+from training.metrics import Floats, Ints
 from training.model import embed, tower
 from training.trainer import Material, Trainer
 
 ROUNDS = 500
 """Rounds of the bootstrap over people; the same people are drawn for every run, so that differences are paired."""
-SPREADS = 3.0
-"""A difference between two entries counts where it exceeds the spread over seeds so many times."""
-LEAST_SEEDS = 2
-"""With fewer there is no spread, and nothing is compared."""
 TOP_SHARE = 30
 """Non-mated pairs kept for the bootstrap: so many times the FMR's share of them all, the highest scores."""
 PREPARES = ("data", "sampler", "augment", "evaluate", "distill", "seed")
 """The sections of a recipe that decide what a run is fed with."""
 
 Settings: TypeAlias = Mapping[str, Any]
-Verdict: TypeAlias = Literal["shown", "not shown", "reversed"]
 
 
 # --- Grids -----------------------------------------------------------------------------------------------------------
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Entry(BaseModel):
@@ -71,14 +62,6 @@ class Entry(BaseModel):
     @property
     def settings(self) -> Settings:
         return dict(self.model_extra or {})
-
-
-class Claim(Part):
-    """An order that a paper reports: `better` scores higher than `worse`."""
-
-    better: str
-    worse: str
-    source: str
 
 
 class Grid(Part):
@@ -96,6 +79,7 @@ class Plan:
 
     name: str
     grid: Grid
+    shared: Recipe
     recipes: dict[str, tuple[Recipe, ...]]
 
 
@@ -116,7 +100,7 @@ def load_plan(path: Path) -> Plan:
     for entry in grid.entries:
         table = merged(shared, entry.settings) | {"name": entry.name}
         recipes[entry.name] = tuple(parse_recipe(table | {"seed": seed}) for seed in grid.seeds)
-    return Plan(path.stem, grid, recipes)
+    return Plan(path.stem, grid, parse_recipe(shared), recipes)
 
 
 def merged(base: Settings, changes: Settings) -> dict[str, Any]:
@@ -207,7 +191,6 @@ def run(recipe: Recipe, material: Material) -> dict[str, Any]:
     return {
         "name": recipe.name,
         "seed": recipe.seed,
-        "digest": recipe.digest(),
         "date": time.strftime("%Y-%m-%d"),
         "torch": torch.__version__,
         "seconds": round(seconds, 1),
@@ -232,7 +215,10 @@ def _centers(trainer: Trainer) -> float | None:
 
 
 class Runs:
-    """Finished runs, a JSON file each in `folder`, found by the digest of their recipe."""
+    """Finished runs, a JSON file each in `folder`, found by the recipe that they hold.
+
+    A recipe's digest changes with every key that recipes learn, so that it names a file and finds none.
+    """
 
     def __init__(self, folder: Path, models: Path = MODELS) -> None:
         self.folder = folder
@@ -243,8 +229,13 @@ class Runs:
         return self.folder / f"{recipe.name}-s{recipe.seed}-{recipe.digest()}.json"
 
     def read(self, recipe: Recipe) -> dict[str, Any] | None:
-        path = self.path(recipe)
-        return json.loads(path.read_text("utf-8")) if path.is_file() else None
+        """The run whose recipe is the same once keys that have come since have today's default; a default that has
+        changed since makes it another."""
+        for path in sorted(self.folder.glob(f"{recipe.name}-s{recipe.seed}-*.json")):
+            found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            if _recipe_of(found) == recipe:
+                return found
+        return None
 
     def finish(self, recipe: Recipe) -> dict[str, Any]:
         """The run of this recipe, trained now if it is not there yet."""
@@ -267,86 +258,19 @@ class Runs:
         return self._fed[1]
 
 
+def _recipe_of(found: Mapping[str, Any]) -> Recipe | None:
+    """None where recipes have lost a key that it needs."""
+    try:
+        return Recipe.model_validate(found["recipe"])
+    except ValidationError:
+        return None
+
+
 # --- Many runs -------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """An entry over its seeds: mean, standard deviation and interval over people, of each figure."""
-
-    name: str
-    says: str
-    values: dict[str, list[float]]
-    samples: dict[str, Floats]
-    """The mean over the seeds in each bootstrap round."""
-    centers: float | None
-    alarms: int
-    """Runs that warned: collapsed, or a gradient that was not finite."""
-
-    @property
-    def seeds(self) -> int:
-        return len(next(iter(self.values.values())))
-
-    def mean(self, figure: str) -> float:
-        return float(np.mean(self.values[figure]))
-
-    def spread(self, figure: str) -> float:
-        """NaN for one seed."""
-        values = self.values[figure]
-        return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
-    def interval(self, figure: str) -> Interval:
-        return metrics.percentile_interval(self.mean(figure), self.samples[figure])
-
-
-def summarise(entry: Entry, runs: Sequence[Mapping[str, Any]]) -> Row:
-    figures = list(runs[0]["figures"])
-    centers = [run["centers"] for run in runs if run["centers"] is not None]
-    return Row(
-        entry.name,
-        entry.says,
-        {figure: [run["figures"][figure] for run in runs] for figure in figures},
-        {figure: np.mean([run["samples"][figure] for run in runs], axis=0) for figure in figures},
-        float(np.mean(centers)) if centers else None,
-        sum(bool(run["warnings"]) for run in runs),
-    )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Comparison:
-    """`gap`: how much higher `claim.better` scores, with its interval over people (the same for both sides)."""
-
-    claim: Claim
-    gap: Interval
-    spread: float
-    """The largest of both sides' standard deviations over seeds and the one pooled over all entries of the grid: two
-    or three seeds of one entry may lie close together by luck."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """`shown` or `reversed` only where the gap exceeds `SPREADS` spreads and its interval leaves out 0."""
-        counts = abs(self.gap.value) > SPREADS * self.spread and not self.gap.low <= 0 <= self.gap.high
-        if not counts:
-            return "not shown"
-        return "shown" if self.gap.value > 0 else "reversed"
-
-
-def pooled_spread(rows: Iterable[Row], figure: str = "match_rate") -> float:
-    """The standard deviation over seeds, its square averaged over entries by their degrees of freedom."""
-    several = [row for row in rows if row.seeds >= LEAST_SEEDS]
-    squares = sum((row.seeds - 1) * row.spread(figure) ** 2 for row in several)
-    return math.sqrt(squares / sum(row.seeds - 1 for row in several)) if several else math.nan
-
-
-def compare(claim: Claim, better: Row, worse: Row, pooled: float, figure: str = "match_rate") -> Comparison:
-    gap = metrics.percentile_interval(
-        better.mean(figure) - worse.mean(figure), better.samples[figure] - worse.samples[figure]
-    )
-    return Comparison(claim, gap, max(pooled, better.spread(figure), worse.spread(figure)))
-
-
 def results(plan: Plan, runs: Runs) -> dict[str, Row]:
-    """The entries of which any seed is finished.
+    """Every entry over the seeds that are finished.
 
     Raises InvalidInput (`invalid_grid`) where runs were not measured on the same people: they are compared in pairs.
     """
@@ -354,9 +278,8 @@ def results(plan: Plan, runs: Runs) -> dict[str, Row]:
     unseen = set()
     for entry in plan.grid.entries:
         done = [found for recipe in plan.recipes[entry.name] if (found := runs.read(recipe)) is not None]
-        if done:
-            rows[entry.name] = summarise(entry, done)
-            unseen |= {found["unseen"] for found in done}
+        rows[entry.name] = summarise(entry.says, entry.settings, done)
+        unseen |= {found["unseen"] for found in done}
     if len(unseen) > 1:
         message = (
             f"{plan.name}: runs were measured on different people; give the recipe evaluate.source and max_images."
@@ -365,78 +288,35 @@ def results(plan: Plan, runs: Runs) -> dict[str, Row]:
     return rows
 
 
-def markdown(plan: Plan, rows: Mapping[str, Row], fmr: float) -> str:
-    """Two tables: the entries, and what became of the papers' orders. `rows` is not empty."""
-    several = any(row.centers is not None for row in rows.values())
-    head = [
-        "",
-        "seeds",
-        f"1 − FNMR at FMR {fmr:g}",
-        "95 % over people",
-        "Recall@1",
-        *(["centres kept"] if several else []),
-    ]
-    lines = [f"**{plan.grid.title}**", "", *_table_head(head)]
-    for row in rows.values():
-        interval = row.interval("match_rate")
-        cells = [row.says + (f" ({row.alarms} of {row.seeds} runs warned)" if row.alarms else "")]
-        cells += [str(row.seeds)]
-        cells += [_with_spread(row, "match_rate"), f"{interval.low:.3f} to {interval.high:.3f}"]
-        cells += [_with_spread(row, "recall")]
-        cells += ["" if row.centers is None else f"{row.centers:.2f}"] if several else []
-        lines.append(f"| {' | '.join(cells)} |")
-    pooled = pooled_spread(rows.values())
-    compared = [
-        compare(claim, rows[claim.better], rows[claim.worse], pooled)
-        for claim in plan.grid.claims
-        if all(side in rows and rows[side].seeds >= LEAST_SEEDS for side in (claim.better, claim.worse))
-    ]
-    if compared:
-        lines += ["", *_table_head(["order in the paper", "gap", "95 % over people", "3 × spread", "here"])]
-        for found in compared:
-            sides = f"{rows[found.claim.better].says} > {rows[found.claim.worse].says} ({found.claim.source})"
-            gap = f"{found.gap.value:+.3f} | {found.gap.low:+.3f} to {found.gap.high:+.3f}"
-            lines.append(f"| {sides} | {gap} | {SPREADS * found.spread:.3f} | {found.verdict} |")
-    return "\n".join(lines) + "\n"
-
-
-def _with_spread(row: Row, figure: str) -> str:
-    mean = f"{row.mean(figure):.3f}"
-    return f"{mean} ± {row.spread(figure):.3f}" if row.seeds >= LEAST_SEEDS else mean
-
-
-def _table_head(cells: Sequence[str]) -> list[str]:
-    return [f"| {' | '.join(cells)} |", "|---" * len(cells) + "|"]
-
-
-def facts(plan: Plan, rows: Mapping[str, Row]) -> dict[str, Any]:
-    """The same as plain values, each seed's own among them."""
-    return {
-        name: {
-            "digests": [recipe.digest() for recipe in plan.recipes[name]],
-            "centers": row.centers,
-            **{
-                figure: {"seeds": values, "interval": dataclasses.astuple(row.interval(figure))[1:]}
-                for figure, values in row.values.items()
-            },
-        }
-        for name, row in rows.items()
-    }
-
-
-def write_report(plan: Plan, runs: Runs, out: Path) -> str | None:
-    """GRID.md, GRID.json and GRID.svg in `out`; None where no entry is finished."""
+def report_of(plan: Plan, runs: Runs) -> Report:
     rows = results(plan, runs)
-    if not rows:
-        return None
-    fmr = next(iter(plan.recipes.values()))[0].evaluate.fmr
-    text = markdown(plan, rows, fmr)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{plan.name}.md").write_text(text, "utf-8")
-    (out / f"{plan.name}.json").write_text(json.dumps(facts(plan, rows), indent=1) + "\n", "utf-8")
-    intervals = {row.says: (row.interval("match_rate"), row.values["match_rate"]) for row in rows.values()}
-    plots.intervals(intervals, out / f"{plan.name}.svg", xlabel=f"1 − FNMR at FMR {fmr:g} on unseen people")
-    return text
+    return Report(
+        title=plan.grid.title,
+        fmr=plan.shared.evaluate.fmr,
+        recipe=plan.shared,
+        entries={name: row.result for name, row in rows.items()},
+        orders=tuple(order(claim, rows[claim.better], rows[claim.worse]) for claim in plan.grid.claims),
+    )
+
+
+def write_report(plan: Plan, report: Report, out: Path, document: Path | None = None) -> None:
+    """GRID.md, GRID.json and GRID.svg in `out`; with a document its tables too, JSON and plot in the folder beside it
+    that has its name."""
+    text = tables(report)
+    _write_files(plan.name, report, out)
+    (out / f"{plan.name}.md").write_text(f"**{report.title}**\n\n{text}", "utf-8")
+    if document is not None:
+        put_tables(document, plan.name, text)
+        _write_files(plan.name, report, document.with_suffix(""))
+
+
+def _write_files(name: str, report: Report, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(report.model_dump_json(indent=1) + "\n", "utf-8")
+    finished = [result.figures["match_rate"] for result in report.entries.values() if result.seeds]
+    says = [result.says for result in report.entries.values() if result.seeds]
+    intervals = {label: (figure.interval, figure.values) for label, figure in zip(says, finished, strict=True)}
+    plots.intervals(intervals, folder / f"{name}.svg", xlabel=f"1 − FNMR at FMR {report.fmr:g} on unseen people")
 
 
 def carry_out(plans: Sequence[Plan], runs: Runs, only: Sequence[str], say: Callable[[str], None]) -> None:
@@ -458,6 +338,9 @@ def experiments(
     out: Annotated[Path, typer.Option(help="Where finished runs and reports are.")] = Path("build/experiments"),
     only: Annotated[list[str] | None, typer.Option(help="Entries to train; all if not given. Repeatable.")] = None,
     report: Annotated[bool, typer.Option("--report", help="Train nothing; write reports of what is finished.")] = False,
+    document: Annotated[
+        Path | None, typer.Option(help="Markdown whose tables between <!-- GRID --> and <!-- end --> are written anew.")
+    ] = None,
 ) -> None:
     """Train every entry of a grid with every seed, and compare them on unseen people."""
     console = Console()
@@ -467,5 +350,10 @@ def experiments(
         if not report:
             carry_out(plans, runs, only or (), lambda line: console.print(line, soft_wrap=True, highlight=False))
         for plan in plans:
-            text = write_report(plan, runs, out)
-            console.print(text or f"{plan.name}: no entry is finished.", soft_wrap=True, highlight=False, markup=False)
+            found = report_of(plan, runs)
+            if any(result.seeds for result in found.entries.values()):
+                write_report(plan, found, out, document)
+                text = f"{found.title}\n\n{tables(found)}"
+            else:
+                text = f"{plan.name}: no entry is finished."
+            console.print(text, soft_wrap=True, highlight=False, markup=False)
