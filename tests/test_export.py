@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("torch", reason="training needs the train extra")
 
@@ -16,6 +18,7 @@ from app.errors import InvalidInput
 from app.runtime.package import load_package
 from app.runtime.session import Session, open_embedder
 from tests.runs import flat_people, small_recipe, small_trainer
+from training.evaluate import app
 from training.export import (
     PARITY,
     PARITY_BATCHES,
@@ -25,7 +28,9 @@ from training.export import (
     parity_crops,
     to_fp16,
 )
+from training.in_torch import open_run
 from training.model import EmbedderExport, embed, tower
+from training.speed import Precision
 
 
 @pytest.fixture(scope="module")
@@ -128,3 +133,19 @@ def test_a_second_tower_needs_a_run_that_has_one(run: Path, tmp_path: Path) -> N
     with pytest.raises(InvalidInput) as caught:
         export(run, About("x"), tmp_path, calibration=parity_crops(2), evaluation=None, second_tower=True)
     assert caught.value.code == "no_second_tower"
+
+
+def test_the_net_in_pytorch_is_timed_beside_its_package(run: Path, packages: Path, tmp_path: Path) -> None:
+    opened = open_run(run, "cpu", [Precision.FP32], compiled=False, threads=1)
+    ((name, net),) = opened.items()
+    crops = parity_crops(3)
+    assert np.abs(net.run(crops) - Session(packages / "small" / "model.onnx", "cpu").run(crops)[0]).max() <= PARITY
+    command = [
+        "speed", "small", "--run", str(run), "--precision", "fp32", "--precision", "bf16", "--batch", "2",
+        "--rounds", "2", "--models", str(packages), "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 0, told.output
+    rows = json.loads((tmp_path / "out" / "result.json").read_text())["speed"]
+    assert [row["package"] for row in rows] == ["small@1", name, name.replace("fp32", "bf16")]
+    assert all(row["milliseconds"] > 0 for row in rows)

@@ -36,7 +36,7 @@ from training.packs import PackPhotos
 from training.pairs import PairList, person_of, read_pairs
 from training.photos import Photos, Templates, make_templates, open_photos
 from training.service import Service, open_service
-from training.speed import compare_speed
+from training.speed import Precision, Runs, compare_speed
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
 MODELS = Path("models")
@@ -386,11 +386,22 @@ def speed(
     models: Models = MODELS,
     cache: Cache = CACHE,
     device: OnDevice = "cpu",
+    run: Annotated[
+        Path | None, typer.Option(help="A run or checkpoint: its net in PyTorch has its turn too. Needs torch.")
+    ] = None,
+    precision: Annotated[list[Precision] | None, typer.Option(help="Of that net; may be given again.")] = None,
+    compiled: Annotated[bool, typer.Option("--compiled", help="That net by torch.compile too.")] = False,
 ) -> None:
     """Milliseconds a face of several packages, in turn on the same crops."""
     with _told():
         opened = [open_embedder(load_package(_folder(name, models)), cache, device, threads) for name in packages]
-        sessions = {session.package_id: session for session in opened}
+        sessions: dict[str, Runs] = {session.package_id: session for session in opened}
+        if run is not None:
+            from training.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
+
+            sessions |= open_run(
+                run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
+            )
         sizes = batches or [1, 4]
         with _progress("timing", len(sizes) * (rounds + 1)) as advance:
             timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]

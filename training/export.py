@@ -43,7 +43,7 @@ from app.types import Pixels, Vectors
 from training import checkpoint, metrics, operating_points
 from training.config import Recipe
 from training.loader import Crops
-from training.model import EmbedderExport, FaceModel, build_model, tower
+from training.model import EmbedderExport, build_model, tower
 
 Variant: TypeAlias = Literal["fp32", "fp16", "int8"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
@@ -112,7 +112,7 @@ def export(
     """
     saved = checkpoint.load(checkpoint.resolve(source))
     recipe = Recipe.model_validate(saved.state["recipe"])
-    module = EmbedderExport(_weights(recipe, saved.state, second_tower=second_tower))
+    module = trained(saved, recipe, second_tower=second_tower)
     say(f"{recipe.name} at step {saved.facts['step']}: exporting with both of torch's exporters")
     full = export_fp32(module, recipe.model.dim)
     fp32_vectors = None if evaluation is None else vectors_of(full.model, evaluation.crops)
@@ -129,12 +129,16 @@ def export(
     return folders
 
 
-def _weights(recipe: Recipe, state: dict[str, Any], *, second_tower: bool) -> FaceModel:
+def trained(saved: checkpoint.Checkpoint, recipe: Recipe, *, second_tower: bool = False) -> EmbedderExport:
+    """What is exported of a checkpoint: the averaged weights where there are any.
+
+    Raises InvalidInput (``no_second_tower``).
+    """
     if second_tower and recipe.model.towers != "pseudo_siamese":
         raise InvalidInput("Only a pseudo-siamese run has a second tower of its own.", code="no_second_tower")
     model = build_model(recipe.model, channels_last=False)
-    model.load_state_dict(state["average"] or state["model"])
-    return tower(model, int(second_tower))
+    model.load_state_dict(saved.state["average"] or saved.state["model"])
+    return EmbedderExport(tower(model, int(second_tower)))
 
 
 # ------------------------------------------------------------------------------------------------------- exporters

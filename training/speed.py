@@ -1,26 +1,43 @@
-"""How fast packages embed beside each other: the same crops through each in turn, round by round, so that whatever else
-the machine does in a round slows all of them."""
+"""How fast packages, and the nets they were made of in PyTorch, embed beside each other: the same crops through each in
+turn, round by round, so that whatever else the machine does in a round slows all of them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.session import EmbedderSession
-from app.types import Pixels
+from app.types import Pixels, Vectors
 from training.metrics import Interval
 
 CALLS = 20
 """Crops a package embeds in one round, at least: long beside the clock's grain, short beside the machine's moods."""
 
 
+class Precision(StrEnum):
+    """What a net in PyTorch computes in."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Runs(Protocol):
+    """A package's session, or a net in PyTorch."""
+
+    def run(self, crops: Pixels) -> Vectors:
+        """(N, 112, 112, 3) uint8 RGB -> (N, D) float32 unit vectors."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Milliseconds a crop: the median over rounds. ``ratio`` is the first package's time over this one's in the same
+    """Milliseconds a crop: the median over rounds. ``ratio`` is the first one's time over this one's in the same
     round (2: twice as fast): median, and the middle half of the rounds as its low and high."""
 
     package: str
@@ -30,14 +47,14 @@ class Speed:
 
 
 def compare_speed(
-    sessions: Mapping[str, EmbedderSession],
+    sessions: Mapping[str, Runs],
     batch: int,
     *,
     rounds: int,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _rounds: None,
 ) -> list[Speed]:
-    """Every package on the same random crops, `batch` a call, after one warm round."""
+    """Every one on the same random crops, `batch` a call, after one warm round."""
     crops = np.random.default_rng(seed).integers(0, 256, (batch, 112, 112, 3), np.uint8)
     calls = max(1, -(-CALLS // batch))
     times = np.empty((rounds + 1, len(sessions)))
@@ -52,7 +69,7 @@ def compare_speed(
     ]
 
 
-def _seconds(session: EmbedderSession, crops: Pixels, calls: int) -> float:
+def _seconds(session: Runs, crops: Pixels, calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         session.run(crops)
