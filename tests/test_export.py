@@ -139,7 +139,8 @@ def test_the_net_in_pytorch_is_timed_beside_its_package(run: Path, packages: Pat
     opened = open_run(run, "cpu", [Precision.FP32], compiled=False, threads=1)
     ((name, net),) = opened.items()
     crops = parity_crops(3)
-    assert np.abs(net.run(crops) - Session(packages / "small" / "model.onnx", "cpu").run(crops)[0]).max() <= PARITY
+    exported = open_embedder(load_package(packages / "small"), tmp_path / "cache", "cpu").run(crops)
+    assert np.abs(net.run(crops) - exported).max() <= 1e-4  # the rewritten graph sums in another order
     command = [
         "speed", "small", "--run", str(run), "--precision", "fp32", "--precision", "bf16", "--batch", "2",
         "--rounds", "2", "--models", str(packages), "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
