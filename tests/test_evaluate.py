@@ -23,6 +23,7 @@ from app.errors import NoFace
 from app.runtime.package import Calibration, Manifest, Point, Thresholds, load_package, write_manifest
 from app.types import Vector
 from tests.conftest import PROJECT
+from training import identification as searching
 from training import metrics, protocols
 from training import operating_points as points
 from training.data.bins import write_pack
@@ -173,11 +174,16 @@ def test_a_photo_without_a_face_fails_its_mated_pairs_and_passes_its_nonmated_on
     whole = protocols.verification(templates(names, vectors), listed, folds=listed.fold_of, rounds=50)
     assert whole.accuracy is not None
     assert (whole.accuracy.mean, whole.equal_error_rate, whole.pairs_without_face) == (1, 0, 0)
+    assert whole.accuracy_interval == metrics.Interval(1, 1, 1)
+    assert whole.equal_error_rate_interval == metrics.Interval(0, 0, 0)
     holed = protocols.verification(templates(names, vectors, [names[0]]), listed, folds=listed.fold_of, rounds=50)
     assert holed.photos_without_face == {names[0]: "no_face"}
     assert holed.pairs_without_face == len(names) - 1
     assert holed.accuracy is not None
     # Two of the pairs with it are mated: exactly those are lost.
+    assert holed.accuracy_interval is not None
+    assert holed.accuracy_interval.low < holed.accuracy.mean
+    assert holed.equal_error_rate_interval.high > holed.equal_error_rate
     assert holed.best_accuracy == pytest.approx(1 - 2 / len(listed.pairs))
     assert all(rate.match.value == pytest.approx(1 - 2 / 24) for rate in holed.match_rates)
 
@@ -194,30 +200,65 @@ def test_curve_points_are_points_of_the_curve() -> None:
 def test_a_draw_enrolls_searches_and_keeps_strangers_apart() -> None:
     names, _ = faces(np.random.default_rng(2), 20, 3)
     names += [f"q{i}/q{i}_0001" for i in range(5)]
-    draw = protocols.draw_people(names, 12, seed=3)
+    draw = searching.draw_people(names, 12, seed=3)
     people = [person_of(photo) for photo in draw.enrolled]
     assert people == [person_of(photo) for photo in draw.mates]
     assert len(set(people)) == 12
     assert not set(draw.enrolled) & set(draw.mates)
     assert len(draw.strangers) == 13
     assert not {person_of(photo) for photo in draw.strangers} & set(people)
-    assert draw == protocols.draw_people(names, 12, seed=3) != protocols.draw_people(names, 12, seed=4)
-    assert len(protocols.draw_people(names, 12, seed=3, strangers=4).strangers) == 4
+    assert draw == searching.draw_people(names, 12, seed=3) != searching.draw_people(names, 12, seed=4)
+    assert len(searching.draw_people(names, 12, seed=3, strangers=4).strangers) == 4
     with pytest.raises(ValueError, match="21 people"):
-        protocols.draw_people(names, 21, seed=0)
+        searching.draw_people(names, 21, seed=0)
 
 
 def test_identification_counts_a_mate_without_a_face_as_missed() -> None:
     names, vectors = faces(np.random.default_rng(4), 40, 2, noise=0.05)
-    draw = protocols.draw_people(names, 20, seed=0)
-    found = protocols.identification(
-        templates(names, vectors), draw, 0, fpirs=(0.1,), service_threshold=lambda _fpir: 2.0
-    )
+    draw = searching.draw_people(names, 20, seed=0)
+    (found,) = searching.measure(
+        templates(names, vectors), [draw], fpirs=(0.1,), service_threshold=lambda _fpir: 2.0, rounds=50
+    ).draws
     assert [(each.fpir, each.fnir) for each in found.served] == [(0, 1)]  # nothing reaches a threshold of 2
     assert (found.rank1.value, found.match_rates[0].match.value) == (1, 1)
-    missed = protocols.identification(templates(names, vectors, [draw.mates[0]]), draw, 0, fpirs=(0.1,))
+    assert found.rank1.low == metrics.wilson(20, 20).low
+    (missed,) = searching.measure(templates(names, vectors, [draw.mates[0]]), [draw], fpirs=(0.1,), rounds=50).draws
     assert (missed.rank1.value, missed.match_rates[0].match.value) == (19 / 20, 19 / 20)
     assert missed.cmc[-1] == 19 / 20
+    assert [each.value for each in missed.cmc_intervals] == list(missed.cmc)
+    assert missed.rank1.low < 19 / 20 < missed.rank1.high
+
+
+def test_what_all_draws_come_to_has_an_interval_over_the_people_of_them_all() -> None:
+    names, vectors = faces(np.random.default_rng(4), 60, 3, noise=1.1)
+    draws = [searching.draw_people(names, 30, seed) for seed in range(3)]
+    found = searching.measure(templates(names, vectors), draws, fpirs=(0.1, 1e-9), rounds=100, seed=1)
+    again = searching.measure(templates(names, vectors), draws, fpirs=(0.1, 1e-9), rounds=100, seed=1)
+    assert (found.summary, found.cmc, found.draws) == (again.summary, again.cmc, again.draws)
+    assert list(found.summary) == ["rank-1", "FNIR at FPIR 0.1"], "a rate that the strangers can't measure is left out"
+    for row in found.summary.values():
+        assert row.least <= row.mean <= row.most
+        assert 0 < row.interval.low < row.mean < row.interval.high < 1
+        assert row.mean == row.interval.value
+    alone = searching.measure(templates(names, vectors), draws[:1], fpirs=(0.1,), rounds=100, seed=1)
+    assert alone.summary["rank-1"].interval == alone.draws[0].rank1
+    assert found.cmc[0] == found.summary["rank-1"].interval
+    for draw, curve in zip(found.draws, found.curves, strict=True):
+        rate = draw.match_rates[0]
+        place = int(np.searchsorted(curve.threshold, rate.threshold))
+        assert 1 - curve.fnmr[place] == pytest.approx(rate.match.value)
+        assert curve.fmr[place] <= 0.1
+        assert curve.fnmr[0] == pytest.approx(1 - draw.rank1.value)
+
+
+def test_without_strangers_there_is_no_rate_of_theirs() -> None:
+    names, vectors = faces(np.random.default_rng(4), 20, 2)
+    draw = searching.draw_people(names, 20, seed=0)
+    found = searching.measure(templates(names, vectors), [draw], service_threshold=lambda _fpir: 0.5, rounds=20)
+    assert not found.curves
+    assert not found.draws[0].match_rates
+    assert np.isnan(found.draws[0].served[0].fpir)
+    assert found.draws[0].served[0].fnir < 1
 
 
 def test_retrieval_intervals_hold_their_figures() -> None:
@@ -229,6 +270,9 @@ def test_retrieval_intervals_hold_their_figures() -> None:
     assert figures["Recall@1"].value == pytest.approx(plain.recall[1])
     assert all(figure.low <= figure.value <= figure.high for figure in figures.values())
     assert figures["MAP@R"].low < figures["MAP@R"].high
+    clustered = protocols.retrieval_figures(vectors, people, rounds=50, seed=0, nmi=True)["NMI"]
+    assert clustered.value == pytest.approx(metrics.clustering_nmi(vectors, people))
+    assert clustered.low < clustered.high < 1
 
 
 # --- Operating points ------------------------------------------------------------------------------------------------
@@ -353,6 +397,7 @@ def test_pairs_are_measured_with_the_services_own_pipeline(photos: Path, tmp_pat
     assert float(rows[1].rsplit(",", 1)[1]) > 0.9
     assert float(rows[2].rsplit(",", 1)[1]) == protocols.NO_MATCH
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"det.svg", "roc.svg", "scores.svg"}
+    assert set(result["verification"]["equal_error_rate_interval"]) == {"value", "low", "high"}
     again = CliRunner().invoke(app, [*command, "--no-draw"])
     assert again.exit_code == 0, again.output
     picture = tmp_path / "compared.svg"
@@ -456,15 +501,25 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
 def test_identification_and_retrieval_are_written_with_their_settings(toy: tuple[Path, list[str]]) -> None:
     folder, named = toy
     run = CliRunner().invoke(
-        app, ["identification", *named, "--people", "15", "--seeds", "2", "--out", str(folder / "a")]
+        app, ["identification", *named, "--people", "15", "--seeds", "2", "--rounds", "20", "--out", str(folder / "a")]
     )
     assert run.exit_code == 0, run.output
+    assert "95 % interval" in run.output
     result = json.loads((folder / "a" / "result.json").read_text())
     assert [draw["seed"] for draw in result["draws"]] == [0, 1]
     assert result["summary"]["rank-1"]["mean"] == 1
+    assert result["summary"]["rank-1"]["interval"] == result["cmc"][0]
+    assert result["cmc"][0]["low"] < 1
+    assert all((folder / "a" / name).read_bytes().startswith(b"<?xml") for name in ("cmc.svg", "fnir.svg"))
     run = CliRunner().invoke(app, ["retrieval", *named, "--nmi", "--rounds", "20", "--out", str(folder / "b")])
     assert run.exit_code == 0, run.output
-    assert json.loads((folder / "b" / "result.json").read_text())["retrieval"]["Recall@1"]["value"] == 1
+    figures = json.loads((folder / "b" / "result.json").read_text())["retrieval"]
+    assert figures["Recall@1"]["value"] == 1
+    assert 0 < figures["NMI"]["low"] <= figures["NMI"]["high"] <= 1
+    assert (folder / "b" / "retrieval.svg").read_bytes().startswith(b"<?xml")
+    run = CliRunner().invoke(app, ["retrieval", *named, "--no-draw", "--rounds", "20", "--out", str(folder / "c")])
+    assert run.exit_code == 0, run.output
+    assert [path.name for path in (folder / "c").iterdir()] == ["result.json"]
 
 
 def test_the_study_of_quality_degrades_photos_and_drops_the_worst(tmp_path: Path) -> None:

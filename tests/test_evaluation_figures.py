@@ -134,7 +134,7 @@ def test_bootstrap_over_people_equals_drawing_the_people_by_hand() -> None:
             else:
                 nonmated += [score] * (weight[i] * weight[j])
         counts = np.where(labels, weight[people[:, 0]], weight[people[:, 0]] * weight[people[:, 1]])
-        ours = metrics._weighted_match_rate(scores[order], labels[order], counts[order], 0.1)
+        ours = metrics.weighted_match_rate(scores[order], labels[order], counts[order], 0.1)
         threshold = metrics.threshold_at_fmr(nonmated, 0.1)
         assert ours == pytest.approx(1 - metrics.fnmr_at(threshold, mated))
 
@@ -223,6 +223,54 @@ def test_retrieval_equals_a_loop_over_images(block: int) -> None:
     assert ours.recall == pytest.approx({k: np.mean(row) for k, row in recall.items()})
     assert ours.r_precision == pytest.approx(np.mean(precision))
     assert ours.map_at_r == pytest.approx(np.mean(at_r))
+
+
+def test_retrieval_is_pytorch_metric_learnings() -> None:
+    pytest.importorskip("pytorch_metric_learning", reason="the dev extra brings pytorch-metric-learning")
+    import torch  # noqa: PLC0415  the other tests need none of it
+    from pytorch_metric_learning.distances import DotProductSimilarity  # noqa: PLC0415
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator  # noqa: PLC0415
+    from pytorch_metric_learning.utils.inference import CustomKNN  # noqa: PLC0415
+
+    rng = np.random.default_rng(10)
+    labels = rng.integers(0, 9, 80)
+    templates = unit(rng, 80, 6) + unit(rng, 9, 6)[labels]
+    templates /= np.linalg.norm(templates, axis=1, keepdims=True)
+
+    def assigned(x: torch.Tensor, count: int) -> torch.Tensor:
+        return torch.from_numpy(metrics.clusters(x.numpy(), count))
+
+    oracle = AccuracyCalculator(
+        include=("precision_at_1", "mean_average_precision_at_r", "r_precision", "NMI"),
+        k="max_bin_count",
+        device=torch.device("cpu"),
+        knn_func=CustomKNN(DotProductSimilarity(normalize_embeddings=False)),
+        kmeans_func=assigned,
+    ).get_accuracy(torch.from_numpy(templates), torch.from_numpy(labels))
+    ours = metrics.retrieval(templates, labels, ks=(1,))
+    assert ours.recall[1] == pytest.approx(oracle["precision_at_1"])
+    assert ours.map_at_r == pytest.approx(oracle["mean_average_precision_at_r"])
+    assert ours.r_precision == pytest.approx(oracle["r_precision"])
+    assert 0.1 < ours.map_at_r < 0.9
+    assert metrics.clustering_nmi(templates, labels) == pytest.approx(oracle["NMI"])
+
+
+@pytest.mark.parametrize("wrong", [0, 4, 40])
+def test_nmi_of_imperfect_clusters_equals_counting(wrong: int) -> None:
+    rng = np.random.default_rng(11)
+    labels = rng.integers(0, 5, 60)
+    assigned = np.where(np.arange(60) < wrong, rng.integers(0, 4, 60), labels)
+    shared: dict[tuple[int, int], int] = {}
+    for label, cluster in zip(labels.tolist(), assigned.tolist(), strict=True):
+        shared[label, cluster] = shared.get((label, cluster), 0) + 1
+    information = sum(
+        n / 60 * math.log(60 * n / ((labels == label).sum() * (assigned == cluster).sum()))
+        for (label, cluster), n in shared.items()
+    )
+    entropies = [-sum((v == x).mean() * math.log((v == x).mean()) for x in set(v.tolist())) for v in (labels, assigned)]
+    ours = metrics.normalised_mutual_information(labels, assigned)
+    assert ours == pytest.approx(2 * information / sum(entropies))
+    assert (ours == pytest.approx(1)) == (wrong == 0)
 
 
 def test_clustering_of_well_parted_people_is_perfect() -> None:

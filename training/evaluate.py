@@ -28,8 +28,10 @@ from rich.table import Table
 from app.errors import LikenessError, OperatingPointUnavailable
 from app.runtime.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
 from app.runtime.session import Device, open_embedder
+from training import identification as searching
 from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
+from training.bootstrap import ROUNDS
 from training.degrade import Degradation, degradations
 from training.metrics import Curve, Interval, Ints
 from training.packs import PackPhotos
@@ -83,7 +85,7 @@ def pairs(
     folds: Annotated[
         int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
     ] = 10,
-    rounds: Annotated[int, typer.Option(help="Rounds of the bootstrap over people.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
     templates: Kept = None,
     models: Models = MODELS,
@@ -105,7 +107,7 @@ def pairs(
         scores, mated = protocols.pair_scores(made, listed), listed.mated
         curve = metrics.error_curve(scores[mated], scores[~mated])
         lists = [str(path) for path in pairs or []]
-        settings = {"images": str(source), "pairs": lists, "flip": flip, "aligned": aligned}
+        settings = {"images": str(source), "pairs": lists, "rounds": rounds, "flip": flip, "aligned": aligned}
         _write(
             out,
             "verification",
@@ -129,11 +131,12 @@ def identification(
     package: PackageName,
     out: Out,
     people: Annotated[int, typer.Option(help="How many people are enrolled, with one photo each.")] = 500,
-    seeds: Annotated[int, typer.Option(help="How many draws of people (seeds 0, 1, …).")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="How many draws of people (seeds 0, 1, …).")] = 10,
     strangers: Annotated[int, typer.Option(help="People not enrolled who search, one photo each; 0 = all.")] = 0,
     photos_of: Annotated[
         list[Path] | None, typer.Option(help="Pair list: take only the photos that it names (may be given again).")
     ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     templates: Kept = None,
     models: Models = MODELS,
     cache: Cache = CACHE,
@@ -141,21 +144,32 @@ def identification(
     threads: Threads = 0,
     aligned: Aligned = False,
     flip: Flip = False,
+    draw: Plots = True,
 ) -> None:
     """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
     with _told():
         names = _named(images, photos_of or [])
         made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
-        results = []
+        draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
         own = _service_threshold(_folder(package, models), people)
-        for seed in range(seeds):
-            draw = protocols.draw_people(made.names, people, seed, strangers or None)
-            results.append(protocols.identification(made, draw, seed, service_threshold=own))
-        summary = _summary(results)
-        settings = {"images": str(images), "people": people, "seeds": seeds, "photos": len(names), "flip": flip}
-        runs = [_plain(result) for result in results]
-        _write(out, "identification", made, settings, {"summary": summary, "draws": runs})
-        _show_identification(made, results, summary)
+        found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
+        settings = {
+            "images": str(images),
+            "people": people,
+            "seeds": seeds,
+            "photos": len(names),
+            "rounds": rounds,
+            "flip": flip,
+        }
+        result = {"summary": found.summary, "cmc": found.cmc, "draws": found.draws}
+        _write(out, "identification", made, settings, result)
+        if draw:
+            plots.cmc(found.cmc, out / "cmc.svg")
+            rates = {
+                rate.at: found.summary[f"FNIR at FPIR {rate.at:g}"].interval for rate in found.draws[0].match_rates
+            }
+            plots.fnir(found.curves, rates, out / "fnir.svg")
+        _show_identification(made, found)
 
 
 @app.command()
@@ -168,7 +182,7 @@ def retrieval(
     nmi: Annotated[
         bool, typer.Option("--nmi", help="Also NMI of k-means clusters (slow; needs scikit-learn).")
     ] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds of the bootstrap over people.")] = 1000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
     templates: Kept = None,
     models: Models = MODELS,
@@ -177,17 +191,18 @@ def retrieval(
     threads: Threads = 0,
     aligned: Aligned = False,
     flip: Flip = False,
+    draw: Plots = True,
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with _told():
         names = _named(images, photos_of or [])
         made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
         people = points.numbered([person_of(name) for name in made.names])
-        figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed)
-        if nmi:
-            figures["NMI"] = Interval(metrics.clustering_nmi(made.vectors, people, seed), math.nan, math.nan)
-        settings = {"images": str(images), "photos": len(names), "flip": flip}
+        figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
+        settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": flip}
         _write(out, "retrieval", made, settings, {"retrieval": _plain(figures)})
+        if draw:
+            plots.bars(figures, out / "retrieval.svg")
         table = Table(
             "figure", "value", "95 % interval", title=f"{made.package}: retrieval among {len(names):,} photos"
         )
@@ -214,7 +229,7 @@ def operating_points(
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the calibration into the package's manifest.")] = False,
     default: Annotated[bool, typer.Option("--default", help="Make it the package's default calibration.")] = False,
-    rounds: Annotated[int, typer.Option(help="Rounds of the bootstrap over people.")] = points.ROUNDS,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = points.ROUNDS,
     seed: int = 0,
     templates: Kept = None,
     models: Models = MODELS,
@@ -602,11 +617,11 @@ def _write_scores(path: Path, listed: PairList, scores: metrics.Floats) -> None:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"
+    return f"{100 * share:.2f} %" if math.isfinite(share) else "-"
 
 
-def _interval(figure: Interval) -> str:
-    return f"[{100 * figure.low:.2f}, {100 * figure.high:.2f}]" if math.isfinite(figure.low) else ""
+def _interval(figure: Interval | None) -> str:
+    return "" if figure is None else f"[{100 * figure.low:.2f}, {100 * figure.high:.2f}]"
 
 
 def _show_verification(made: Templates, figures: protocols.Verification) -> None:
@@ -616,10 +631,12 @@ def _show_verification(made: Templates, figures: protocols.Verification) -> None
     if figures.accuracy is not None:
         mean, deviation = figures.accuracy.mean, figures.accuracy.deviation
         table.add_row(
-            f"accuracy over {len(figures.accuracy.folds)} folds", f"{_percent(mean)} ± {_percent(deviation)}", ""
+            f"accuracy over {len(figures.accuracy.folds)} folds",
+            f"{_percent(mean)} ± {_percent(deviation)}",
+            _interval(figures.accuracy_interval),
         )
     table.add_row("accuracy at these pairs' own best threshold", _percent(figures.best_accuracy), "")
-    table.add_row("equal error rate", _percent(figures.equal_error_rate), "")
+    table.add_row("equal error rate", _percent(figures.equal_error_rate), _interval(figures.equal_error_rate_interval))
     for rate in figures.match_rates:
         table.add_row(f"1 − FNMR at FMR {rate.at:g}", _percent(rate.match.value), _interval(rate.match))
     table.add_row("photos without a face", f"{len(figures.photos_without_face)} of {figures.photos}", "")
@@ -640,32 +657,16 @@ def _service_threshold(folder: Path, subjects: int) -> Callable[[float], float |
     return threshold
 
 
-def _summary(results: Sequence[protocols.Identification]) -> dict[str, dict[str, float]]:
-    """Mean and standard deviation over the draws."""
-    rows = {"rank-1": [result.rank1.value for result in results]}
-    for i, rate in enumerate(results[0].match_rates):
-        rows[f"FNIR at FPIR {rate.at:g}"] = [1 - result.match_rates[i].match.value for result in results]
-    for i, served in enumerate(results[0].served):
-        rows[f"fpir={served.asked:g} asked: FPIR"] = [result.served[i].fpir for result in results]
-        rows[f"fpir={served.asked:g} asked: FNIR"] = [result.served[i].fnir for result in results]
-    summary = {}
-    for name, values in rows.items():
-        mean, deviation = protocols.mean_and_deviation(values)
-        summary[name] = {"mean": mean, "deviation": deviation, "least": min(values), "most": max(values)}
-    return summary
-
-
-def _show_identification(
-    made: Templates, results: Sequence[protocols.Identification], summary: Mapping[str, Mapping[str, float]]
-) -> None:
-    first = results[0]
+def _show_identification(made: Templates, found: searching.Identifications) -> None:
+    first = found.draws[0]
     title = (
         f"{made.package}: {first.subjects} enrolled, {first.mated_searches} searches of theirs, "
-        f"{first.stranger_searches} of strangers, {len(results)} draws"
+        f"{first.stranger_searches} of strangers, {len(found.draws)} draws"
     )
-    table = Table("figure", "mean", "deviation", "least", "most", title=title)
-    for name, row in summary.items():
-        table.add_row(name, *(_percent(row[column]) for column in ("mean", "deviation", "least", "most")))
+    table = Table("figure", "mean", "95 % interval", "deviation", "least", "most", title=title)
+    for name, row in found.summary.items():
+        spread = (row.deviation, row.least, row.most)
+        table.add_row(name, _percent(row.mean), _interval(row.interval), *map(_percent, spread))
     _console().print(table)
 
 

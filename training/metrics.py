@@ -121,25 +121,33 @@ def error_curve(mated: ArrayLike, nonmated: ArrayLike) -> Curve:
 def equal_error_rate(mated: ArrayLike, nonmated: ArrayLike) -> float:
     """Where the DET curve, drawn with straight lines between its points, crosses FMR = FNMR."""
     curve = error_curve(mated, nonmated)
-    gap = curve.fnmr - curve.fmr  # ascending from -1 to 1
+    return crossing(curve.fmr, curve.fnmr)
+
+
+def crossing(fmr: Floats, fnmr: Floats) -> float:
+    """Where FMR = FNMR on straight lines between the points of a curve from (1, 0) to (0, 1)."""
+    gap = fnmr - fmr  # ascending from -1 to 1
     after = int(np.argmax(gap >= 0))
     before = after - 1
-    step = gap[after] - gap[before]
-    share = -gap[before] / step
-    return float(curve.fmr[before] + share * (curve.fmr[after] - curve.fmr[before]))
+    share = -gap[before] / (gap[after] - gap[before])
+    return float(fmr[before] + share * (fmr[after] - fmr[before]))
 
 
 def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
     """The threshold that decides most pairs rightly: midway in the gap between two scores, the median one of several
     equally good gaps."""
     scores = np.asarray(scores, np.float64)
-    labels = np.asarray(mated, bool)
-    edges = np.unique(scores)
-    # A threshold between edges[i-1] and edges[i] refuses all that lies below edges[i].
+    order = np.argsort(scores, kind="stable")
+    return best_cut(scores[order], np.where(np.asarray(mated, bool)[order], -1, 1))
+
+
+def best_cut(ascending: Floats, won: NDArray[np.int64]) -> float:
+    """`best_threshold` of scores in order, where refusing the i-th one wins ``won[i]``: 1 for a non-mated pair, -1 for
+    a mated one, or more where a pair counts more than once."""
+    last = np.flatnonzero(np.append(ascending[1:] > ascending[:-1], True))
+    edges = ascending[last]
     cuts = np.concatenate([edges[:1] - 1e-6, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1e-6])
-    mated_below = np.searchsorted(np.sort(scores[labels]), cuts, side="left")
-    nonmated_below = np.searchsorted(np.sort(scores[~labels]), cuts, side="left")
-    right = nonmated_below - mated_below
+    right = np.concatenate([[0], np.cumsum(won)[last]])
     best = cuts[right == right.max()]
     return float(best[best.size // 2])
 
@@ -202,21 +210,21 @@ def match_rate_interval(
     samples = np.empty(rounds)
     for i, weight in enumerate(people_weights(int(sides.max()) + 1, rounds, seed)):
         counts = np.where(is_mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
-        samples[i] = _weighted_match_rate(descending, is_mated, counts, fmr)
+        samples[i] = weighted_match_rate(descending, is_mated, counts, fmr)
     return percentile_interval(value, samples)
 
 
-def _weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:
-    """1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times."""
+def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:
+    """1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times; a score of -inf never matches. NaN
+    where no mated or no non-mated score counts."""
     nonmated = np.where(is_mated, 0, counts)
     total_mated = int(counts[is_mated].sum())
     total_nonmated = int(nonmated.sum())
     if total_mated == 0 or total_nonmated == 0:
         return math.nan
     refused = int(np.searchsorted(np.cumsum(nonmated), allowed_errors(fmr, total_nonmated), side="right"))
-    if refused == descending.size:
-        return 1.0
-    accepted = is_mated & (descending > descending[refused])
+    floor = -math.inf if refused == descending.size else descending[refused]
+    accepted = is_mated & (descending > floor)
     return float(counts[accepted].sum() / total_mated)
 
 
@@ -421,14 +429,23 @@ def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, dep
     return np.asarray(who[nearest] == who[rows, None])
 
 
-def clustering_nmi(templates: NDArray[np.float32], labels: ArrayLike, seed: int = 0) -> float:
-    """Normalised mutual information (arithmetic mean) between the labels and k-means clusters, k = number of labels."""
-    from sklearn.cluster import KMeans  # noqa: PLC0415  only this figure needs scikit-learn
-    from sklearn.metrics import normalized_mutual_info_score  # noqa: PLC0415  the same
+def clusters(templates: NDArray[np.float32], count: int, seed: int = 0) -> Ints:
+    """(N,) the k-means cluster of each template, of ``count``."""
+    from sklearn.cluster import KMeans  # noqa: PLC0415  only this needs scikit-learn
 
-    labels = np.asarray(labels)
-    clusters = KMeans(len(np.unique(labels)), n_init=1, random_state=seed).fit_predict(templates)
-    return float(normalized_mutual_info_score(labels, clusters))
+    return np.asarray(KMeans(count, n_init=1, random_state=seed).fit_predict(templates), np.int64)
+
+
+def normalised_mutual_information(labels: ArrayLike, assigned: ArrayLike) -> float:
+    """2 I(L; C) / (H(L) + H(C)) of (N,) labels and clusters: 1 where each says all about the other, 0 where nothing."""
+    from sklearn.metrics import normalized_mutual_info_score  # noqa: PLC0415  only this needs scikit-learn
+
+    return float(normalized_mutual_info_score(np.asarray(labels), np.asarray(assigned)))
+
+
+def clustering_nmi(templates: NDArray[np.float32], labels: ArrayLike, seed: int = 0) -> float:
+    """Normalised mutual information between the labels and k-means clusters, k = number of labels."""
+    return normalised_mutual_information(labels, clusters(templates, len(np.unique(np.asarray(labels))), seed))
 
 
 # --- Error versus discard --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from training.metrics import HISTOGRAM_BINS, Curve, Interval, Ints
 
@@ -76,6 +76,48 @@ def roc(curves: Mapping[str, Curve], path: Path) -> None:
         axes.plot(fmr[fmr > 0], 1 - fnmr[fmr > 0], drawstyle="steps-post", label=name)
     axes.set(xscale="log", xlabel="false match rate", ylabel="1 − false non-match rate")
     axes.legend(loc="lower right")
+    _save(figure, path)
+
+
+def cmc(shares: Sequence[Interval], path: Path) -> None:
+    """Share of searches whose person is found at rank 1, 2, … or better, with its interval as a band."""
+    figure, axes = _figure()
+    ranks = range(1, len(shares) + 1)
+    axes.fill_between(ranks, [each.low for each in shares], [each.high for each in shares], alpha=0.25)
+    axes.plot(ranks, [each.value for each in shares], marker="o", markersize=3)
+    axes.set_xticks(list(ranks))
+    axes.set(xlabel="rank", ylabel="found at this rank or better")
+    _save(figure, path)
+
+
+def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -> None:
+    """FNIR over a logarithmic FPIR: a thin line for each draw of people, and at each of ``rates``, by FPIR, the mean
+    with its interval."""
+    figure, axes = _figure()
+    for curve in curves:
+        fpir, missed = _thin(curve)
+        axes.plot(fpir[fpir > 0], missed[fpir > 0], drawstyle="steps-post", color="C0", alpha=0.4, linewidth=0.8)
+    for at, rate in rates.items():
+        axes.errorbar(at, rate.value, _arms([rate]), fmt="o", color="C1", capsize=3)
+    # Without strangers there is no rate to draw over.
+    axes.set_xscale("log" if curves else "linear")
+    axes.set(xlabel="false positive identification rate", ylabel="false negative identification rate")
+    _save(figure, path)
+
+
+def _arms(figures: Sequence[Interval]) -> NDArray[np.float64]:
+    """(2, N) how far each interval reaches below and above its figure; a bootstrap's may lie to one side of it."""
+    ends = [(each.value - each.low, each.high - each.value) for each in figures]
+    return np.maximum(np.array(ends, np.float64).T, 0)
+
+
+def bars(figures: Mapping[str, Interval], path: Path) -> None:
+    """A bar for each figure, with its interval."""
+    figure, axes = _figure()
+    values = [each.value for each in figures.values()]
+    axes.bar(range(len(values)), values, yerr=_arms(list(figures.values())), capsize=3, alpha=0.7)
+    axes.set_xticks(range(len(values)), list(figures))
+    axes.set(ylim=(0, 1.02), ylabel="share")
     _save(figure, path)
 
 

@@ -1,19 +1,18 @@
-"""What is measured, on templates that are already made: pairs (1:1), identification (1:N), retrieval.
+"""What is measured, on templates that are already made: pairs (1:1) and retrieval. `training.identification` has 1:N.
 
 A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one
-as rightly refused; searched for, it is a miss; as a stranger it finds nobody. Nothing is left out of a figure.
+as rightly refused. Nothing is left out of a figure.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from training import metrics
+from training import bootstrap, metrics
 from training.metrics import Bools, Curve, Floats, FoldAccuracy, Interval, Ints
 from training.pairs import PairList, person_of
 from training.photos import Templates
@@ -21,8 +20,6 @@ from training.photos import Templates
 NO_MATCH = -1.0
 """The score of a pair one of whose photos has no face."""
 FMRS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
-FPIRS = (1e-1, 1e-2, 1e-3)
-CMC_DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +33,19 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """1:1 figures of one list of pairs."""
+    """1:1 figures of one list of pairs; intervals by bootstrap over people."""
 
     mated: int
     nonmated: int
     accuracy: FoldAccuracy | None
     """Over the folds, each decided by the others' threshold; None where the list has no folds."""
+    accuracy_interval: Interval | None
     best_accuracy: float
     """With the threshold that suits these very pairs best: flattering, and named so."""
     equal_error_rate: float
+    equal_error_rate_interval: Interval
     match_rates: tuple[Rate, ...]
-    """At each FMR that these non-mated pairs can measure; intervals by bootstrap over people."""
+    """At each FMR that these non-mated pairs can measure."""
     pairs_without_face: int
     photos: int
     photos_without_face: Mapping[str, str]
@@ -90,8 +89,12 @@ def verification(
         mated=int(mated.sum()),
         nonmated=nonmated_count,
         accuracy=None if folds is None else metrics.fold_accuracy(scores, mated, folds),
+        accuracy_interval=None
+        if folds is None
+        else bootstrap.fold_accuracy_interval(scores, mated, folds, people, rounds=rounds, seed=seed),
         best_accuracy=float(np.mean((scores >= threshold) == mated)),
         equal_error_rate=metrics.equal_error_rate(scores[mated], scores[~mated]),
+        equal_error_rate_interval=bootstrap.equal_error_rate_interval(scores, mated, people, rounds=rounds, seed=seed),
         match_rates=tuple(rates),
         pairs_without_face=int((scores == NO_MATCH).sum()),
         photos=len(pairs.photos),
@@ -109,118 +112,17 @@ def curve_points(curve: Curve, count: int = 400) -> list[tuple[float, float, flo
     return [(float(curve.threshold[i]), float(curve.fmr[i]), float(curve.fnmr[i])) for i in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Who is enrolled and who searches, by photo: ``mates[i]`` shows the person of ``enrolled[i]``."""
-
-    enrolled: tuple[str, ...]
-    mates: tuple[str, ...]
-    strangers: tuple[str, ...]
-
-
-def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | None = None) -> Draw:
-    """``people`` at random among those with two photos or more: one photo enrolled, another one searches. Of everyone
-    else (or of ``strangers`` of them) one photo each searches too. Raises ValueError where there are too few people."""
-    rng = np.random.default_rng(seed)
-    of: dict[str, list[str]] = {}
-    for photo in sorted(photos):
-        of.setdefault(person_of(photo), []).append(photo)
-    several = [name for name, theirs in of.items() if len(theirs) > 1]
-    if people > len(several):
-        raise ValueError(f"{people} people with two photos are needed, {len(several)} are there")
-    chosen = [several[i] for i in rng.permutation(len(several))[:people]]
-    twos = [rng.permutation(len(of[name]))[:2] for name in chosen]
-    others = [name for name in of if name not in set(chosen)]
-    asked = [others[i] for i in rng.permutation(len(others))[:strangers]]
-    return Draw(
-        enrolled=tuple(of[name][two[0]] for name, two in zip(chosen, twos, strict=True)),
-        mates=tuple(of[name][two[1]] for name, two in zip(chosen, twos, strict=True)),
-        strangers=tuple(of[name][rng.integers(len(of[name]))] for name in asked),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What the service's own threshold for an FPIR does: the manifest's operating points, corrected for the gallery."""
-
-    asked: float
-    threshold: float
-    fpir: float
-    fnir: float
-
-
-@dataclass(frozen=True, slots=True)
-class Identification:
-    """1:N figures of one draw. Intervals are Wilson's: each search is another person's."""
-
-    seed: int
-    subjects: int
-    mated_searches: int
-    stranger_searches: int
-    rank1: Interval
-    cmc: tuple[float, ...]
-    match_rates: tuple[Rate, ...]
-    """1 − FNIR at FPIRs, thresholds from these very strangers."""
-    served: tuple[Served, ...]
-    """At the service's thresholds, which know nothing of these strangers."""
-
-
-def identification(
-    templates: Templates,
-    draw: Draw,
-    seed: int,
-    fpirs: Sequence[float] = FPIRS,
-    *,
-    service_threshold: Callable[[float], float | None] = lambda _fpir: None,
-) -> Identification:
-    """Searches each mate and each stranger among the enrolled. ``service_threshold`` answers the service's threshold
-    for an FPIR, or None where it has none."""
-    ranking, strangers = searches(templates, draw)
-    count = len(draw.mates)
-    rates = []
-    for fpir in (rate for rate in fpirs if metrics.allowed_errors(rate, len(strangers)) > 0):
-        missed = round(metrics.fnir_at_fpir(ranking, strangers, fpir) * count)
-        measured = metrics.threshold_at_fpir(strangers, fpir)
-        rates.append(Rate(fpir, measured, metrics.wilson(count - missed, count)))
-    return Identification(
-        seed=seed,
-        subjects=len(draw.enrolled),
-        mated_searches=count,
-        stranger_searches=len(strangers),
-        rank1=metrics.wilson(int((ranking.rank == 1).sum()), count),
-        cmc=tuple(float(share) for share in metrics.cmc(ranking.rank, min(CMC_DEPTH, len(draw.enrolled)))),
-        match_rates=tuple(rates),
-        served=tuple(
-            Served(
-                asked=fpir,
-                threshold=threshold,
-                fpir=metrics.fmr_at(threshold, strangers),
-                fnir=float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold))),
-            )
-            for fpir in fpirs
-            if (threshold := service_threshold(fpir)) is not None
-        ),
-    )
-
-
-def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]:
-    """The mates' ranking, and each stranger's highest score."""
-    enrolled, mates = templates.rows(draw.enrolled), templates.rows(draw.mates)
-    strangers = templates.rows(draw.strangers)
-    ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), np.arange(len(mates)))
-    return ranking, _scores(templates, strangers, enrolled).max(axis=1, initial=NO_MATCH)
-
-
-def _scores(templates: Templates, probes: Ints, enrolled: Ints) -> NDArray[np.float64]:
-    scores = (templates.vectors[probes] @ templates.vectors[enrolled].T).astype(np.float64)
-    found = templates.found[probes][:, None] & templates.found[enrolled][None, :]
-    return np.where(found, scores, NO_MATCH)
-
-
 def retrieval_figures(
-    vectors: NDArray[np.float32], people: Ints, *, rounds: int, seed: int, ks: Sequence[int] = (1, 2, 4, 8)
+    vectors: NDArray[np.float32],
+    people: Ints,
+    *,
+    rounds: int,
+    seed: int,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    nmi: bool = False,
 ) -> dict[str, Interval]:
-    """Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for."""
+    """Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi`` also that
+    of k-means clusters, which take their time."""
     result = metrics.retrieval(vectors, people, ks)
     per_image = {f"Recall@{k}": result.recall_of[k].astype(np.float64) for k in ks}
     per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}
@@ -232,9 +134,7 @@ def retrieval_figures(
         sums = np.bincount(owner, weights=values)
         samples = (weights @ sums) / (weights @ faces)
         figures[name] = metrics.percentile_interval(float(np.mean(values)), samples)
+    if nmi:
+        assigned = metrics.clusters(vectors, len(np.unique(people)), seed)
+        figures["NMI"] = bootstrap.nmi_interval(people, assigned, rounds=rounds, seed=seed)
     return figures
-
-
-def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard deviation (``ddof`` 1; NaN for one value)."""
-    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
