@@ -43,8 +43,10 @@ def flat_people(people: int = 6, images: int = 6, seed: int = 0) -> Crops:
     return Crops(noisy, np.arange(len(noisy)), labels, [f"person {p}" for p in range(people)])
 
 
-def small_trainer(recipe: Recipe, out: Path, world: World = ALONE, **material: Any) -> Trainer:
-    crops = flat_people()
+def small_trainer(
+    recipe: Recipe, out: Path, world: World = ALONE, *, crops: Crops | None = None, **material: Any
+) -> Trainer:
+    crops = flat_people() if crops is None else crops
     batches = sampler.build(
         recipe.sampler.name,
         crops.labels,

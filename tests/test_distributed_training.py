@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,15 @@ pytest.importorskip("torch", reason="training needs the train extra")
 import torch
 
 from tests.ranks import on_ranks
-from tests.runs import all_tensors, small_recipe, small_trainer
+from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
 from training.config import Recipe
 from training.distributed import joined
 
 TOLERANCE = 1e-9
 """Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""
+PATIENCE = 900
+"""Seconds after which a rank that waits for another is ended."""
 CASES: dict[str, dict[str, Any]] = {
     "class weights on every rank, and mined pairs over both": {
         "losses": [{"name": "arcface", "s": 16.0, "m": 0.2}, {"name": "triplet", "miner": "semihard"}],
@@ -32,25 +37,30 @@ CASES: dict[str, dict[str, Any]] = {
 class Training:
     """What each rank does: goes on from the folder's newest checkpoint up to a step."""
 
-    def __init__(self, recipe: Recipe, out: Path, until: int) -> None:
-        self.recipe, self.out, self.until = recipe.model_dump_json(), str(out), until
+    def __init__(self, recipe: Recipe, out: Path, until: int, *, measured: bool) -> None:
+        self.recipe, self.out, self.until, self.measured = recipe.model_dump_json(), str(out), until, measured
 
-    def __call__(self, _rank: int, _ranks: int) -> None:
+    def __call__(self, _rank: int, _ranks: int) -> dict[str, Any]:
+        """The run's progress, as this rank has it."""
+        signal.alarm(PATIENCE)  # ends this process
         torch.set_default_dtype(torch.float64)
         out = Path(self.out)
         with joined("cpu") as world:
-            trainer = small_trainer(Recipe.model_validate_json(self.recipe), out, world)
+            held_out = flat_people(60, 3, seed=7) if self.measured else None
+            trainer = small_trainer(Recipe.model_validate_json(self.recipe), out, world, held_out=held_out)
             last = checkpoint.latest(out)
             if last is not None:
                 trainer.restore(last)
-            trainer.train(self.until)
+            return asdict(trainer.train(self.until))
 
 
-def run_ranks(recipe: Recipe, out: Path, until: int, ranks: int, results: Path) -> None:
+def run_ranks(
+    recipe: Recipe, out: Path, until: int, ranks: int, results: Path, *, measured: bool = False
+) -> list[dict[str, Any]]:
     """Trains up to a step on some ranks, as torchrun would start them (it adds seconds for its own server)."""
     results.mkdir()
     out.mkdir(exist_ok=True)
-    on_ranks(ranks, Training(recipe, out, until), results)
+    return on_ranks(ranks, Training(recipe, out, until, measured=measured), results)
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
@@ -101,6 +111,26 @@ def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_three(tmp_path: Pa
         states[ranks] = checkpoint.load(checkpoint.step_path(folder, 3)).state
     assert max(differences(states[1]["model"], states[3]["model"]).values()) < TOLERANCE
     assert max(differences(states[1]["objective"], states[3]["objective"]).values()) < TOLERANCE
+
+
+def test_all_ranks_agree_on_which_checkpoint_is_the_best(tmp_path: Path) -> None:
+    """Saving a sharded head takes all ranks: one that thinks otherwise would leave the others waiting for ever."""
+    recipe = small_recipe(
+        partial_fc={"enabled": True, "sample_rate": 0.5},
+        evaluate={"every": 1},
+        train={"steps": 4, "accumulate": 2},
+    )
+    ranks = run_ranks(recipe, tmp_path / "run", 2, 2, tmp_path / "first", measured=True)
+    ranks += run_ranks(recipe, tmp_path / "run", 4, 2, tmp_path / "resumed", measured=True)
+    assert ranks[0] == ranks[1]
+    assert ranks[2] == ranks[3]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    scores = [line["fnmr"] + 1e-3 * line["eer"] for line in lines if line["kind"] == "evaluation"]
+    assert len(scores) == 4
+    assert min(scores) < scores[0]  # not only the first time is there something to save,
+    assert min(scores) < scores[-1]  # and not the last time
+    assert ranks[3]["best_step"] == 1 + scores.index(min(scores))
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == ranks[3]["best_step"]
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:

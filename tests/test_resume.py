@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ pytest.importorskip("torch", reason="training needs the train extra")
 import torch
 
 from app.errors import InvalidInput, NotFound, Unusable
-from tests.runs import all_tensors, small_recipe, small_trainer
+from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
 from training.augment import Augment, AugmentConfig
 
@@ -98,13 +99,38 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.glob("step_*.pt"))] == ["step_00000006.pt", "step_00000008.pt"]
 
 
-def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
-    trainer = small_trainer(small_recipe(), tmp_path)
-    path = trainer.save()
-    other = small_trainer(small_recipe(model={"dim": 16}), tmp_path)
-    with pytest.raises(InvalidInput, match="model") as caught:
-        other.restore(path)
+@pytest.mark.parametrize(
+    ("section", "other"),
+    [
+        ("model", {"model": {"dim": 16}}),
+        ("data", {"data": {"min_images": 2}}),
+        ("distill", {"distill": {"relation": 1.0}}),
+        ("train.accumulate", {"train": {"accumulate": 2}}),
+    ],
+)
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path, section: str, other: dict[str, Any]) -> None:
+    path = small_trainer(small_recipe(), tmp_path).save()
+    with pytest.raises(InvalidInput, match=re.escape(f"[{section}]")) as caught:
+        small_trainer(small_recipe(**other), tmp_path).restore(path)
     assert caught.value.code == "recipe_mismatch"
+
+
+def test_a_checkpoint_of_other_people_is_refused_and_where_they_are_kept_is_free(tmp_path: Path) -> None:
+    path = small_trainer(small_recipe(), tmp_path).save()
+    small_trainer(small_recipe(data={"cache": "elsewhere", "workers": 1}), tmp_path).restore(path)
+    with pytest.raises(InvalidInput, match=re.escape("[data]")):
+        small_trainer(small_recipe(), tmp_path, crops=flat_people(people=7)).restore(path)
+
+
+def test_a_trainer_that_has_gone_further_goes_back(tmp_path: Path) -> None:
+    trainer = small_trainer(small_recipe(), tmp_path)
+    trainer.train(until=1)
+    trainer.train(until=3)  # in the same epoch
+    expected = {name: value.clone() for name, value in all_tensors(trainer.state()).items()}
+    trainer.restore(checkpoint.step_path(tmp_path, 1))
+    trainer.train(until=3)
+    found = all_tensors(trainer.state())
+    assert [name for name, value in expected.items() if not torch.equal(value, found[name])] == []
 
 
 def test_a_damaged_or_missing_checkpoint_is_an_error_of_ours(tmp_path: Path) -> None:

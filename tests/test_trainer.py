@@ -16,14 +16,14 @@ import torch
 from app.errors import InvalidInput, Unusable
 from app.runtime.package import load_package
 from tests.conftest import PROJECT
-from tests.runs import flat_people, small_recipe, small_trainer
+from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import metrics
 from training.__main__ import app
 from training.alarm import PATIENCE, CollapseAlarm
 from training.distill import embedding_loss, open_teacher, relation_loss
 from training.loader import UNLABELLED, split_people, whole_people
 from training.losses.tuples import Triplets
-from training.model import Averaged, FaceModel, area_matrix, build_model, tower
+from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
 from training.objective import between_towers, build_objective
 from training.optim import parameter_groups
 from training.trainer import verification_figures
@@ -64,6 +64,41 @@ def test_a_gradient_that_is_not_finite_voids_the_step_and_keeps_the_batch(tmp_pa
     with pytest.raises(Unusable) as caught:
         trainer.train_step()
     assert caught.value.code == "training_diverged"
+
+
+def test_a_step_that_is_void_moves_no_running_statistics_either(tmp_path: Path) -> None:
+    trainer = small_trainer(small_recipe(losses=[{"name": "curricularface"}]), tmp_path)
+    trainer.train_step()
+    before = {name: value.clone() for name, value in all_tensors(trainer.state()).items()}
+    net = trainer.model.get_submodule("backbone")
+    spoiling = net.register_forward_pre_hook(lambda _net, pixels: (pixels[0] * float("nan"),))
+    assert trainer.train_step().skipped
+    spoiling.remove()
+    after = all_tensors(trainer.state())
+    assert [name for name, value in before.items() if not torch.equal(value, after[name])] == []
+    means = [name for name, _ in trainer.model.named_buffers() if name.endswith("running_mean")]
+    assert {"/objective/terms/0/t", f"/model/{means[0]}"} <= before.keys()
+    assert not trainer.train_step().skipped
+    assert embed(tower(trainer.averaged()), torch.from_numpy(flat_people().images(range(2)))).isfinite().all()
+
+
+def test_what_losses_count_and_average_moves_once_a_step_of_several_batches(tmp_path: Path) -> None:
+    recipe = small_recipe(losses=[{"name": "sphereface"}, {"name": "adaface"}], train={"accumulate": 3})
+    trainer = small_trainer(recipe, tmp_path / "sums")
+    norms = [trainer.train_step().embeddings.norm(dim=1) for _ in range(2)]
+    assert trainer.objective.get_buffer("terms.0.loss.iteration") == 2
+    mean = 20.0
+    for norm in norms:
+        mean += 0.01 * (float(norm.mean()) - mean)
+    assert float(trainer.objective.get_buffer("terms.1.loss.norm_mean")) == pytest.approx(mean)
+    sampled = small_recipe(train={"accumulate": 3}, partial_fc={"enabled": True, "sample_rate": 0.5})
+    trainer = small_trainer(sampled, tmp_path / "sampled")
+    trainer.train_step()
+    assert trainer.objective.get_buffer("terms.0.loss.step") == 1
+
+
+def test_no_steps_are_no_steps(tmp_path: Path) -> None:
+    assert small_trainer(small_recipe(), tmp_path).train(until=0).step == 0
 
 
 def without_batch_statistics(module: torch.nn.Module) -> None:
@@ -213,6 +248,7 @@ def test_the_alarm_tells_a_collapse_from_a_slow_start() -> None:
     heard = [alarm.observe(5.0, 0.0, spread) for _ in range(PATIENCE)]
     assert heard[:-1] == [None] * (PATIENCE - 1)
     assert "accuracy" in str(heard[-1])
+    assert alarm.observe(5.0, 0.5, spread[:1]) is None  # a rank whose share is one crop
     one = CollapseAlarm(people=100)
     assert "same way" in str([one.observe(1.0, None, torch.ones(4, 3)) for _ in range(PATIENCE)][-1])
 

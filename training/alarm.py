@@ -12,7 +12,7 @@ FALLEN = 0.8
 PATIENCE = 5
 """Logs in a row before the alarm."""
 ALIKE = 0.99
-"""Mean score between different people's crops from which on all embeddings are one."""
+"""Mean score between a batch's crops from which on all embeddings are one."""
 
 
 class CollapseAlarm:
@@ -34,7 +34,8 @@ class CollapseAlarm:
         self._wrong = self._wrong + 1 if wrong else 0
         unit = F.normalize(embeddings.float())
         count = len(unit)
-        mean = (float(unit.sum(dim=0).square().sum()) - count) / (count * (count - 1))
+        pairs = count * (count - 1)  # none where this rank's share of a batch is a single crop
+        mean = (float(unit.sum(dim=0).square().sum()) - count) / pairs if pairs else 0.0
         self._alike = self._alike + 1 if mean > ALIKE else 0
         if self._wrong == PATIENCE:
             return (

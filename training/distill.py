@@ -95,7 +95,7 @@ def teacher_table(
     session: EmbedderSession, pixels: Pixels, cache: Path, progress: Callable[[int], None] = lambda _n: None
 ) -> Vectors:
     """(M, 2, D) float32 templates of every crop and of its mirror image, kept in `cache`, one file for each teacher."""
-    key = hashlib.sha256(f"{session.package_id} {fingerprint(pixels)}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{session.package_id} {fingerprint(pixels, sampled=None)}".encode()).hexdigest()[:16]
     path = cache / f"teacher-{key}.npy"
     if not path.is_file():
         table = np.empty((len(pixels), 2, session.dimension), np.float32)

@@ -147,6 +147,15 @@ def total(value: Tensor) -> Tensor:
     return value
 
 
+def from_first(figures: dict[str, float], device: torch.device) -> dict[str, float]:
+    """The first rank's figures, on every rank."""
+    if not is_sharded():
+        return figures
+    carried = [figures]
+    dist.broadcast_object_list(carried, src=0, device=device)
+    return carried[0]
+
+
 def any_rank(flag: bool, device: torch.device) -> bool:
     """True on every rank if it is on one."""
     if not is_sharded():

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from app.types import Pixels
 from training.config import CROP
 from training.data.dataset import FaceSet
+from training.sampler import BatchSampler
 
 CACHE_THREADS = 2
 CACHE_BLOCK = 256
@@ -31,16 +34,6 @@ Augment: TypeAlias = Callable[[Pixels, np.random.Generator], Pixels]
 
 UNLABELLED = -1
 """The label of a crop that shows nobody in particular."""
-
-
-class BatchSampler(Protocol):
-    """Batches of indices, the same for the same epoch."""
-
-    def set_epoch(self, epoch: int) -> None: ...
-
-    def __iter__(self) -> Iterator[list[int]]: ...
-
-    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +67,10 @@ class Crops:
         return Crops(self.pixels, self.rows, labels.astype(np.int64), people)
 
 
-def fingerprint(pixels: Pixels) -> str:
-    """16 hex digits that change with the number of crops or any of up to 256 sampled ones."""
+def fingerprint(pixels: Pixels, sampled: int | None = 256) -> str:
+    """16 hex digits that change with the number of crops or any of up to `sampled` ones, None: any crop."""
     digest = hashlib.sha256(str(pixels.shape).encode())
-    for index in np.linspace(0, len(pixels) - 1, num=min(256, len(pixels)), dtype=np.int64):
+    for index in np.linspace(0, len(pixels) - 1, num=min(sampled or len(pixels), len(pixels)), dtype=np.int64):
         digest.update(np.ascontiguousarray(pixels[index]).tobytes())
     return digest.hexdigest()[:16]
 
@@ -85,7 +78,8 @@ def fingerprint(pixels: Pixels) -> str:
 def read_crops(dataset: FaceSet, folder: Path | None, progress: Callable[[int], None] = lambda _n: None) -> Crops:
     """Decodes a whole set once: into memory, or into `folder` as `crops.npy` to be memory-mapped by every later run.
 
-    What lies in `folder` is used only if it was made from the same images, by `FaceSet.describe`.
+    What lies in `folder` is used only if it was made from the same images, by `FaceSet.describe` and their files' sizes
+    and times; else it is made anew, beside a run that still reads the old one.
     """
     facts = {"images": len(dataset), "source": _source_digest(dataset)}
     rows, labels = np.arange(len(dataset)), np.asarray(dataset.labels, np.int64)
@@ -96,10 +90,13 @@ def read_crops(dataset: FaceSet, folder: Path | None, progress: Callable[[int], 
     about, array = folder / "crops.json", folder / "crops.npy"
     if not (about.is_file() and array.is_file() and json.loads(about.read_text()) == facts):
         folder.mkdir(parents=True, exist_ok=True)
-        about.unlink(missing_ok=True)
-        mapped = np.lib.format.open_memmap(array, "w+", np.uint8, (len(dataset), CROP, CROP, 3))
-        _fill(mapped, dataset, progress)
-        mapped.flush()
+        with tempfile.TemporaryDirectory(dir=folder) as making:
+            part = Path(making) / array.name
+            mapped = np.lib.format.open_memmap(part, "w+", np.uint8, (len(dataset), CROP, CROP, 3))
+            _fill(mapped, dataset, progress)
+            mapped.flush()
+            about.unlink(missing_ok=True)
+            part.replace(array)
         about.write_text(json.dumps(facts, indent=2) + "\n")
     return Crops(np.load(array, mmap_mode="r"), rows, labels, list(dataset.people))
 
@@ -108,7 +105,18 @@ def _source_digest(dataset: FaceSet) -> str:
     digest = hashlib.sha256()
     for index in range(len(dataset)):
         digest.update(f"{dataset.describe(index)}\n".encode())
+    for path in dataset.files():
+        digest.update(f"{_stamp(path)}\n".encode())
     return digest.hexdigest()
+
+
+def _stamp(path: Path) -> str:
+    """What changes where a file is written again; reading it says what is wrong with one that is missing."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "missing"
+    return f"{found.st_size} {found.st_mtime_ns}"
 
 
 def _fill(pixels: Pixels, dataset: FaceSet, progress: Callable[[int], None]) -> None:
@@ -176,19 +184,16 @@ class BatchSource(Dataset[Batch]):
 def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iterator[BatchKey]:
     """This rank's share of every batch of the run from the `first` (counted over epochs) on, without end.
 
-    A batch is cut into `world` equal slices, so what all ranks see together doesn't depend on their number.
+    A batch is cut into `world` equal slices, so what all ranks see together doesn't depend on their number. Where the
+    sampler's own cursor stands doesn't matter: several may draw from one sampler.
     """
-    epoch, skip = divmod(first, len(sampler))
-    while True:
+    for count in itertools.count(first):
+        epoch, number = divmod(count, len(sampler))
         sampler.set_epoch(epoch)
-        place = 0
-        for number, batch in enumerate(sampler):
-            if number >= skip:
-                share = len(batch) // world
-                begin = rank * share
-                yield BatchKey(epoch, place + begin, tuple(batch[begin : begin + share]))
-            place += len(batch)
-        epoch, skip = epoch + 1, 0
+        batch = sampler.batch(number)
+        share = len(batch) // world
+        begin = rank * share
+        yield BatchKey(epoch, number * len(batch) + begin, tuple(batch[begin : begin + share].tolist()))
 
 
 class _Keys:

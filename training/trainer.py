@@ -26,11 +26,12 @@ from training.alarm import CollapseAlarm
 from training.config import Recipe
 from training.distill import Teacher
 from training.distributed import World
-from training.loader import Augment, Batch, BatchSampler, BatchSource, Crops, batch_keys, batches
+from training.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
 from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
 from training.objective import build_objective
 from training.optim import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
 from training.report import Reporter
+from training.sampler import BatchSampler
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 KEPT_DUMPS = 5
@@ -106,7 +107,8 @@ class Trainer:
 
         Raises Unusable (`training_diverged`) when too many steps in a row had no finite gradient.
         """
-        recipe, last = self.recipe, min(until or self.recipe.train.steps, self.recipe.train.steps)
+        recipe = self.recipe
+        last = recipe.train.steps if until is None else min(until, recipe.train.steps)
         self._write_recipe()
         out = self.out if self.world.is_first else None
         with Reporter(out, recipe.train.steps, self.progress.step) as report:
@@ -131,7 +133,11 @@ class Trainer:
         self.objective.set_margin(margin_share(recipe.schedule, step))
         self.model.train()
         self.objective.train()
-        used = [self._backward(micro) for micro in range(recipe.train.accumulate)]
+        networks, losses = buffer_copies(self.model), buffer_copies(self.objective)
+        used = [self._backward(0)]
+        for micro in range(1, recipe.train.accumulate):
+            put_back(losses)  # what losses count and average moves once a step
+            used.append(self._backward(micro))
         self.objective.average_gradients()
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
@@ -140,6 +146,7 @@ class Trainer:
             self.scaler.step(self.optimizer)
             self.progress.skipped_in_a_row = 0
         else:
+            put_back([*networks, *losses])
             self._skip([batch for batch, *_ in used])
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
@@ -152,7 +159,7 @@ class Trainer:
         return StepResult(float(loss), values, float(norm), not finite, images, embeddings, labels)
 
     def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
-        """One batch forward and backward: (batch, loss, its terms, embeddings and labels of all ranks)."""
+        """One batch forward and backward: (batch, all ranks' loss, its terms, this rank's embeddings, labels)."""
         recipe, world = self.recipe, self.world
         batch = self._next_batch()
         images, labels = batch.images.to(world.device), batch.labels.to(world.device)
@@ -217,11 +224,12 @@ class Trainer:
         """Measures on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
         if self.material.held_out is None:
             return
-        if self.world.is_first:
-            figures = self.evaluate()
-            report.evaluated(self.progress.step, figures)
-            self.progress.figures = figures
-        score = self.progress.figures.get("fnmr", 0.0) + 1e-3 * self.progress.figures.get("eer", 0.0)
+        mine = self.evaluate() if self.world.is_first else {}
+        # Saving is a matter of all ranks: they have to agree on whether this is the best.
+        figures = distributed.from_first(mine, self.world.device)
+        report.evaluated(self.progress.step, figures)
+        self.progress.figures = figures
+        score = figures["fnmr"] + 1e-3 * figures["eer"]
         if self.progress.best is None or score < self.progress.best:
             self.progress.best, self.progress.best_step = score, self.progress.step
             self.save("best.pt")
@@ -281,10 +289,12 @@ class Trainer:
 
         Raises InvalidInput (`recipe_mismatch`) where what the state belongs to differs from the recipe's.
         """
-        state = checkpoint.load(path).state
-        made = Recipe.model_validate(state["recipe"])
-        for section in ("seed", "model", "losses", "sampler", "partial_fc", "optimizer"):
-            if getattr(made, section) != getattr(self.recipe, section):
+        saved = checkpoint.load(path)
+        state = saved.state
+        made = _belongs_to(Recipe.model_validate(state["recipe"]), saved.facts["people"], saved.facts["crops"])
+        crops = self.material.crops
+        for section, value in _belongs_to(self.recipe, len(crops.people), len(crops)).items():
+            if made[section] != value:
                 message = f"{path} was made with another [{section}]; resume with its own recipe, or start a new run."
                 raise InvalidInput(message, code="recipe_mismatch", section=section)
         self.model.load_state_dict(state["model"])
@@ -346,6 +356,16 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
     return mixed
 
 
+def buffer_copies(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    """Every buffer of a module (running statistics, counters) and a copy of what is in it."""
+    return [(buffer, buffer.clone()) for buffer in module.buffers()]
+
+
+def put_back(copies: list[tuple[Tensor, Tensor]]) -> None:
+    for buffer, values in copies:
+        buffer.copy_(values)
+
+
 def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) -> dict[str, float]:
     """All pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
     scores = vectors @ vectors.T
@@ -359,6 +379,17 @@ def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) ->
         "eer": metrics.equal_error_rate(mated, nonmated),
         "mated": float(len(mated)),
         "nonmated": float(len(nonmated)),
+    }
+
+
+def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
+    """What a checkpoint's state means anything with, by the section to blame; the rest may change underway."""
+    sections = ("seed", "model", "losses", "sampler", "partial_fc", "distill", "optimizer")
+    data = recipe.data.model_dump(exclude={"cache", "workers"})
+    return {
+        **{section: getattr(recipe, section) for section in sections},
+        "data": (data, people, crops),
+        "train.accumulate": recipe.train.accumulate,
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import cv2
@@ -52,6 +53,10 @@ class FaceSet(ABC):
     def describe(self, index: int) -> str:
         """Where image ``index`` comes from, for a person to find it."""
         return f"image {index} of {self.people[self.labels[index]]}"
+
+    def files(self) -> Iterable[Path]:
+        """The files that the images are read from; none where they are made."""
+        return ()
 
 
 def label_people(names: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
@@ -131,6 +136,9 @@ class Subset(FaceSet):
 
     def describe(self, index: int) -> str:
         return self.whole.describe(int(self.indices[index]))
+
+    def files(self) -> Iterable[Path]:
+        return self.whole.files()
 
 
 def without_people(whole: FaceSet, drop: Sequence[str], *, at_least: int = 1) -> Subset:

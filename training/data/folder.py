@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from app.errors import InvalidInput
@@ -33,3 +34,6 @@ class FolderFaces(StoredFaces):
 
     def describe(self, index: int) -> str:
         return self.paths[index]
+
+    def files(self) -> Iterable[Path]:
+        return (self.root / path for path in self.paths)

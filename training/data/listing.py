@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterable
 from pathlib import Path
 
 from app.errors import InvalidInput
@@ -36,6 +37,9 @@ class ListFaces(StoredFaces):
 
     def describe(self, index: int) -> str:
         return self.paths[index]
+
+    def files(self) -> Iterable[Path]:
+        return (self.root / path for path in self.paths)
 
 
 def _pick(table: Path, columns: dict[str, list[str]], wanted: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ keys a to b - 1 hold, for each person, the first and one past the last of its im
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -197,6 +197,9 @@ class RecordFaces(StoredFaces):
 
     def describe(self, index: int) -> str:
         return f"{self.rec.name} key {self.keys[index]}"
+
+    def files(self) -> Iterable[Path]:
+        return self.rec, self.rec.with_suffix(".idx")
 
 
 def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:

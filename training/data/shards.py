@@ -47,6 +47,9 @@ class TarFaces(StoredFaces):
         member = self.members[index]
         return f"{self.shards[member.shard].name}:{member.name}"
 
+    def files(self) -> Iterable[Path]:
+        return self.shards
+
 
 def _content(shard: Path, member: _Member) -> bytes:
     with shard.open("rb") as file:  # opened for each read: safe in threads and after a fork
