@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from PIL import Image
 from playwright.sync_api import Browser, expect
 
-from app.gallery.records import fold
 from app.gallery.tables import GALLERIES, SUBJECTS
+from app.gallery.texts import fold
 from tests.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, visiting
 from tests.live import LiveServer
 

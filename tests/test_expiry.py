@@ -23,9 +23,10 @@ from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.erasure import check_receipt
 from app.gallery.expiry import Expiry
 from app.gallery.gallery import Galleries
-from app.gallery.records import Consent, NewFace, Terms, utc_text
+from app.gallery.records import Consent, NewFace, Terms
 from app.gallery.store import Store
 from app.gallery.tables import SUBJECTS
+from app.gallery.texts import utc_text
 from app.types import Box, Quality
 from app.vault import signing
 from tests.following import DIMENSION, NEVER_S, PACKAGE, engine_of, enroll, found, quiet, template

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery.gallery import Galleries
 from app.gallery.placement import AlreadyAnswered, KeptAnswer
-from app.gallery.records import Move, NewFace, Origin, is_unnamed, unnamed_id
+from app.gallery.records import Move, NewFace, Origin
 from app.gallery.store import Store
 from app.gallery.tables import FACE_ORIGINS, SUBJECTS
+from app.gallery.texts import is_unnamed, unnamed_id
 from app.types import Box, Quality
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.service import COLLINS, error_of

@@ -24,10 +24,12 @@ from hypothesis import strategies as st
 from sqlalchemy.engine import Connection
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
+from app.gallery.cursors import encode_cursor
 from app.gallery.enrolling import Enrolling
-from app.gallery.records import MAX_METADATA_DEPTH, Enrolled, Gallery, Metadata, NewFace, encode_cursor
+from app.gallery.records import Enrolled, Gallery, Metadata, NewFace
 from app.gallery.store import Store
 from app.gallery.tables import CROPS, FACES, GALLERIES, SUBJECTS
+from app.gallery.texts import MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
 
 DIMENSION = 4

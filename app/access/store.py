@@ -13,8 +13,9 @@ from sqlalchemy.engine import Connection, Row
 
 from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms, Scope
 from app.errors import Conflict, NotFound
+from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import Database
-from app.gallery.records import Page, decode_cursor, encode_cursor
+from app.gallery.records import Page
 from app.gallery.tables import API_KEYS, AUDIT
 
 PRUNED_AT_ONCE = 5_000

@@ -16,7 +16,7 @@ from app.access.records import Grant
 from app.api import docs, schemas
 from app.api.service import GrantDep, Service, ServiceDep, entry_of
 from app.errors import NotFound
-from app.gallery.records import clean_id
+from app.gallery.texts import clean_id
 from app.jobs import records
 from app.jobs.store import REPORT_ROWS
 

@@ -12,7 +12,8 @@ from app.api.body import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.paths import GalleryId, SubjectId
 from app.api.service import ServiceDep
 from app.face.quality import QualityLevel
-from app.gallery.records import UNSET, Consent, Terms, utc_text
+from app.gallery.records import UNSET, Consent, Terms
+from app.gallery.texts import utc_text
 
 router = APIRouter(prefix="/v1", tags=["recognition"])
 

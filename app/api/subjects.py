@@ -11,7 +11,8 @@ from app.access.records import fit_id
 from app.api import answers, docs, schemas
 from app.api.paths import GalleryId, SubjectId
 from app.api.service import ServiceDep, entry_of
-from app.gallery.records import UNSET, Consent, Terms, utc_text
+from app.gallery.records import UNSET, Consent, Terms
+from app.gallery.texts import utc_text
 
 router = APIRouter(prefix="/v1/galleries/{gallery}/subjects", tags=["subjects"])
 

@@ -22,9 +22,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.errors import NotFound, Unusable
+from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import Database
 from app.gallery.gallery import Galleries
-from app.gallery.records import Erased, Page, decode_cursor, encode_cursor
+from app.gallery.records import Erased, Page
 from app.gallery.tables import (
     ANSWERED_REQUESTS,
     CHANGES,

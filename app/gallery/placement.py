@@ -1,6 +1,6 @@
 """Faces whoever's they are: found, listed, moved between subjects, deleted, with where they came from.
 
-A face whose person nobody has named is the only face of an unnamed subject (`records.unnamed_id`), which is made with
+A face whose person nobody has named is the only face of an unnamed subject (`texts.unnamed_id`), which is made with
 it and goes when the face does. Every public call of `Placement` is one transaction, as in `Store`. To the index a moved
 face is one that went and one that came, both in that transaction's entries of the change log: whoever follows the log
 needs to know nothing new.
@@ -19,25 +19,12 @@ from sqlalchemy.engine import Connection, Row
 
 from app.errors import NotFound
 from app.gallery import changes
+from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import Database
-from app.gallery.records import (
-    UNNAMED_LENGTH,
-    UNNAMED_SIGN,
-    Gallery,
-    Move,
-    Origin,
-    Page,
-    Person,
-    PlacedFace,
-    clean_id,
-    decode_cursor,
-    encode_cursor,
-    fold,
-    is_unnamed,
-    unnamed_id,
-)
+from app.gallery.records import Gallery, Move, Origin, Page, Person, PlacedFace
 from app.gallery.rekeying import rekey
 from app.gallery.tables import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
+from app.gallery.texts import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, fold, is_unnamed, unnamed_id
 from app.types import Box
 
 IDS_AT_ONCE = 5_000
@@ -275,7 +262,7 @@ def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:
 
 
 def _is_unnamed() -> sa.ColumnElement[bool]:
-    """`records.is_unnamed` in SQL."""
+    """`texts.is_unnamed` in SQL."""
     return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 

@@ -1,40 +1,17 @@
-"""What a gallery holds, as plain frozen values, and how big and of what form each may be."""
+"""What a gallery holds, as plain frozen values."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import json
-import unicodedata
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, InvalidInput, Unusable
+from app.errors import Conflict, Unusable
 from app.types import Box, Pixels, Quality, Template, Vectors
-
-MAX_TEXT = 255
-"""Characters (code points, after NFC) of an id or a name."""
-MAX_CONSENT = 1000
-"""Characters of a note of consent."""
-MAX_METADATA_BYTES = 16 * 1024
-"""Default limit of a metadata object, as compact JSON in UTF-8."""
-MAX_METADATA_DEPTH = 16
-"""Objects and lists inside each other, the outermost object counted."""
-_NFC_SHRINKS = 4
-"""NFC may turn up to four code points into one (U+1F82 is such), so longer raw text can't fit."""
-UNNAMED_SIGN = "~"
-UNNAMED_LENGTH = 33
-_REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
-"""Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
-_CURSOR_CHECK_BYTES = 6
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -495,148 +472,3 @@ def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
     return FaceBlock(
         np.array(faces, dtype=np.int64), np.array(subjects, dtype=np.int64), np.array(qualities, np.float32), vectors
     )
-
-
-def clean_id(text: str, what: str) -> str:
-    """`text` in NFC, fit to be the id of a `what` ("gallery", "subject").
-
-    Any script, emoji and slashes are fine; ids are compared exactly, case included.
-    Raises InvalidInput ``invalid_id``.
-    """
-    cleaned = _clean_text(text, f"{what} id", "invalid_id")
-    if cleaned in {".", ".."}:
-        raise InvalidInput(f"A {what} id can't be {cleaned!r}: no URL can hold it.", code="invalid_id")
-    return cleaned
-
-
-def unnamed_id() -> str:
-    """The id of a new subject that stands for one face whose person nobody has named: `~` and 32 hexadecimal digits.
-    Such a subject goes with its face, and when its face is given to somebody."""
-    return f"{UNNAMED_SIGN}{uuid.uuid4().hex}"
-
-
-def is_unnamed(subject_id: str) -> bool:
-    return subject_id.startswith(UNNAMED_SIGN) and len(subject_id) == UNNAMED_LENGTH
-
-
-def clean_name(text: str) -> str:
-    """`text` in NFC, fit to be a subject's name. Raises InvalidInput ``invalid_name``."""
-    return _clean_text(text, "name", "invalid_name")
-
-
-def clean_consent(consent: Consent) -> Consent:
-    """Raises InvalidInput ``invalid_consent``."""
-    note = _clean_text(consent.note, "note of consent", "invalid_consent", MAX_CONSENT)
-    return Consent(note, consent.given_at)
-
-
-def utc_text(time: datetime) -> str:
-    """As all times here are kept, so that texts compare as times do; `time` knows its zone."""
-    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def clean_search(text: str) -> str:
-    """`text` in NFC, fit to look for in ids and names. Raises InvalidInput ``invalid_search``."""
-    return _clean_text(text, "search text", "invalid_search")
-
-
-def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str:
-    cleaned = unicodedata.normalize("NFC", text) if len(text) <= longest * _NFC_SHRINKS else text
-    if not 1 <= len(cleaned) <= longest:
-        raise InvalidInput(f"A {what} has 1 to {longest} characters, not {len(cleaned)}.", code=code)
-    for character in cleaned:
-        if unicodedata.category(character) in _REFUSED_CATEGORIES:
-            raise InvalidInput(f"A {what} can't hold the character U+{ord(character):04X}.", code=code)
-    return cleaned
-
-
-def fold(*texts: str | None) -> str:
-    """The texts as substring search compares them: case-folded, one a line."""
-    return "\n".join(unicodedata.normalize("NFC", text.casefold()) for text in texts if text)
-
-
-def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> str:
-    """`metadata` as compact JSON.
-
-    Raises InvalidInput ``invalid_metadata`` where it is no JSON object (NaN and Infinity are no JSON),
-    is nested deeper than MAX_METADATA_DEPTH, larger than `max_bytes`, or holds NUL or lone surrogates.
-    """
-    _check_json(metadata)
-    try:
-        text = json.dumps(metadata, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        size = len(text.encode())
-    except ValueError as error:  # NaN, numbers of thousands of digits, lone surrogates
-        raise _invalid_metadata("Metadata must be plain JSON.") from error
-    if size > max_bytes:
-        raise _invalid_metadata(f"Metadata takes {size} bytes as JSON; {max_bytes} are allowed.", limit=max_bytes)
-    return text
-
-
-def _check_json(metadata: Metadata) -> None:
-    """Level by level, so that neither depth nor a cycle can exhaust the stack."""
-    if not isinstance(metadata, dict):
-        raise _invalid_metadata("Metadata must be a JSON object.")
-    level: list[object] = [metadata]
-    for _ in range(MAX_METADATA_DEPTH):
-        deeper: list[object] = []
-        for value in level:
-            deeper += _children(value)
-        if not deeper:
-            return
-        level = deeper
-    if any(isinstance(value, dict | list) for value in level):
-        raise _invalid_metadata(f"Metadata is nested deeper than {MAX_METADATA_DEPTH} levels.")
-    for value in level:
-        _children(value)
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        for key in value:
-            _check_string(key)
-        return list(value.values())
-    if isinstance(value, list):
-        return list(value)
-    if isinstance(value, str):
-        _check_string(value)
-    elif value is not None and not isinstance(value, bool | int | float):
-        raise _invalid_metadata(f"Metadata can't hold a {type(value).__name__}.")
-    return []
-
-
-def _check_string(text: object) -> None:
-    if not isinstance(text, str):
-        raise _invalid_metadata("Metadata keys must be strings.")
-    if "\0" in text:
-        raise _invalid_metadata("Metadata can't hold the character U+0000.")
-
-
-def _invalid_metadata(message: str, **details: object) -> InvalidInput:
-    return InvalidInput(message, code="invalid_metadata", **details)
-
-
-def encode_cursor(listing: str, last_key: int) -> str:
-    """An opaque cursor that goes on after `last_key` in the list called `listing`."""
-    payload = last_key.to_bytes(8, "big")
-    return base64.urlsafe_b64encode(payload + _cursor_check(listing, payload)).decode().rstrip("=")
-
-
-def decode_cursor(listing: str, cursor: str) -> int:
-    """The key to go on after. Raises InvalidInput ``invalid_cursor`` where it isn't a cursor of `listing`."""
-    try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise _invalid_cursor() from error
-    key = int.from_bytes(raw[:8], "big")
-    if cursor != encode_cursor(listing, key):
-        raise _invalid_cursor()
-    return key
-
-
-def _cursor_check(listing: str, payload: bytes) -> bytes:
-    """Tells accidents and other lists' cursors apart; no secret, since a key in reach harms no one."""
-    return hashlib.blake2s(listing.encode() + b"\0" + payload, digest_size=_CURSOR_CHECK_BYTES).digest()
-
-
-def _invalid_cursor() -> InvalidInput:
-    return InvalidInput("This cursor is not one that this list gave out.", code="invalid_cursor")

@@ -14,9 +14,10 @@ from sqlalchemy.engine import Connection
 from app.errors import NotFound, Overloaded
 from app.gallery import changes
 from app.gallery.database import Database
-from app.gallery.records import Counts, Gallery, clean_id, fold
+from app.gallery.records import Counts, Gallery
 from app.gallery.rekeying import rekey
 from app.gallery.tables import FACES, GALLERIES, SUBJECTS
+from app.gallery.texts import clean_id, fold
 
 IDS_AT_ONCE = 5_000
 """In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""

@@ -23,11 +23,11 @@ from app.errors import Conflict, InvalidInput, NotFound
 from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
+from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.enrolling import Enrolling, face_rows, placed
 from app.gallery.memo import Memo
 from app.gallery.records import (
-    MAX_METADATA_BYTES,
     NO_TERMS,
     UNSET,
     Changes,
@@ -50,14 +50,6 @@ from app.gallery.records import (
     Terms,
     Totals,
     Unset,
-    clean_consent,
-    clean_id,
-    clean_name,
-    clean_search,
-    decode_cursor,
-    encode_cursor,
-    encode_metadata,
-    fold,
     searchable,
     to_block,
     two_packages,
@@ -75,6 +67,15 @@ from app.gallery.tables import (
     SUBJECTS,
 )
 from app.gallery.templates import faces_by, template_of, with_second
+from app.gallery.texts import (
+    MAX_METADATA_BYTES,
+    clean_consent,
+    clean_id,
+    clean_name,
+    clean_search,
+    encode_metadata,
+    fold,
+)
 from app.types import Box, Quality, Reason
 
 STREAM_ROWS = 10_000

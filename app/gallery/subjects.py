@@ -10,8 +10,9 @@ from sqlalchemy.engine import Connection
 
 from app.errors import Overloaded
 from app.gallery.database import Database
-from app.gallery.records import Gallery, fold
+from app.gallery.records import Gallery
 from app.gallery.tables import SUBJECTS
+from app.gallery.texts import fold
 
 AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""

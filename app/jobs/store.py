@@ -18,8 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.errors import NotFound
+from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import Database
-from app.gallery.records import Gallery, Page, decode_cursor, encode_cursor
+from app.gallery.records import Gallery, Page
 from app.gallery.tables import GALLERIES, JOB_REFUSALS, JOBS
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
 

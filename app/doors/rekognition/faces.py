@@ -17,7 +17,8 @@ from app.doors.rekognition.shapes import (
 )
 from app.errors import NotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import Gallery, Origin, PlacedFace, is_unnamed, unnamed_id
+from app.gallery.records import Gallery, Origin, PlacedFace
+from app.gallery.texts import is_unnamed, unnamed_id
 from app.operations import Chosen
 from app.pipeline import Choice
 from app.types import Box, Face, Photo

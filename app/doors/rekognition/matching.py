@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from app.doors.rekognition.call import Call, stored_template
 from app.doors.rekognition.shapes import Shape, percent, stored_face
 from app.errors import NotFound
-from app.gallery.records import Candidate, Gallery, is_unnamed
+from app.gallery.records import Candidate, Gallery
+from app.gallery.texts import is_unnamed
 from app.operations import cosine
 from app.types import Template
 

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 
 from app.doors.pose import pose_of
 from app.face.quality import RAMPS, measure
-from app.gallery.records import Gallery, Origin, PlacedFace, is_unnamed
+from app.gallery.records import Gallery, Origin, PlacedFace
+from app.gallery.texts import is_unnamed
 from app.types import Box, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]

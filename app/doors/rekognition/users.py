@@ -24,7 +24,8 @@ from app.doors.rekognition.shapes import (
 )
 from app.errors import NotFound
 from app.gallery.placement import AlreadyAnswered, KeptAnswer
-from app.gallery.records import Gallery, Move, PlacedFace, is_unnamed, unnamed_id
+from app.gallery.records import Gallery, Move, PlacedFace
+from app.gallery.texts import is_unnamed, unnamed_id
 
 MOST_FACES = 100
 """Of one user."""
