@@ -76,9 +76,9 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
 
     def watch() -> int:
         """Follows the log entry by entry; `None` would be a gap."""
-        position = stores[2].heads()[gallery.key]
-        while not (done.is_set() and position == stores[2].heads()[gallery.key]):
-            changes = stores[2].changes(gallery, position, 3)
+        position = stores[2].feed.heads()[gallery.key]
+        while not (done.is_set() and position == stores[2].feed.heads()[gallery.key]):
+            changes = stores[2].feed.changes(gallery, position, 3)
             if changes is None:
                 gaps.append(position.number)
                 break
@@ -107,18 +107,18 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
 def test_reading_stops_where_it_is_told_and_leaves_out_who_has_gone(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
     gallery = galleries.gallery("staff")
-    begin = store.heads()[gallery.key]
+    begin = store.feed.heads()[gallery.key]
     enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
     galleries.delete_subject("staff", "ann")
-    first = store.changes(gallery, begin, 2)
+    first = store.feed.changes(gallery, begin, 2)
     assert first is not None
     assert (first.steps, first.position.number, first.more) == ((), 2, True)
-    rest = store.changes(gallery, first.position, 10)
+    rest = store.feed.changes(gallery, first.position, 10)
     assert rest is not None
     assert (rest.position.number, rest.more) == (4, False)
     assert [type(step).__name__ for step in rest.steps] == ["FaceBlock", "Removed"]
-    until = store.changes(gallery, begin, 10, until=3)
+    until = store.feed.changes(gallery, begin, 10, until=3)
     assert until is not None
     assert (until.position.number, until.more) == (3, False)
     (block,) = until.steps
@@ -132,23 +132,23 @@ def test_another_history_is_not_followed(galleries: Galleries, database_url: str
     enroll(galleries, "ann", 1)
     store = Store(database_url)
     gallery = galleries.gallery("staff")
-    here = store.heads()[gallery.key]
-    assert store.changes(gallery, here, 10) is not None
-    assert store.changes(gallery, Position(here.number, here.stamp ^ 1), 10) is None
-    assert store.changes(gallery, Position(here.number + 1, here.stamp), 10) is None
+    here = store.feed.heads()[gallery.key]
+    assert store.feed.changes(gallery, here, 10) is not None
+    assert store.feed.changes(gallery, Position(here.number, here.stamp ^ 1), 10) is None
+    assert store.feed.changes(gallery, Position(here.number + 1, here.stamp), 10) is None
     store.close()
 
 
 def test_old_entries_go_but_the_last_one_stays(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
     gallery = galleries.gallery("staff")
-    begin = store.heads()[gallery.key]
+    begin = store.feed.heads()[gallery.key]
     for seed in range(4):
         enroll(galleries, "ann", seed)
     assert store.prune_changes(timedelta(hours=1)) == 0
     assert store.prune_changes(timedelta(hours=-1)) == 4
     assert [row[1] for row in log_of(database_url)] == [4]
-    assert store.changes(gallery, begin, 10) is None
+    assert store.feed.changes(gallery, begin, 10) is None
     enroll(galleries, "bob", 9)
     assert found(galleries, 9) == ["bob"]
     store.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from app.gallery.feed import Feed
 from app.gallery.gallery import Galleries
 from app.gallery.records import Gallery
 from app.gallery.snapshots import HEADER_BYTES, Snapshots
@@ -61,13 +62,13 @@ def snapshot_of(folder: Path) -> Path:
 def moments(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each time that an index is made from SQL (a check reads it too)."""
     seen: list[str] = []
-    real = Store.moment
+    real = Feed.moment
 
-    def moment(self: Store, gallery: Gallery) -> object:
+    def moment(self: Feed, gallery: Gallery) -> object:
         seen.append(gallery.id)
         return real(self, gallery)
 
-    monkeypatch.setattr(Store, "moment", moment)
+    monkeypatch.setattr(Feed, "moment", moment)
     return seen
 
 

@@ -471,7 +471,7 @@ def test_galleries_and_subjects_deleted_under_others_feet_leave_no_orphans(datab
 def test_blocks_hold_all_faces_of_the_gallery_in_order(
     store: Store, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gallery.store.STREAM_ROWS", 3)
+    monkeypatch.setattr("app.gallery.feed.STREAM_ROWS", 3)
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     expected = {}
     for number in range(8):
@@ -479,7 +479,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
         enrolled = enroll(store, gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
         enroll(store, other, "x", [face(100 + number)], crops=[None])
         expected[enrolled.faces[0].key] = (enrolled.subject.key, number, new.template.vector)
-    with store.moment(gallery) as (position, moment):
+    with store.feed.moment(gallery) as (position, moment):
         enroll(store, gallery, "late", [face(9)], crops=[None])
         blocks = list(moment)
     assert position.number == 8

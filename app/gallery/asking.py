@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
+from app.gallery.feed import Feed
 from app.gallery.index import FETCH_MIN, FETCH_PER_SUBJECT, WIDEN, Index, Match
 from app.gallery.milvus import FETCH_MAX, CollectionLost, Found, Milvus
 from app.gallery.records import Counts, Gallery, Position
-from app.gallery.store import Store
 from app.types import Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
@@ -28,7 +28,7 @@ class Searcher:
     def __init__(
         self,
         gallery: Gallery,
-        store: Store,
+        feed: Feed,
         milvus: Milvus,
         name: str | None,
         *,
@@ -37,7 +37,7 @@ class Searcher:
     ) -> None:
         """`renew` finds what is searched now, where this collection is not there any more."""
         self._gallery = gallery
-        self._store = store
+        self._feed = feed
         self._milvus = milvus
         self._count = count
         self._renew = renew
@@ -100,7 +100,7 @@ class Searcher:
 
     def _add(self, candidates: Index, subjects: Collection[int]) -> None:
         """With all their faces, as SQL has them."""
-        block = self._store.faces_of(self._gallery, sorted(subjects))
+        block = self._feed.faces_of(self._gallery, sorted(subjects))
         if block is not None:
             candidates.add(block)
 
@@ -108,8 +108,8 @@ class Searcher:
 class Count:
     """How many subjects and faces there are to search, counted when that is asked for and may have changed."""
 
-    def __init__(self, store: Store, gallery: Gallery) -> None:
-        self._store = store
+    def __init__(self, feed: Feed, gallery: Gallery) -> None:
+        self._feed = feed
         self._gallery = gallery
         self._position: Position | None = None
         self._counted_at: Position | None = None
@@ -123,7 +123,7 @@ class Count:
         start, position = time.monotonic(), self._position
         if self._counted_at == position or start < self._next:
             return self.known
-        self.known = self._store.indexable(self._gallery)
+        self.known = self._feed.indexable(self._gallery)
         self._counted_at = position
         took = time.monotonic() - start
         self._next = start + (COUNT_SHARE * took if took > COUNT_CHEAP_S else 0)

@@ -139,7 +139,7 @@ class CurrentIndexes:
         self._indexes.look()
         with self._lock:
             known = dict(self._live)
-        standings = self._store.standings()
+        standings = self._store.feed.standings()
         self._standings, self._looked_at = standings, time.monotonic()
         for which, live in known.items():
             if which.key not in standings:
@@ -168,7 +168,7 @@ class CurrentIndexes:
             live.train()
         if not self._unmade:
             return
-        for gallery in self._store.moving():
+        for gallery in self._store.feed.moving():
             for view in gallery.searchable:
                 if view.seen not in self._made and self._all(gallery.key):
                     with suppress(NotFound, Conflict):  # deleted or finished meanwhile
@@ -176,7 +176,7 @@ class CurrentIndexes:
 
     def keep(self) -> None:
         """What is due from time to time, for the indexes of the galleries' own packages."""
-        standings = self._store.standings()
+        standings = self._store.feed.standings()
         with self._lock:
             known = dict(self._live)
         own = [

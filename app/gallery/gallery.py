@@ -123,7 +123,9 @@ class Galleries:
         self._store = store
         self._placement = Placement(store.database)
         self._roster = Roster(store.database)
-        self._current = CurrentIndexes(store, indexes or LocalIndexes(store, snapshots, search_threads, search_gpu))
+        self._current = CurrentIndexes(
+            store, indexes or LocalIndexes(store.feed, snapshots, search_threads, search_gpu)
+        )
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)

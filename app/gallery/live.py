@@ -13,12 +13,12 @@ from functools import partial
 from typing import get_args
 
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
+from app.gallery.feed import Feed
 from app.gallery.index import APPROXIMATE_FROM, Difference, Index
 from app.gallery.indexes import GalleryIndex
 from app.gallery.mirror import Gpu
 from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.gallery.snapshots import Snapshots
-from app.gallery.store import Store
 
 CHANGES_AT_ONCE = 5_000
 LAG_LIMIT = 50_000
@@ -32,8 +32,8 @@ class LocalIndexes:
     A pass over one's vectors runs on `threads` or on the `gpu` (see `Index`), which is closed with them.
     """
 
-    def __init__(self, store: Store, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None) -> None:
-        self._store = store
+    def __init__(self, feed: Feed, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None) -> None:
+        self._feed = feed
         self._snapshots = snapshots
         self._threads = threads
         self._gpu = gpu
@@ -50,7 +50,7 @@ class LocalIndexes:
         """Nothing to see: it is this process's memory."""
 
     def open(self, gallery: Gallery) -> LiveIndex:
-        return LiveIndex(gallery, self._store, self._snapshots, self._threads, self._gpu)
+        return LiveIndex(gallery, self._feed, self._snapshots, self._threads, self._gpu)
 
     def keep(self, known: Sequence[GalleryIndex]) -> None:
         """Writes the snapshots that are due, and removes those that aren't any gallery's."""
@@ -58,7 +58,7 @@ class LocalIndexes:
             return
         for index in known:
             index.save()
-        self._snapshots.keep_only(self._store.heads().keys())
+        self._snapshots.keep_only(self._feed.heads().keys())
 
     def snapshotted(self) -> Snapshotted | None:
         return self._snapshots.kept() if self._snapshots else None
@@ -78,10 +78,10 @@ class LiveIndex:
     """Safe to share between threads. Its lock orders this process's changes to the gallery."""
 
     def __init__(
-        self, gallery: Gallery, store: Store, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None
+        self, gallery: Gallery, feed: Feed, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None
     ) -> None:
         self._gallery = gallery
-        self._store = store
+        self._feed = feed
         self._snapshots = snapshots
         self._new = partial(Index, gallery.dimension, threads=threads, approximate_from=APPROXIMATE_FROM, gpu=gpu)
         self._kind = gallery.search
@@ -180,7 +180,7 @@ class LiveIndex:
         """How the index differs from SQL, and how many faces it holds; this process's changes wait meanwhile."""
         with self._lock:
             self._catch_up()
-            with self._store.moment(self._gallery) as (position, blocks):
+            with self._feed.moment(self._gallery) as (position, blocks):
                 index = self._catch_up(until=position)
                 return index.compare(blocks), index.faces
 
@@ -247,9 +247,9 @@ class LiveIndex:
     def _read(self, until: Position | None) -> Changes | None:
         """What comes next; None where the index has to be made anew instead."""
         number = None if until is None else until.number
-        changes = self._store.changes(self._gallery, self._position, CHANGES_AT_ONCE, number)
+        changes = self._feed.changes(self._gallery, self._position, CHANGES_AT_ONCE, number)
         if changes is not None and changes.more and until is None:
-            head = self._store.heads().get(self._gallery.key, self._position)
+            head = self._feed.heads().get(self._gallery.key, self._position)
             faces = 0 if self._index is None else self._index.faces
             if head.number - self._position.number > max(LAG_LIMIT, faces):
                 return None
@@ -282,7 +282,7 @@ class LiveIndex:
         snapshot = self._snapshots.open(self._gallery) if self._snapshots else None
         if snapshot is None:
             return self._build()
-        if self._store.changes(self._gallery, snapshot.position, 0) is None:
+        if self._feed.changes(self._gallery, snapshot.position, 0) is None:
             _log.warning("The change log doesn't lead on from the snapshot of gallery key %d.", self._gallery.key)
             return self._build()
         index = self._new(kind=self._kind)
@@ -291,7 +291,7 @@ class LiveIndex:
         return index
 
     def _build(self) -> Index:
-        with self._store.moment(self._gallery) as (position, blocks):
+        with self._feed.moment(self._gallery) as (position, blocks):
             index = self._new(kind=self._kind)
             for block in blocks:
                 index.add(block)

@@ -26,6 +26,7 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overload
 from app.gallery.asking import Count, Searcher
 from app.gallery.catalogue import Catalogue
 from app.gallery.comparison import Comparison
+from app.gallery.feed import Feed
 from app.gallery.index import Difference
 from app.gallery.indexes import GalleryIndex
 from app.gallery.milvus import CollectionLost, Milvus
@@ -51,7 +52,7 @@ class RemoteIndexes:
     """All galleries' collections in one Milvus, which any number of servers over the same database share."""
 
     def __init__(self, store: Store, milvus: Milvus) -> None:
-        self._store = store
+        self._feed = store.feed
         self._milvus = milvus
         self._catalogue = Catalogue(store.database, milvus.name)
         self._next_ping = 0.0
@@ -72,7 +73,7 @@ class RemoteIndexes:
             self._next_ping = time.monotonic() + PING_S
 
     def open(self, gallery: Gallery) -> RemoteIndex:
-        return RemoteIndex(gallery, self._store, self._catalogue, self._milvus)
+        return RemoteIndex(gallery, self._feed, self._catalogue, self._milvus)
 
     def keep(self, known: Sequence[GalleryIndex]) -> None:
         for index in known:
@@ -100,9 +101,9 @@ class RemoteIndexes:
 class RemoteIndex:
     """One gallery's vectors in Milvus. Its lock orders this process's changes to it; searches don't take it."""
 
-    def __init__(self, gallery: Gallery, store: Store, catalogue: Catalogue, milvus: Milvus) -> None:
+    def __init__(self, gallery: Gallery, feed: Feed, catalogue: Catalogue, milvus: Milvus) -> None:
         self._gallery = gallery
-        self._store = store
+        self._feed = feed
         self._catalogue = catalogue
         self._milvus = milvus
         self._lock = threading.Lock()
@@ -114,7 +115,7 @@ class RemoteIndex:
         self._settled: Position | None = None
         self._swept: Position | None = None  # how far removals have been made sure of
         self._sweep_until: Position | None = None
-        self._count = Count(store, gallery)
+        self._count = Count(feed, gallery)
 
     def held(self) -> Indexed:
         """As last counted; of this process's memory it takes nothing."""
@@ -215,7 +216,7 @@ class RemoteIndex:
         A server may have been about to add a face while another one removed it, and have died before it could look.
         """
         searcher, until = self._searcher, self._sweep_until
-        self._sweep_until = self._store.heads().get(self._gallery.key)
+        self._sweep_until = self._feed.heads().get(self._gallery.key)
         if searcher is None or searcher.name is None or until is None or until == self._swept:
             return
         try:
@@ -276,11 +277,11 @@ class RemoteIndex:
         if searcher.name is None:
             return Difference((), (), 0), 0
         comparison = Comparison(self._milvus, searcher.name, self._gallery.dimension)
-        with self._store.moment(self._gallery) as (_, blocks):
+        with self._feed.moment(self._gallery) as (_, blocks):
             for block in blocks:
                 comparison.look(block)
             comparison.look_beyond()
-        there = self._store.existing([*comparison.missing, *comparison.different, *comparison.extra])
+        there = self._feed.existing([*comparison.missing, *comparison.different, *comparison.extra])
         missing, different = (
             tuple(key for key in keys if key in there) for keys in (comparison.missing, comparison.different)
         )
@@ -308,7 +309,7 @@ class RemoteIndex:
         searcher = self._searcher or self._open()
         if searcher.name is None:
             return searcher
-        while (changes := self._store.changes(self._gallery, self._position, CHANGES_AT_ONCE)) is not None:
+        while (changes := self._feed.changes(self._gallery, self._position, CHANGES_AT_ONCE)) is not None:
             self._apply(searcher.name, changes)
             self._position = changes.position
             if not changes.more:
@@ -335,7 +336,7 @@ class RemoteIndex:
         self._head()
         name = self._catalogue.begin(self._gallery)
         self._milvus.make(name, self._gallery.dimension)
-        with self._store.moment(self._gallery) as (position, blocks):
+        with self._feed.moment(self._gallery) as (position, blocks):
             for block in blocks:
                 self._milvus.add(name, block)
                 self._catalogue.touch(name)
@@ -347,14 +348,14 @@ class RemoteIndex:
 
     def _head(self) -> Position:
         """Where the log ends. Raises NotFound ``gallery_not_found``."""
-        head = self._store.heads().get(self._gallery.key)
+        head = self._feed.heads().get(self._gallery.key)
         if head is None:
             message = f"There is no gallery {self._gallery.id!r}."
             raise NotFound(message, code="gallery_not_found", gallery=self._gallery.id)
         return head
 
     def _search_in(self, name: str | None) -> Searcher:
-        return Searcher(self._gallery, self._store, self._milvus, name, count=self._count, renew=self.renew)
+        return Searcher(self._gallery, self._feed, self._milvus, name, count=self._count, renew=self.renew)
 
     def _use(self, name: str, position: Position) -> Searcher:
         self._position, self._settled = position, None
@@ -372,7 +373,7 @@ class RemoteIndex:
         the log doesn't lead on from there."""
         while True:
             number = None if until is None else until.number
-            changes = self._store.changes(self._gallery, since, CHANGES_AT_ONCE, number)
+            changes = self._feed.changes(self._gallery, since, CHANGES_AT_ONCE, number)
             if changes is None:
                 self._head()
                 return None
@@ -392,7 +393,7 @@ class RemoteIndex:
             self._milvus.add(name, missing)
             added += missing.faces.tolist()
         self._remove(name, changes)
-        self._milvus.remove(name, sorted(set(added) - self._store.existing(added)))
+        self._milvus.remove(name, sorted(set(added) - self._feed.existing(added)))
 
     def _remove(self, name: str, changes: Changes) -> bool:
         """Whether there was anything to remove."""
@@ -403,11 +404,11 @@ class RemoteIndex:
 
     def _remove_again(self, name: str, until: Position) -> bool:
         removed = False
-        since = self._swept or self._store.log_start(self._gallery)
+        since = self._swept or self._feed.log_start(self._gallery)
         while since is not None and since.number < until.number:
-            changes = self._store.changes(self._gallery, since, CHANGES_AT_ONCE, until.number)
+            changes = self._feed.changes(self._gallery, since, CHANGES_AT_ONCE, until.number)
             if changes is None:  # pruned
-                since = self._store.log_start(self._gallery)
+                since = self._feed.log_start(self._gallery)
                 continue
             removed |= self._remove(name, changes)
             since = changes.position

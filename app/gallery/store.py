@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -26,32 +26,26 @@ from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import BUSY_TIMEOUT_S, Database
 from app.gallery.enrolling import Enrolling, face_rows, placed
+from app.gallery.feed import KEYS_AT_ONCE, Feed
 from app.gallery.memo import Memo
+from app.gallery.moving import MOVING_GALLERIES, gallery_not_found, gallery_of, moving_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
-    Changes,
     Consent,
     Counts,
     CropPolicy,
     Enrolled,
     Erased,
-    FaceBlock,
     FaceRow,
     Gallery,
     IndexKind,
     Metadata,
     Page,
-    Position,
-    SecondPackage,
-    Seen,
-    Standing,
     Subject,
     Terms,
     Totals,
     Unset,
-    searchable,
-    to_block,
     two_packages,
 )
 from app.gallery.subjects import ensure_subjects, make_subjects, subject_row, touch_subjects
@@ -62,11 +56,10 @@ from app.gallery.tables import (
     GALLERIES,
     JOB_REFUSALS,
     JOBS,
-    REEMBEDDINGS,
     SECOND_TEMPLATES,
     SUBJECTS,
 )
-from app.gallery.templates import faces_by, template_of, with_second
+from app.gallery.templates import faces_by, with_second
 from app.gallery.texts import (
     MAX_METADATA_BYTES,
     clean_consent,
@@ -78,17 +71,7 @@ from app.gallery.texts import (
 )
 from app.types import Box, Quality, Reason
 
-STREAM_ROWS = 10_000
-LABELS_AT_ONCE = 5_000
-"""Keys in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 K = TypeVar("K", Gallery, Subject, FaceRow)
-SECOND_STATES: Mapping[str, Literal["filling", "complete", "leaving"]] = {
-    "embedding": "filling",
-    "ready": "complete",
-    "switched": "complete",
-    "ending": "leaving",
-}
-"""What the state of a re-embedding means for the other package."""
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -111,6 +94,7 @@ class Store:
         self._max_metadata_bytes = max_metadata_bytes
         self._blobs = blobs or Blobs()
         self._database = Database(url, busy_timeout_s=busy_timeout_s)
+        self._feed = Feed(self._database, self._blobs)
         self._known_galleries = Memo[str, Gallery](self._database.version)
         self._known_counts = Memo[int, Counts](self._database.version)
         self._known_subjects = Memo[tuple[int, str], Subject](self._database.version)
@@ -130,6 +114,11 @@ class Store:
     def blobs(self) -> Blobs:
         """How templates and crops lie in it."""
         return self._blobs
+
+    @property
+    def feed(self) -> Feed:
+        """What indexes are built from."""
+        return self._feed
 
     def close(self) -> None:
         self._database.close()
@@ -170,7 +159,7 @@ class Store:
         if row is None:
             message = f"There is already a gallery {values['id']!r}."
             raise Conflict(message, code="gallery_exists", gallery=values["id"])
-        return _gallery(row)
+        return gallery_of(row)
 
     def gallery(self, gallery_id: str) -> Gallery:
         """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
@@ -442,7 +431,7 @@ class Store:
         with self._database.read(one_moment=True) as connection:
             row = connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one_or_none()
             if row is None:
-                raise _gallery_not_found(gallery.id)
+                raise gallery_not_found(gallery.id)
             seen = moving_gallery(row)
             subjects = bulk.read_subjects(connection, seen)
             faces = bulk.read_faces(connection, seen, self._blobs, crops=crops)
@@ -492,79 +481,7 @@ class Store:
         self._database.request_scrub()
         return face_key, subject.key
 
-    # For the index
-
-    @contextmanager
-    def moment(self, gallery: Gallery) -> Iterator[tuple[Position, Iterator[FaceBlock]]]:
-        """All the gallery's faces as one moment saw them, in order of their keys, STREAM_ROWS at a time, and how far
-        the change log was at that moment. Raises NotFound ``gallery_not_found``, Unusable ``template_damaged``."""
-        with self._database.read(one_moment=True) as connection:
-            position = changes.head(connection, gallery.key)
-            if position is None:
-                raise _gallery_not_found(gallery.id)
-            yield position, _blocks(connection, self._blobs, gallery)
-
-    def changes(self, gallery: Gallery, since: Position, limit: int, until: int | None = None) -> Changes | None:
-        """See `app.gallery.changes.read`."""
-        with self._database.read() as connection:
-            return changes.read(connection, gallery, since, limit, until, blobs=self._blobs)
-
-    def log_start(self, gallery: Gallery) -> Position | None:
-        """The first position that the gallery's change log still leads on from; None where the gallery is gone."""
-        with self._database.read() as connection:
-            return changes.start(connection, gallery.key)
-
-    def faces_of(self, gallery: Gallery, subject_keys: Sequence[int]) -> FaceBlock | None:
-        """All faces of these subjects, in order of their keys; None where there are none.
-
-        Raises Unusable ``template_damaged``."""
-        query = _block_query(gallery)
-        rows: list[Row[Any]] = []
-        with self._database.read() as connection:
-            for start in range(0, len(subject_keys), LABELS_AT_ONCE):
-                some = subject_keys[start : start + LABELS_AT_ONCE]
-                rows += connection.execute(query.where(FACES.c.subject_key.in_(some))).all()
-        rows.sort(key=lambda row: row[0])
-        return to_block(_opened(rows, self._blobs), gallery.dimension) if rows else None
-
-    def existing(self, face_keys: Sequence[int]) -> set[int]:
-        """Those of the faces that there (still) are."""
-        found: set[int] = set()
-        with self._database.read() as connection:
-            for start in range(0, len(face_keys), LABELS_AT_ONCE):
-                some = face_keys[start : start + LABELS_AT_ONCE]
-                found.update(connection.execute(sa.select(FACES.c.key).where(FACES.c.key.in_(some))).scalars())
-        return found
-
-    def indexable(self, gallery: Gallery) -> Counts:
-        """How many faces there are to search, of how many subjects: counts rows."""
-        counts = (sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
-        with self._database.read() as connection:
-            return Counts(*connection.execute(_block_query(gallery).with_only_columns(*counts)).one())
-
-    def heads(self) -> dict[int, Position]:
-        """How far each gallery's change log is, by the gallery's key."""
-        with self._database.read() as connection:
-            return changes.heads(connection)
-
-    def moving(self) -> list[Gallery]:
-        """Those on their way from one package to another."""
-        with self._database.read() as connection:
-            rows = connection.execute(MOVING_GALLERIES.where(REEMBEDDINGS.c.state.is_not(None))).all()
-        return [moving_gallery(row) for row in rows]
-
-    def standings(self) -> dict[int, Standing]:
-        """What each process has to follow, by the gallery's key; asked all the time, so that nothing else is read."""
-        with self._database.read() as connection:
-            rows = connection.execute(MOVING_GALLERIES).all()
-        return {
-            row.key: Standing(
-                Position(row.last_change, row.last_stamp),
-                searchable(Seen(row.key, row.embedder, row.generation), _second(row)),
-                row.search,
-            )
-            for row in rows
-        }
+    # What time does
 
     def prune_changes(self, older_than: timedelta) -> int:
         """Removes the change log's old entries, but each gallery's last; says how many."""
@@ -586,8 +503,8 @@ class Store:
         query = _CURRENT_LABELS if current else _LABELS
         found: dict[int, tuple[str, str, str | None]] = {}
         with self._database.read() as connection:
-            for start in range(0, len(face_keys), LABELS_AT_ONCE):
-                asked = {"keys": face_keys[start : start + LABELS_AT_ONCE], "now": _now()}
+            for start in range(0, len(face_keys), KEYS_AT_ONCE):
+                asked = {"keys": face_keys[start : start + KEYS_AT_ONCE], "now": _now()}
                 for key, face_id, subject_id, name in connection.execute(query, asked):
                     found[key] = (face_id, subject_id, name)
         return found
@@ -598,7 +515,7 @@ class Store:
         with self._database.read() as connection:
             row = connection.execute(_GALLERY_BY_ID, {"wanted": gallery_id}).one_or_none()
         if row is None:
-            raise _gallery_not_found(gallery_id)
+            raise gallery_not_found(gallery_id)
         return moving_gallery(row)
 
     def _hold(self, connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
@@ -607,7 +524,7 @@ class Store:
         query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
         query = query.with_for_update(read=not exclusively, key_share=not exclusively)
         if connection.execute(query).one_or_none() is None:
-            raise _gallery_not_found(gallery.id)
+            raise gallery_not_found(gallery.id)
 
     def _held(self, connection: Connection, gallery: Gallery) -> Gallery:
         """As `_hold`; the gallery as it is from then on."""
@@ -616,7 +533,7 @@ class Store:
         # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
         row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
         if row is None:
-            raise _gallery_not_found(gallery.id)
+            raise gallery_not_found(gallery.id)
         return moving_gallery(row)
 
     def _unexpired(self, connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
@@ -685,10 +602,6 @@ def _now(offset: timedelta = timedelta()) -> str:
     return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _gallery_not_found(gallery_id: str) -> NotFound:
-    return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
-
-
 def _subject_not_found(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
     return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
@@ -704,29 +617,6 @@ def _count(connection: Connection, gallery: Gallery) -> Counts:
     return Counts(*counts)
 
 
-def _block_query(gallery: Gallery) -> sa.Select[Any]:
-    """What `_opened` takes."""
-    template = template_of(gallery.embedder)
-    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
-    query = sa.select(*columns).select_from(with_second(FACES, gallery.embedder))
-    return query.where((FACES.c.gallery_key == gallery.key) & template.is_not(None))
-
-
-def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
-    """What `to_block` takes."""
-    return [
-        (key, subject, quality, blobs.unpack("template", face_id, template))
-        for key, subject, quality, face_id, template in rows
-    ]
-
-
-def _blocks(connection: Connection, blobs: Blobs, gallery: Gallery) -> Iterator[FaceBlock]:
-    query = _block_query(gallery).order_by(FACES.c.key)
-    with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
-        for rows in result.partitions():
-            yield to_block(_opened(rows, blobs), gallery.dimension)
-
-
 _SUBJECTS_COUNTED = sa.select(
     SUBJECTS,
     sa.select(sa.func.count())
@@ -736,15 +626,6 @@ _SUBJECTS_COUNTED = sa.select(
     .label("face_count"),
 )
 _SUBJECTS_BY_KEY = _SUBJECTS_COUNTED.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
-MOVING_GALLERIES = sa.select(
-    GALLERIES,
-    *(REEMBEDDINGS.c[name].label(f"re_{name}") for name in ("source", "target", "state")),
-    REEMBEDDINGS.c.source_dimension,
-    REEMBEDDINGS.c.source_generation,
-    REEMBEDDINGS.c.target_dimension,
-    REEMBEDDINGS.c.target_generation,
-).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
-
 # Built once: that takes longer than what SQLite does with them.
 _GALLERY_BY_ID = MOVING_GALLERIES.where(GALLERIES.c.id == sa.bindparam("wanted"))
 _GALLERY_BY_KEY = MOVING_GALLERIES.where(GALLERIES.c.key == sa.bindparam("wanted"))
@@ -754,20 +635,6 @@ _LABELS = (
     .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
 )
 _CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
-
-
-def moving_gallery(row: Row[Any]) -> Gallery:
-    """Of a row of MOVING_GALLERIES."""
-    return replace(_gallery(row), second=_second(row))
-
-
-def _second(row: Row[Any]) -> SecondPackage | None:
-    if row.re_state is None:
-        return None
-    state = SECOND_STATES[row.re_state]
-    if row.embedder == row.re_source:
-        return SecondPackage(row.re_target, row.target_dimension, state, row.target_generation)
-    return SecondPackage(row.re_source, row.source_dimension, state, row.source_generation)
 
 
 def _faces_named(package: str) -> sa.Select[Any]:
@@ -842,11 +709,6 @@ def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], taken: Sequence[str])
     if any(face.second is None or face.second.package != others[0] for face in faces):
         raise two_packages(gallery.id)
     return faces
-
-
-def _gallery(row: Row[Any]) -> Gallery:
-    metadata, package = json.loads(row.metadata), (row.embedder, row.dimension)
-    return Gallery(row.key, row.id, *package, row.store, metadata, row.created_at, None, row.generation, row.search)
 
 
 def _subject(row: Row[Any]) -> Subject:
