@@ -226,14 +226,25 @@ def test_softtriple_does_not_depend_on_the_order_of_centres() -> None:
     assert_same(built("softtriple", weight[:, [2, 0, 3, 1]], centers=4)(x, labels), first)
 
 
-def test_entropy_smoothing_makes_softmax_of_the_largest() -> None:
-    """Proposition 1 of SoftTriple: max over p in the simplex of λΣ p_j (z_j − z_y) + H(p) = −log softmax_y(λz)."""
+@pytest.mark.parametrize(
+    ("name", "hyper"), [("norm_softmax", {"s": 20.0}), ("softtriple", {"centers": 1, "margin": 0.0, "tau": 0.0})]
+)
+def test_entropy_smoothing_makes_softmax_of_the_largest(name: str, hyper: dict[str, float]) -> None:
+    """Proposition 1 of SoftTriple: a sample's loss is the max over p in the simplex of λΣ p_j (c_j − c_y) + H(p)."""
     x, labels, weight = batch()
+    loss = built(name, weight[:, None] if "centers" in hyper else weight, **hyper)
+    part = loss._whole(x, labels)
+    ours = loss.per_sample(part, loss.margined(part, loss.scores(part.x, part.rows))).detach()
     z = 20 * cosines(x, weight)
-    p = torch.softmax(z, dim=1)
-    entropy = -(p * p.log()).sum(dim=1)
     gap = z - z.gather(1, labels[:, None])
-    assert_same((p * gap).sum(dim=1) + entropy, F.cross_entropy(z, labels, reduction="none"), 1e-12)
+
+    def smoothed(p: Tensor) -> Tensor:
+        return (p * gap).sum(dim=1) - torch.xlogy(p, p).sum(dim=1)
+
+    assert_same(ours, smoothed(torch.softmax(z, dim=1)), 1e-9)
+    others = torch.distributions.Dirichlet(torch.full((C,), 0.3, dtype=torch.float64)).sample((200, B))
+    assert all((smoothed(p) < ours).all() for p in others)
+    assert (smoothed(F.one_hot(z.argmax(dim=1), C).double()) < ours).all()  # the largest alone
 
 
 def test_the_centre_regulariser_equals_its_oracle_and_vanishes_for_equal_centres() -> None:
@@ -307,7 +318,18 @@ def test_the_classic_hard_mode_jumps_where_the_default_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["arcface", "combined", "sphereface_fnorm", "adaface", "magface", "curricularface", "subcenter_arcface"]
+    "name",
+    [
+        "arcface",
+        "combined",
+        "sphereface",
+        "sphereface_fnorm",
+        "adaface",
+        "magface",
+        "curricularface",
+        "elasticface",
+        "subcenter_arcface",
+    ],
 )
 def test_the_detached_gradient_leaves_the_margin_out(name: str) -> None:
     """Forward as exact; backward with dz_y/dcos θ_y = s, so that the cosines' gradient is s·(p − onehot)/B."""
@@ -325,6 +347,22 @@ def test_the_detached_gradient_leaves_the_margin_out(name: str) -> None:
     assert_same(gradient[target], expected[target])
     if name != "curricularface":  # whose other classes carry their own factor
         assert_same(gradient, expected)
+
+
+def test_sphereface2s_gradient_detached_by_default_leaves_margin_and_sharpening_out() -> None:
+    """dL/dcos θ_y = (lw/B) α (σ(z_y) − 1), dL/dcos θ_j = (lw/B) (1 − α) σ(z_j)."""
+    x, labels, weight = batch()
+    loss = built("sphereface2", weight)
+    part = loss._whole(x, labels)
+    scores = loss.scores(part.x, part.rows).detach().requires_grad_()
+    logits = loss.margined(part, scores)
+    (gradient,) = torch.autograd.grad(loss.per_sample(part, logits).mean(), scores)
+    share = torch.sigmoid(logits.detach())
+    own = F.one_hot(labels, C).bool()
+    expected = 50 / B * torch.where(own, 0.7 * (share - 1), 0.3 * share)
+    assert_same(gradient, expected, 1e-8)  # softplus takes its argument for its value above 20
+    exact = built("sphereface2", weight, grad="exact")
+    assert_same(exact(x, labels), loss(x, labels))
 
 
 def test_the_exact_gradient_is_the_formula_derived() -> None:
@@ -544,7 +582,7 @@ def test_subcenter_takes_the_nearest_centre() -> None:
     assert_same(one, built("arcface", weight[:, 0])(x, labels))
 
 
-@pytest.mark.parametrize("name", [n for n in losses.class_level() if n not in {"adaface", "sphereface2", "circle"}])
+@pytest.mark.parametrize("name", [n for n in losses.class_level() if n not in {"sphereface2", "circle"}])
 def test_the_margin_can_be_warmed_up_from_none(name: str) -> None:
     """At a margin scale of 0 the target's logit is the plain one; in between the loss rises."""
     x, labels, _ = batch()
@@ -557,6 +595,30 @@ def test_the_margin_can_be_warmed_up_from_none(name: str) -> None:
     own = loss.margin_logits(x, labels)[range(B), labels]
     assert_same(own, loss.logits(x)[range(B), labels], 1e-9)
     assert values[0] <= values[1] <= values[2]
+
+
+@pytest.mark.parametrize("name", ["adaface", "arcface", "cosface", "sphereface2"])
+def test_a_share_of_the_margin_is_the_loss_with_a_smaller_one(name: str) -> None:
+    x, labels, _ = batch()
+    whole = built(name, m=0.4)
+    less = built(name, m=0.1)
+    if name == "adaface":
+        whole.get_buffer("norm_mean").fill_(2.0)
+        whole.get_buffer("norm_std").fill_(1.0)
+    less.load_state_dict(whole.state_dict())
+    assert not torch.isclose(whole(x, labels), less(x, labels))
+    whole.margin_scale = 0.25
+    assert_same(whole(x, labels), less(x, labels))
+
+
+def test_circle_has_no_margin_to_be_warmed_up_since_a_smaller_one_asks_for_more() -> None:
+    x, labels, weight = batch()
+    values = [built("circle", weight, m=m)(x, labels).item() for m in (0.1, 0.2, 0.3)]
+    assert values[0] > values[1] > values[2]
+    loss = built("circle", weight)
+    full = loss(x, labels)
+    loss.margin_scale = 0.0
+    assert_same(loss(x, labels), full)
 
 
 # ------------------------------------------------------------------------- pytorch-metric-learning as oracle

@@ -32,6 +32,14 @@ def test_each_sampler_is_explained() -> None:
         assert f"`{name}`" in PAGE
 
 
+@pytest.mark.parametrize("name", [*KINDS, *sampler.names()])
+def test_each_loss_miner_and_sampler_has_a_test_in_the_table(name: str) -> None:
+    rows = re.findall(
+        r"^\| (.+) \| [CPRMFS] `test_", PAGE.partition("## Which test pins which formula")[2], re.MULTILINE
+    )
+    assert any(re.search(rf"\b{name}\b", row) for row in rows)
+
+
 def test_each_test_that_the_table_names_exists() -> None:
     written = "".join(path.read_text() for path in (PROJECT / "tests").glob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", PAGE)

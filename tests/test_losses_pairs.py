@@ -214,6 +214,28 @@ def test_circle_equals_the_oracle_where_every_anchor_has_both_kinds_of_pairs() -
     assert_same(built("circle_pair")(x, labels), theirs(x, labels), 1e-9)
 
 
+def test_circles_gradient_by_default_takes_its_weights_for_constants() -> None:
+    """dL/ds_n = g s (s_n + m) softmax_n, dL/ds_p = −g s (1 + m − s_p) softmax_p, g = 1 − e^−L, over the anchors."""
+    x, m, s = embeddings().requires_grad_(), 0.4, 80.0
+    score = F.normalize(x) @ F.normalize(x).T
+    alike = (LABELS[:, None] == LABELS[None, :]) & ~torch.eye(B, dtype=torch.bool)
+    unlike = LABELS[:, None] != LABELS[None, :]
+    anchors = alike.any(dim=1) & unlike.any(dim=1)
+    fixed = score.detach()
+    up, down = (fixed + m).clamp(min=0), (1 + m - fixed).clamp(min=0)
+    push = (s * up * (fixed - m)).masked_fill(~unlike, -math.inf)
+    pull = (-s * down * (fixed - 1 + m)).masked_fill(~alike, -math.inf)
+    rows = F.softplus(torch.logsumexp(push, dim=1) + torch.logsumexp(pull, dim=1))
+    g = (1 - torch.exp(-rows))[:, None] / anchors.sum()
+    slope = g * s * (up * torch.softmax(push, dim=1) - down * torch.softmax(pull, dim=1))
+    slope[~anchors] = 0
+    (expected,) = torch.autograd.grad((slope * score).sum(), x)
+    loss = built("circle_pair")(x, LABELS)
+    assert_same(loss, rows[anchors].mean())
+    (gradient,) = torch.autograd.grad(loss, x)
+    assert_same(gradient, expected, 1e-10)
+
+
 def test_margin_equals_the_oracle_with_its_price_on_beta_and_so_do_the_gradients() -> None:
     x = embeddings()
     ours = built("margin", nu=0.05, num_classes=5)

@@ -26,7 +26,7 @@ class Circle(CosineLoss):
 
     α_p = [1 + m − cos θ_y]₊, α_n = [cos θ_j + m]₊, Δ_p = 1 − m, Δ_n = m. s (the paper's γ) = 256 and m = 0.25: its face
     setting. grad = `detached`, the default, is the paper's gradient (the weights α are no functions of the
-    score); `exact` differentiates the product.
+    score); `exact` differentiates the product. `margin_scale` changes nothing: m relaxes, and less of it asks for more.
     """
 
     def __init__(self, table: ClassTable, *, s: float = 256.0, m: float = 0.25, grad: Gradient = "detached") -> None:
@@ -36,6 +36,5 @@ class Circle(CosineLoss):
         self.grad: Gradient = grad
 
     def margined(self, part: Part, scores: Tensor) -> Tensor:
-        m = self.m * self.margin_scale
-        target = -positive_pull(part.at_target(scores), m, self.grad)
-        return self.s * part.put(negative_push(scores, m, self.grad), target)
+        target = -positive_pull(part.at_target(scores), self.m, self.grad)
+        return self.s * part.put(negative_push(scores, self.m, self.grad), target)

@@ -179,7 +179,8 @@ class SphereFaceFNorm(AngularLoss):
     """z_y = s·ψ(θ_y), ψ(θ) = (−1)^k cos(mθ) − 2k with k = ⌊mθ/π⌋ (SphereFace-R with hard feature normalisation,
     arXiv 2109.05565).
 
-    s = 30, m = 1.5: that paper's setting; the ArcFace paper uses m = 1.35 at s = 64. m ≥ 1, integer or not.
+    s = 30, m = 1.5: that paper's setting; the ArcFace paper uses m = 1.35 at s = 64. m ≥ 1, integer or not. That paper
+    multiplies the loss by 50/s besides, which is left to the sum of losses (a recipe's `weight`).
     """
 
     def __init__(self, table: ClassTable, *, s: float = 30.0, m: float = 1.5, grad: Gradient = "exact") -> None:
