@@ -14,6 +14,7 @@ from app.errors import InvalidInput
 from training import experiments, metrics
 from training.comparison import Claim, Comparison, Report, Row, compare, order, pooled_spread, summarise, tables
 from training.config import Recipe, parse_recipe
+from training.data import read_drop_list
 from training.experiments import Runs, load_plan, match_rate, merged, recall_at_1
 from training.metrics import Floats
 
@@ -237,6 +238,14 @@ def test_runs_on_different_people_are_not_compared(small: Path, tmp_path: Path) 
     changed.write_text(json.dumps(json.loads(changed.read_text()) | {"unseen": "others"}))
     with pytest.raises(InvalidInput, match="different people"):
         experiments.results(plan, runs)
+
+
+def test_the_people_that_recipes_leave_out_are_those_that_were_found() -> None:
+    found = json.loads((DOCUMENT.with_suffix("") / "train112_overlap.json").read_text("utf-8"))
+    names = read_drop_list(ROOT / "training" / "recipes" / "train112_drop.txt")
+    assert sorted(match["drop"] for match in found["matches"]) == sorted(names)
+    for match in found["matches"]:
+        assert match["score"] >= found["threshold"] or match["best_pair"] >= found["pair_threshold"]
 
 
 def test_the_quick_bootstrap_equals_the_plain_one() -> None:
