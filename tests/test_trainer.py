@@ -253,6 +253,19 @@ def test_the_alarm_tells_a_collapse_from_a_slow_start() -> None:
     assert "same way" in str([one.observe(1.0, None, torch.ones(4, 3)) for _ in range(PATIENCE)][-1])
 
 
+def test_the_alarm_names_embeddings_of_length_zero_once_in_an_episode() -> None:
+    some, none = torch.eye(4), torch.eye(4)
+    some[2] = 0
+    alarm = CollapseAlarm(people=100)
+    for found in (some, none, some):  # two episodes
+        heard = [alarm.observe(1.0, None, found) for _ in range(PATIENCE + 1)]
+        assert [place for place, message in enumerate(heard) if message] == ([PATIENCE - 1] if found is some else [])
+    before, after = CollapseAlarm(people=100), CollapseAlarm(people=100)
+    assert not any(before.observe(1.0, None, some) for _ in range(PATIENCE - 1))
+    after.restore(before.state())
+    assert "1 of 4 embeddings are zero" in str(after.observe(1.0, None, some))
+
+
 def test_people_are_split_whole_and_by_the_seed_alone() -> None:
     labels = np.repeat(np.arange(20), np.r_[np.full(10, 1), np.full(10, 3)])
     train, held = split_people(labels, 0.25, seed=3)

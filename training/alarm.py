@@ -16,7 +16,8 @@ ALIKE = 0.99
 
 
 class CollapseAlarm:
-    """A loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), and embeddings all alike.
+    """A loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), embeddings all alike, and
+    embeddings of length zero, which have no direction and so get no gradient from most losses.
 
     `observe` answers a warning once in each such episode.
     """
@@ -26,6 +27,7 @@ class CollapseAlarm:
         self._first: float | None = None
         self._wrong = 0
         self._alike = 0
+        self._zero = 0
 
     def observe(self, loss: float, accuracy: float | None, embeddings: Tensor) -> str | None:
         """`accuracy` of the class-level head in 0…1, None without one; `embeddings` (B, D) of one batch."""
@@ -37,6 +39,8 @@ class CollapseAlarm:
         pairs = count * (count - 1)  # none where this rank's share of a batch is a single crop
         mean = (float(unit.sum(dim=0).square().sum()) - count) / pairs if pairs else 0.0
         self._alike = self._alike + 1 if mean > ALIKE else 0
+        zeros = int((embeddings == 0).all(dim=1).sum())
+        self._zero = self._zero + 1 if zeros else 0
         if self._wrong == PATIENCE:
             return (
                 "the loss falls but accuracy stays at chance: the margin is satisfied by moving away from the class. "
@@ -44,10 +48,13 @@ class CollapseAlarm:
             )
         if self._alike == PATIENCE:
             return f"all embeddings point the same way (mean score {mean:.3f}): the net has collapsed; lower the rates."
+        if self._zero == PATIENCE:
+            return f"{zeros} of {count} embeddings are zero, which teaches the net nothing: lower the rates."
         return None
 
     def state(self) -> dict[str, Any]:
-        return {"first": self._first, "wrong": self._wrong, "alike": self._alike}
+        return {"first": self._first, "wrong": self._wrong, "alike": self._alike, "zero": self._zero}
 
     def restore(self, state: dict[str, Any]) -> None:
         self._first, self._wrong, self._alike = state["first"], state["wrong"], state["alike"]
+        self._zero = state.get("zero", 0)  # runs from before it was counted
