@@ -18,6 +18,7 @@ from app.errors import InvalidInput
 from app.runtime.package import load_package
 from app.runtime.session import Session, open_embedder
 from tests.runs import flat_people, small_recipe, small_trainer
+from training import checkpoint
 from training.evaluate import app
 from training.export import (
     PARITY,
@@ -27,6 +28,7 @@ from training.export import (
     export,
     parity_crops,
     to_fp16,
+    trained,
 )
 from training.in_torch import open_run
 from training.model import EmbedderExport, embed, tower
@@ -127,6 +129,19 @@ def test_a_zero_embedding_stays_finite() -> None:
 
     out = EmbedderExport(FaceModel(Nothing()))(torch.from_numpy(parity_crops(2)))
     assert torch.isfinite(out).all()
+
+
+def test_the_second_tower_of_a_pseudo_siamese_run_is_exported(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        losses=[{"name": "triplet"}], sampler={"name": "pk", "images": 2}, model={"towers": "pseudo_siamese"}
+    )
+    trainer = small_trainer(recipe, tmp_path)
+    saved = checkpoint.load(trainer.save())
+    crops = torch.from_numpy(parity_crops(2))
+    first, second = (trained(saved, recipe, second_tower=which)(crops) for which in (False, True))
+    assert torch.allclose(first, embed(tower(trainer.averaged(), 0), crops), atol=1e-5)
+    assert torch.allclose(second, embed(tower(trainer.averaged(), 1), crops), atol=1e-5)
+    assert not torch.allclose(first, second, atol=1e-2)
 
 
 def test_a_second_tower_needs_a_run_that_has_one(run: Path, tmp_path: Path) -> None:

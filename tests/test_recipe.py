@@ -40,6 +40,32 @@ def test_an_unknown_key_names_the_nearest_right_one(wrong: dict[str, object], ri
     assert caught.value.code == "invalid_recipe"
 
 
+@pytest.mark.parametrize(
+    ("loss", "right"),
+    [
+        ({"name": "arcface", "weigth": 2.0}, "weight"),
+        ({"name": "triplet", "weigth": 2.0}, "weight"),
+        ({"name": "triplet", "minner": "hard"}, "miner"),
+        ({"name": "triplet", "miner_option": {}}, "miner_options"),
+        ({"name": "arcface", "grads": "detached"}, "grad"),
+        ({"name": "triplet", "miner": "semihard", "miner_options": {"varient": "wu"}}, "variant"),
+        ({"name": "arkface"}, "arcface"),
+    ],
+)
+def test_an_unknown_key_of_a_loss_names_the_nearest_right_one(loss: dict[str, object], right: str) -> None:
+    objective = pytest.importorskip("training.objective", reason="training needs the train extra")
+    with pytest.raises(InvalidInput, match=f"did you mean '{right}'"):
+        objective.build_objective(parse_recipe(SMALL | {"losses": [loss]}), 4, 8, None)
+
+
+def test_options_of_a_miner_that_is_not_there_are_refused() -> None:
+    objective = pytest.importorskip("training.objective", reason="training needs the train extra")
+    loss = {"name": "triplet", "miner_options": {"m": 0.1}}
+    with pytest.raises(InvalidInput, match="no miner") as caught:
+        objective.build_objective(parse_recipe(SMALL | {"losses": [loss]}), 4, 8, None)
+    assert caught.value.code == "invalid_recipe"
+
+
 def test_a_value_out_of_range_names_its_key() -> None:
     with pytest.raises(InvalidInput, match=r"train\.steps"):
         parse_recipe(SMALL | {"train": {"steps": 0}})
@@ -56,6 +82,11 @@ def test_a_value_out_of_range_names_its_key() -> None:
 def test_what_cannot_be_trained_is_refused(sections: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         parse_recipe(SMALL | sections)
+
+
+def test_a_batch_is_made_of_whole_people_with_pk_alone() -> None:
+    for name in ("plain", "balanced"):
+        assert parse_recipe(SMALL | {"sampler": {"name": name, "batch_size": 30}}).sampler.batch_size == 30
 
 
 def test_overrides_take_toml_values_words_and_places_in_lists(tmp_path: Path) -> None:

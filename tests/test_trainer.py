@@ -15,13 +15,14 @@ import torch
 
 from app.errors import InvalidInput, Unusable
 from app.runtime.package import load_package
+from app.runtime.session import open_embedder
 from tests.conftest import PROJECT
 from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import metrics
 from training.__main__ import app
 from training.alarm import PATIENCE, CollapseAlarm
-from training.distill import embedding_loss, open_teacher, relation_loss
-from training.loader import UNLABELLED, split_people, whole_people
+from training.distill import embedding_loss, open_teacher, relation_loss, run_teacher, teacher_cache_dir
+from training.loader import UNLABELLED, BatchKey, BatchSource, split_people, whole_people
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
 from training.objective import between_towers, build_objective
@@ -239,6 +240,33 @@ def test_a_student_comes_closer_to_its_teacher_package(tmp_path: Path) -> None:
     losses = [trainer.train_step().loss for _ in range(30)]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     assert list(tmp_path.glob("teacher-*.npy"))
+
+
+def test_a_teacher_answers_for_what_the_student_sees(tmp_path: Path) -> None:
+    crops = flat_people(2, 2)
+    package = load_package(PROJECT / "models" / "sface")
+    batch = BatchSource(crops, seed=2, augment=None)[BatchKey(0, 0, (0, 1, 2, 3))]
+    assert 0 < batch.mirrored.sum() < 4
+    session = open_embedder(package, teacher_cache_dir(), device="auto", threads=1)
+    seen, other = (run_teacher(session, images) for images in (batch.images.numpy(), batch.images.numpy()[:, :, ::-1]))
+    kept: dict[str, Any] = {"cache": tmp_path, "progress": lambda _n: None}
+    for settings in (kept, kept | {"cache": None}):
+        alone = open_teacher(package, crops, mirror_mean=False, **settings).targets(batch)
+        assert torch.allclose(alone, torch.nn.functional.normalize(torch.from_numpy(seen)), atol=1e-5)
+        both = open_teacher(package, crops, mirror_mean=True, **settings).targets(batch)
+        assert torch.allclose(both, torch.nn.functional.normalize(torch.from_numpy(seen + other)), atol=1e-5)
+
+
+def test_a_compiled_backbone_takes_the_same_step(tmp_path: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("torch.compile takes half a minute; --full runs it")
+    weights = []
+    for compiled in (False, True):
+        trainer = small_trainer(small_recipe(train={"compile": compiled}), tmp_path / str(compiled))
+        trainer.train(until=2)
+        weights.append(trainer.model.state_dict())
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.allclose(value, weights[1][name], atol=1e-4) for name, value in weights[0].items())
 
 
 def test_the_alarm_tells_a_collapse_from_a_slow_start() -> None:

@@ -40,7 +40,8 @@ class Data(Section):
     held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the people that training never sees; evaluation measures on them."""
     cache: str | None = None
-    """Folder for the decoded crops as one memory-mapped uint8 array; none = decode at every use."""
+    """Folder for the decoded crops as one memory-mapped uint8 array, made anew where a file's name, size or time has
+    changed; none = decode them into memory at every start."""
     workers: int = Field(default=0, ge=0)
     """Loader processes; 0 prepares batches in the training process. Results don't depend on it."""
 
@@ -50,7 +51,7 @@ class Sampler(Section):
     batch_size: int = Field(default=128, ge=2)
     """Crops in one batch over all ranks together, so that a run means the same on any number of them."""
     images: int = Field(default=4, ge=2)
-    """`pk` and `balanced`: crops of each person in a batch (K); batch_size / images people (P)."""
+    """`pk` alone: crops of each person in a batch (K); batch_size / images people (P)."""
 
 
 class Model(Section):
@@ -143,7 +144,7 @@ class Train(Section):
     steps: int = Field(default=1000, ge=1)
     """Optimiser steps of the whole run."""
     accumulate: int = Field(default=1, ge=1)
-    """Batches whose gradients make one step."""
+    """Batches whose gradients make one step; what losses count and average moves with the last of them."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast of the backbone; losses are always computed in float32."""
     clip_norm: float = Field(default=5.0, ge=0)
@@ -195,7 +196,7 @@ class Recipe(Section):
     def _can_be_trained(self) -> Recipe:
         if not self.losses and self.distill.teacher is None:
             raise ValueError("nothing to learn from: a recipe needs [[losses]] or distill.teacher")
-        if self.sampler.name != "plain" and self.sampler.batch_size % self.sampler.images:
+        if self.sampler.name == "pk" and self.sampler.batch_size % self.sampler.images:
             raise ValueError("sampler.batch_size must be a multiple of sampler.images")
         if self.data.unlabelled and self.distill.teacher is None:
             raise ValueError("data.unlabelled needs distill.teacher: no loss learns from such crops")

@@ -201,11 +201,12 @@ class Objective(nn.Module):
 def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: int | None) -> Objective:
     """The recipe's losses for `people` classes and a training set of `crops`.
 
-    Raises LossError for an unknown loss, miner or argument.
+    Raises LossError for an unknown loss, miner or key, InvalidInput (`invalid_recipe`) for what doesn't go together.
     """
     terms = []
     for config in recipe.losses:
         class_level = losses.is_class_level(config.name)
+        _check_keys(config)
         shared: dict[str, Any] = {"num_classes": people, "dim": recipe.model.dim, **config.hyper}
         if config.image_beta:
             shared["num_images"] = crops
@@ -220,3 +221,13 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
     names = [f"{i}_{config.name}" if len(recipe.losses) > 1 else config.name for i, config in enumerate(recipe.losses)]
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
     return Objective(terms, names, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
+
+
+def _check_keys(config: Loss) -> None:
+    """Those of a `[[losses]]` table that are not every loss's have to be the loss's own."""
+    kinds: dict[str, type[nn.Module]] = {**losses.CLASS_LEVEL, **losses.PAIR_LEVEL}
+    known = [*Loss.model_fields, *losses.hyperparameters(kinds[config.name])]
+    for key in config.hyper:
+        losses.check_choice(f"key of {config.name} in [[losses]]", key, known)
+    if config.miner_options and config.miner is None:
+        raise InvalidInput(f"losses: {config.name} has miner_options and no miner.", code="invalid_recipe")

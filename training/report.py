@@ -20,9 +20,7 @@ class Reporter:
         self._out = out
         self._console = console or Console(stderr=True)
         self._steps = steps
-        self._mark = (time.monotonic(), 0)
         self._images = 0
-        self._began = time.monotonic()
         self._first = first
         self._board = _tensorboard(out) if out else None
         self._progress: Progress | None = None
@@ -30,6 +28,8 @@ class Reporter:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._progress = Progress(*columns, TextColumn("{task.fields[figures]}"), console=self._console)
             self._task = self._progress.add_task("training", total=steps, completed=first, figures="")
+        self._began = time.monotonic()  # after TensorBoard, which takes seconds to load
+        self._mark = (self._began, 0)
 
     def __enter__(self) -> Self:
         if self._progress:
