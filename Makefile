@@ -8,11 +8,15 @@ BIN := $(VENV)/bin
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
 
-# Trains on drawn faces and makes a package of it, in a few minutes on two cores, with no data at all.
+# Trains on drawn faces, makes a package of it, starts the server on that and identifies drawn people over REST, in a few
+# minutes on two cores, with no data at all; `make train-demo DEMO="--set train.steps=100"` passes options to `train`.
+DEMO_RUN ?= runs/demo
+DEMO_MODELS ?= models
 train-demo: $(VENV)/.train
-	rm -rf runs/demo
-	$(BIN)/python -m training train training/recipes/demo.toml --out runs/demo
-	$(BIN)/python -m training export runs/demo --name demo --licence Apache-2.0 --commercial
+	rm -rf $(DEMO_RUN)
+	$(BIN)/python -m training train training/recipes/demo.toml --out $(DEMO_RUN) $(DEMO)
+	$(BIN)/python -m training export $(DEMO_RUN) --name demo --out $(DEMO_MODELS) --licence Apache-2.0 --commercial
+	$(BIN)/python -m training try demo --models $(DEMO_MODELS)
 
 # How fast it is here, beside the raw limit and the plain ways of doing the same: some 25 minutes on two cores, during
 # which the machine should be left alone; `make bench BENCH=--quick` takes a few, `BENCH="serve latency"` two parts.
@@ -24,7 +28,7 @@ bench: $(VENV)/.bench
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist loadfile
 
-# The long versions too: two minutes of load, two folds of LFW over HTTP.
+# The long versions too: two minutes of load, two folds of LFW over HTTP, the demo's training.
 test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest --full
 

@@ -30,7 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full",
         action="store_true",
-        help="the long versions of tests that have a short one: two minutes of load, two folds of LFW over HTTP",
+        help="the long versions of tests that have a short one: two minutes of load, two folds of LFW over HTTP, "
+        "the demo's training",
     )
 
 

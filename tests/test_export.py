@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,15 @@ pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
 
-from app.errors import InvalidInput
+from app.client import Client
+from app.errors import InvalidInput, Unusable
 from app.runtime.package import load_package
 from app.runtime.session import Session, open_embedder
+from tests.commands import run as run_command
+from tests.conftest import PROJECT
+from tests.ready import give_models
 from tests.runs import flat_people, small_recipe, small_trainer
+from tests.service import COLLINS, HOPPER
 from training import checkpoint
 from training.evaluate import app
 from training.export import (
@@ -33,6 +39,7 @@ from training.export import (
 from training.in_torch import open_run
 from training.model import EmbedderExport, embed, tower
 from training.speed import Precision
+from training.trial import identify_drawn, served
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +75,39 @@ def test_a_package_is_served_and_keeps_the_contract(packages: Path, tmp_path: Pa
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-3)
     assert np.allclose(together[:3], session.run(crops[:3]), atol=1e-5)
     onnx.checker.check_model(str(packages / name / "model.onnx"))
+
+
+@pytest.fixture(scope="module")
+def models(packages: Path) -> Path:
+    """The packages with the detector beside them, as a folder of models that a server can start from."""
+    shutil.copytree(PROJECT / "models" / "yunet", packages / "yunet")
+    return packages
+
+
+def test_a_package_is_listed_enrolled_and_identified_with_over_rest(models: Path, tmp_path: Path) -> None:
+    give_models(tmp_path / "data")
+    with served("small", models, tmp_path) as http:
+        rows = {row["id"]: row for row in run_command(tmp_path / "data", "models", "list", "--json").rows}
+        assert set(rows) == {"small@1", "small-fp16@1", "small-int8@1", load_package(models / "yunet").id}
+        assert (rows["small@1"]["device"], rows["small@1"]["dimension"]) == ("cpu", 8)
+        assert "device" not in rows["small-fp16@1"], "only the one that LIKENESS_EMBEDDER names is loaded"
+        with Client(str(http.base_url), http.headers["x-api-key"]) as client:
+            assert client.create_gallery("crew").embedder == "small@1"
+            crew = {"eileen": COLLINS, "grace": HOPPER}
+            assert all(client.enroll("crew", who, [photo]).model == "small@1" for who, photo in crew.items())
+            for who, photo in crew.items():
+                (face,) = client.identify("crew", photo).faces
+                assert face.candidates[0].subject == who
+                assert face.candidates[0].score == pytest.approx(1, abs=1e-4)
+                assert face.decision == "known"
+        tried = identify_drawn(http, "small", people=2, seed=1)
+    assert (tried.package, tried.people, tried.enrolled, tried.searches, tried.strangers) == ("small@1", 2, 2, 4, 2)
+    assert 0 <= tried.known <= tried.first <= 4
+
+
+def test_a_package_that_is_not_there_is_not_tried(models: Path, tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="nonesuch"), served("nonesuch", models, tmp_path):
+        raise AssertionError("it started")
 
 
 def test_the_file_equals_the_torch_model_with_the_averaged_weights(run: Path, packages: Path) -> None:

@@ -16,6 +16,7 @@ PARTS = {
     "experiments": ("training.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
     "export": ("training.command", "export_package", "Export a checkpoint as a model package that the service loads."),
     "train": ("training.command", "train", "Train a recipe."),
+    "try": ("training.trial", "try_package", "Serve a package and identify drawn people with it over REST."),
 }
 """Command: module, what of it, and its help line."""
 

@@ -1,0 +1,33 @@
+"""`make train-demo`: from nothing to drawn people who are identified over REST, in folders of the test's own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not on this machine")
+def test_the_demo_fits_exports_and_is_identified_with(full: bool, tmp_path: Path) -> None:
+    """With --full it is run (``--durations=1`` says how long that took); else its commands are read."""
+    command = [
+        "make", "train-demo", "--old-file=.venv/.train", f"BIN={Path(sys.executable).parent}",
+        f"DEMO_RUN={tmp_path / 'run'}", f"DEMO_MODELS={tmp_path / 'models'}",
+        f"DEMO=--set data.cache={tmp_path / 'cache'}",
+    ]  # fmt: skip
+    if not full:
+        planned = subprocess.run([*command, "-n"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+        steps = [line.partition(" -m training ")[2].split(" ") for line in planned.splitlines()[1:]]
+        assert [step[0] for step in steps] == ["train", "export", "try"]
+        assert str(tmp_path / "cache") in planned
+        return
+    shutil.copytree(PROJECT / "models" / "yunet", tmp_path / "models" / "yunet")
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "demo@1 is served: 10 of 10 drawn people enrolled" in done.stderr
+    assert (tmp_path / "models" / "demo" / "manifest.json").is_file()
