@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +17,7 @@ pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
 
+from tests.conftest import PROJECT
 from tests.ranks import on_ranks
 from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
@@ -25,6 +28,22 @@ TOLERANCE = 1e-9
 """Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""
 PATIENCE = 900
 """Seconds after which a rank that waits for another is ended."""
+TINY = """name = "tiny"
+[data]
+source = "procedural:people=8,images=3"
+held_out = 0.0
+[sampler]
+batch_size = 4
+[model]
+dim = 8
+input_size = 16
+options = { width = 0.125 }
+[[losses]]
+name = "cosface"
+s = 16.0
+[train]
+log_every = 1
+"""
 CASES: dict[str, dict[str, Any]] = {
     "class weights on every rank, and mined pairs over both": {
         "losses": [{"name": "arcface", "s": 16.0, "m": 0.2}, {"name": "triplet", "miner": "semihard"}],
@@ -131,6 +150,33 @@ def test_all_ranks_agree_on_which_checkpoint_is_the_best(tmp_path: Path) -> None
     assert min(scores) < scores[-1]  # and not the last time
     assert ranks[3]["best_step"] == 1 + scores.index(min(scores))
     assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == ranks[3]["best_step"]
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("three interpreters load torch; --full runs it")
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(TINY, encoding="utf-8")
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "training",
+    ]
+    for steps, more in ((2, []), (3, ["--resume"])):
+        command = [*torchrun, "train", str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu", *more]
+        done = subprocess.run(
+            [*command, "--set", f"train.steps={steps}"], cwd=PROJECT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"to {steps} on 2 × cpu" in done.stderr
+        assert (tmp_path / "run" / f"step_{steps:08d}.pt").is_file()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3]  # written by one rank
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
