@@ -257,9 +257,10 @@ def test_a_teacher_answers_for_what_the_student_sees(tmp_path: Path) -> None:
         assert torch.allclose(both, torch.nn.functional.normalize(torch.from_numpy(seen + other)), atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of a package that torch.compile loads
 def test_a_compiled_backbone_takes_the_same_step(tmp_path: Path, full: bool) -> None:
     if not full:
-        pytest.skip("torch.compile takes half a minute; --full runs it")
+        pytest.skip("torch.compile takes a minute and a half; --full runs it")
     weights = []
     for compiled in (False, True):
         trainer = small_trainer(small_recipe(train={"compile": compiled}), tmp_path / str(compiled))
