@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
+import hypothesis
 import numpy as np
 import pytest
 import sqlalchemy as sa
@@ -36,6 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long a drawn example takes depends on what else the machine does.
+    hypothesis.settings.register_profile("patient", deadline=None)
+    hypothesis.settings.load_profile("patient")
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made
         ready.begin()
 

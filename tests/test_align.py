@@ -100,7 +100,7 @@ def test_a_photo_that_is_already_aligned_stays_as_it_is(astronaut: Pixels) -> No
     np.testing.assert_array_equal(align(crop, CANONICAL_LANDMARKS), crop)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(dx=st.integers(-60, 200), dy=st.integers(-20, 200))
 def test_shifting_the_photo_gives_the_same_crop(dx: int, dy: int) -> None:
     photo = noise_photo()
@@ -113,7 +113,7 @@ def test_shifting_the_photo_gives_the_same_crop(dx: int, dy: int) -> None:
     np.testing.assert_allclose(crop.astype(int), align(photo, landmarks), atol=1)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(degrees=st.floats(-180, 180), scale=st.floats(0.9, 8))
 def test_turning_and_scaling_the_photo_gives_nearly_the_same_crop(degrees: float, scale: float) -> None:
     photo = np.asarray(cv2.GaussianBlur(noise_photo(), (0, 0), 4), np.uint8)

@@ -149,7 +149,7 @@ def always_cells() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=60, stateful_step_count=30, deadline=None)
+@settings(max_examples=60, stateful_step_count=30)
 class ApproximateMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ def test_what_comes_and_goes_during_a_pass_is_in_the_answer(threads: int) -> Non
     assert_in_step(index)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_comes_and_goes_during_training_is_in_its_cells(data: st.DataObject) -> None:
     faces = {face[0]: face for face in alone(random_units(data.draw(st.integers(1, 60)), seed=1))}

@@ -56,7 +56,7 @@ def test_every_change_gives_a_crop_from_its_seed_alone(name: str, crop: Pixels) 
     assert any((out != crop).any() for out in outcomes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     height=st.integers(8, 40),

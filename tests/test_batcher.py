@@ -56,7 +56,7 @@ def batcher(
     return Batcher(fn, max_batch=max_batch, max_wait_s=max_wait_s, queue_limit=queue_limit, workers=workers)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     callers=st.lists(st.lists(st.integers(0, 10**6), max_size=12), min_size=1, max_size=6),
     max_batch=st.integers(1, 5),
@@ -86,7 +86,7 @@ def test_everybody_gets_their_own_results_in_order(
     assert max(sizes, default=0) <= max_batch
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     fates=st.lists(st.sampled_from(["good", "bad", "cancel"]), min_size=1, max_size=30),
     max_batch=st.integers(1, 4),

@@ -24,7 +24,7 @@ def plain(colour: tuple[int, int, int]) -> Pixels:
     return np.full((CROP_SIDE, CROP_SIDE, 3), colour, np.uint8)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.tuples(*[st.integers(0, 255)] * 3), st.tuples(*[st.integers(0, 255)] * 3))
 def test_one_colour_stays_the_first_ones_whatever_the_mask_and_the_warp(
     seed: int, first: tuple[int, int, int], second: tuple[int, int, int]
@@ -34,7 +34,7 @@ def test_one_colour_stays_the_first_ones_whatever_the_mask_and_the_warp(
     assert np.abs(made.astype(int) - plain(first)).max() <= 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1))
 def test_a_crop_and_itself_is_only_warped(seed: int) -> None:
     """A ramp says by its values where each place came from."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -176,7 +176,6 @@ sides = st.integers(1, 20_000)
 
 class TestLevels:
     @given(sides, sides, st.floats(5, 1000))
-    @settings(deadline=None)
     def test_together_they_cover_every_width(self, width: int, height: int, min_face: float) -> None:
         found = levels(width, height, min_face)
         scales = [level.scale for level in found]
@@ -194,7 +193,6 @@ class TestLevels:
         assert levels(4000, 3000, 20)[0].scale == 0.5
 
     @given(sides, sides)
-    @settings(deadline=None)
     def test_pieces_cover_all_of_a_level_and_overlap(self, width: int, height: int) -> None:
         found = list(pieces(width, height))
         assert all(
@@ -216,7 +214,6 @@ boxes = st.tuples(numbers, numbers, st.floats(1, 80), st.floats(1, 80), st.float
 
 class TestMerge:
     @given(st.lists(boxes, max_size=12, unique_by=lambda box: box[4]))
-    @settings(deadline=None)
     def test_suppression_keeps_what_the_plain_rule_keeps(self, found: list[tuple[float, ...]]) -> None:
         def rank(box: tuple[float, ...]) -> float:
             return box[4] * min(1.0, box[5] / detect.SURE_WIDTH, detect.LARGEST_WIDTH / box[5])

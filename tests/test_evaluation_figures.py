@@ -25,7 +25,7 @@ def unit(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SCORES, RATES)
 def test_threshold_is_the_lowest_that_keeps_the_fmr(scores: list[float], fmr: float) -> None:
     threshold = metrics.threshold_at_fmr(scores, fmr)
@@ -35,7 +35,7 @@ def test_threshold_is_the_lowest_that_keeps_the_fmr(scores: list[float], fmr: fl
     assert all(c >= threshold or metrics.fmr_at(threshold, scores) == metrics.fmr_at(c, scores) for c in allowed)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SCORES, SCORES)
 def test_a_higher_threshold_never_raises_fmr_nor_lowers_fnmr(mated: list[float], nonmated: list[float]) -> None:
     curve = metrics.error_curve(mated, nonmated)
@@ -60,7 +60,7 @@ def test_roc_is_scikit_learns() -> None:
     assert area == pytest.approx(roc_auc_score(labels, np.r_[mated, nonmated]))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(SCORES, SCORES)
 def test_equal_error_rate_lies_where_the_curve_crosses(mated: list[float], nonmated: list[float]) -> None:
     rate = metrics.equal_error_rate(mated, nonmated)
@@ -80,7 +80,7 @@ def test_equal_error_rate_of_known_scores() -> None:
     assert metrics.equal_error_rate([0.1], [0.9]) == pytest.approx(1.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(-5, 5).map(float), st.booleans()), min_size=1, max_size=25))
 def test_best_threshold_beats_every_other(pairs: list[tuple[float, bool]]) -> None:
     scores, labels = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
@@ -112,7 +112,7 @@ def test_fold_accuracy_decides_each_fold_by_the_others() -> None:
     assert result.standard_error == pytest.approx(np.std(expected, ddof=1) / math.sqrt(10))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
     ours = metrics.wilson(*counts)
@@ -286,7 +286,7 @@ def test_dropping_the_worst_pairs_by_a_perfect_quality_drops_the_errors_first() 
     assert [(r.errors, r.pairs) for r in rows] == [(2, 5), (1, 4), (0, 3)]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.floats(0, 1), st.integers(1, 10**7))
 def test_allowed_errors_keep_within_the_rate(rate: float, trials: int) -> None:
     assert metrics.allowed_errors(rate, trials) <= rate * trials * (1 + 1e-9) + 1e-9

@@ -252,9 +252,7 @@ class Processes(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-STATEFUL = settings(
-    max_examples=8, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
-)
+STATEFUL = settings(max_examples=8, stateful_step_count=25, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
 def test_two_processes_end_equal_to_sql_on_sqlite() -> None:

@@ -94,7 +94,7 @@ KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-@settings(max_examples=60, stateful_step_count=30, deadline=None)
+@settings(max_examples=60, stateful_step_count=30)
 class IndexMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ def test_unfit_vectors_change_nothing() -> None:
     assert (index.faces, index.subjects) == (1, 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data(), size=st.integers(1, 40), at_once=st.integers(1, 15))
 def test_every_difference_is_found(data: st.DataObject, size: int, at_once: int) -> None:
     faces: list[Face] = [(key * 2, key % 5, 50.0, vector) for key, vector in enumerate(random_units(size), 1)]
@@ -375,7 +375,7 @@ class Interrupted(Index):
         return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), kind=st.sampled_from(KINDS), most=st.sampled_from([0, 1_000]))
 def test_what_changes_during_a_pass_is_in_the_answer(data: st.DataObject, kind: IndexKind, most: int) -> None:
     """However rows come, go and are overwritten, also where a row is another's twice over."""

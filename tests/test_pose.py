@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -26,7 +26,6 @@ def seen(yaw: float, pitch: float, roll: float, scale: float = 1.0) -> Landmarks
     return np.asarray(turned[:, :2] * scale + 300, np.float32)
 
 
-@settings(deadline=None)
 @given(st.floats(-75, 75), st.floats(-75, 75), st.floats(-170, 170), st.floats(0.2, 20))
 def test_a_turned_mean_face_is_turned_by_as_much(yaw: float, pitch: float, roll: float, scale: float) -> None:
     pose = pose_of(seen(yaw, pitch, roll, scale))

@@ -20,7 +20,7 @@ from training.procedural import ProceduralFaces
 Matrix = NDArray[np.float32]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**40), person=st.integers(0, 2**30), image=st.integers(0, 99))
 def test_every_image_is_a_crop_that_its_numbers_alone_decide(seed: int, person: int, image: int) -> None:
     one = ProceduralFaces(1, 100, seed, first=person)

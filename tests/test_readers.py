@@ -224,7 +224,7 @@ def test_drop_lists_are_read_from_json_csv_and_text(tmp_path: Path) -> None:
 PAYLOADS = st.lists(st.one_of(st.binary(max_size=9), st.just(MAGIC_BYTES)), max_size=8).map(b"".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(payloads=st.lists(PAYLOADS, min_size=1, max_size=6))
 def test_records_come_back_as_written_whatever_they_hold(
     payloads: list[bytes], tmp_path_factory: pytest.TempPathFactory
@@ -426,7 +426,7 @@ def test_a_pickle_that_is_no_pack_is_refused(content: object, tmp_path: Path) ->
     assert refused.value.code == "pack_invalid"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(cut=st.integers(0, 400), flip=st.integers(0, 400), value=st.integers(0, 255))
 def test_a_damaged_pack_raises_nothing_but_our_errors(
     cut: int, flip: int, value: int, tmp_path_factory: pytest.TempPathFactory

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidInput
@@ -143,7 +143,6 @@ def test_crops_without_a_label_are_refused_where_nothing_learns_from_them(more: 
         parse_recipe(SMALL | {"data": {"unlabelled": ["blends"]}} | more)
 
 
-@settings(deadline=None)  # the first example imports torch
 @given(
     name=st.sampled_from(["cosine", "poly", "step", "constant"]),
     warmup=st.integers(0, 50),

@@ -29,7 +29,7 @@ def epoch(name: str, *, rank: int = 0, world_size: int = 1, number: int = 0, bat
     images=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pk_shows_every_person_every_epoch_with_k_images(
     counts: list[int], people: int, images: int, seed: int
 ) -> None:

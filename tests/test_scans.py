@@ -26,7 +26,7 @@ def made(generator: np.random.Generator, count: int, dimension: int, heavy: floa
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     kind=st.sampled_from(KINDS),
     seed=st.integers(0, 10_000),

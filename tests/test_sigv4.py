@@ -76,7 +76,7 @@ def changed(request: SignedRequest, name: str, *values: bytes) -> SignedRequest:
     return replace(request, headers={key: found for key, found in headers.items() if found})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     headers=st.dictionaries(header_names, header_values, max_size=6),
     query=st.lists(st.tuples(texts, texts), max_size=5),
@@ -95,7 +95,7 @@ def test_what_botocore_signs_holds(headers: dict[str, str], query: list[tuple[st
         assert not holds(changed(request, name, b"x" + b"".join(request.headers[name])), body)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(at=st.integers(0, 63), digit=st.sampled_from("0123456789abcdef"))
 def test_a_changed_signature_holds_no_more(at: int, digit: str) -> None:
     request = sign()
@@ -189,7 +189,7 @@ def test_without_a_signature_a_token_is_missing() -> None:
     assert refusal(changed(sign(), "authorization")) == errors.MISSING_TOKEN
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=100) | st.text("AWS4-HMACSHA256 =/,;CredentialSignedHeadersSignature0", max_size=120))
 def test_no_authorization_breaks_the_reader(text: str) -> None:
     assert refusal(changed(sign(), "authorization", text.encode())) != ""

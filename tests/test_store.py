@@ -81,7 +81,7 @@ JSON_OBJECTS = st.dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     subject_id=PLAIN_TEXT,
     name=st.none() | PLAIN_TEXT,
@@ -326,7 +326,7 @@ def test_a_last_page_that_is_full_says_that_it_is_the_last(store: Store, gallery
     assert second.next_cursor is None
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text())
 def test_invented_cursors_are_refused(store: Store, text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
