@@ -13,7 +13,6 @@ from app import tuned
 from app.config import Settings
 from app.errors import Unusable
 from app.face.detect import Detector, open_detector
-from app.instance import prepare_data_dir
 from app.runtime.package import Package, find_packages, select
 from app.runtime.session import EmbedderSession, open_embedder, resolve_device
 
@@ -41,8 +40,8 @@ class Models:
 
 
 def open_models(settings: Settings) -> Models:
-    """Raises Unusable where a package is missing, damaged or for another task, or the device can't be had."""
-    prepare_data_dir(settings.data_dir)
+    """The data folder is there. Raises Unusable where a package is missing, damaged or for another task, or the device
+    can't be had."""
     packages = find_packages(settings.models_dir)
     embedder = _select(packages, settings.embedder, "embed")
     detector = _select(packages, settings.detector, "detect")

@@ -134,8 +134,8 @@ IMPORT_THREADS = 4
 """For photos of imports: the others are for those who wait for an answer."""
 SWITCH_S = 0.0001
 """How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
-models, or the one that answers HTTP, would wait so long with a core idle: with 5 ms it cost a sixth of all
-identifications, with 0.3 ms a fiftieth (measured by hand, servers in turns)."""
+models, or the one that answers HTTP, would wait so long with a core idle: it cost a sixth of all
+identifications (measured by hand with 0.3 ms, two servers in turns)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
 _log = logging.getLogger(logs.LOGGER)
@@ -196,12 +196,12 @@ def _add_routes(app: FastAPI, routers: Iterable[APIRouter]) -> None:
 
 
 def serve(settings: Settings, models: Future[Models]) -> None:
-    """Runs the server until it is told to stop (SIGINT, SIGTERM), which ends requests in work first.
+    """Runs the server on its data folder, which is there, until it is told to stop (SIGINT, SIGTERM), which ends
+    requests in work first.
 
     Raises Unusable with one clear sentence where settings, models, the data folder or the port are.
     """
     sys.setswitchinterval(SWITCH_S)
-    instance.prepare_data_dir(settings.data_dir)
     tls = settings.tls_cert and settings.tls_key and serving.tls_context(settings.tls_cert, settings.tls_key)
     with _listen(settings) as listener:
         url = _url(listener, "https" if tls else "http")

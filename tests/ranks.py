@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from tests.live import free_port
+from app.spawning import free_port
 
 LOADED_ONCE = ["torch._dynamo", "tests.test_partial_fc", "tests.test_distributed_training"]
 """Optimisers load the first."""

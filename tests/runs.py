@@ -15,6 +15,23 @@ from training.loader import Crops
 from training.trainer import Material, Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))
+TINY = """name = "tiny"
+[data]
+source = "procedural:people=12,images=4"
+held_out = 0.2
+[sampler]
+batch_size = 8
+[model]
+dim = 8
+input_size = 16
+options = { width = 0.125 }
+[[losses]]
+name = "cosface"
+s = 16.0
+[train]
+log_every = 1
+"""
+"""A recipe's file for the command line, whose steps are to be set."""
 
 
 def small_recipe(**sections: Any) -> Recipe:

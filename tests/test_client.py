@@ -15,8 +15,9 @@ import pytest
 
 from app.client import ApiError, AsyncClient, Client, Unreachable
 from app.errors import LikenessError
+from app.spawning import free_port
 from tests.conftest import PROJECT
-from tests.live import LiveServer, free_port
+from tests.live import LiveServer
 
 SAMPLES = PROJECT / "docs" / "samples"
 COLLINS, HOPPER = SAMPLES / "collins.jpg", SAMPLES / "hopper.jpg"

@@ -19,7 +19,7 @@ import torch
 
 from tests.conftest import PROJECT
 from tests.ranks import on_ranks
-from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
+from tests.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
 from training.config import Recipe
 from training.distributed import joined
@@ -28,22 +28,6 @@ TOLERANCE = 1e-9
 """Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""
 PATIENCE = 900
 """Seconds after which a rank that waits for another is ended."""
-TINY = """name = "tiny"
-[data]
-source = "procedural:people=8,images=3"
-held_out = 0.0
-[sampler]
-batch_size = 4
-[model]
-dim = 8
-input_size = 16
-options = { width = 0.125 }
-[[losses]]
-name = "cosface"
-s = 16.0
-[train]
-log_every = 1
-"""
 CASES: dict[str, dict[str, Any]] = {
     "class weights on every rank, and mined pairs over both": {
         "losses": [{"name": "arcface", "s": 16.0, "m": 0.2}, {"name": "triplet", "miner": "semihard"}],

@@ -19,8 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.access.bootstrap import read_keys
 from app.config import PREFIX, Settings
+from app.spawning import free_port
 from tests.conftest import PROJECT
-from tests.live import LiveServer, environment, free_port
+from tests.live import LiveServer, environment
 from tests.service import BOTH, COLLINS, running
 
 FOLDER = PROJECT / "docker"

@@ -25,10 +25,11 @@ from app.gallery.inspection import inspect
 from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
 from app.main import admin_key
+from app.spawning import free_port
 from tests import packages
 from tests.commands import run
 from tests.conftest import PROJECT
-from tests.live import LiveServer, free_port
+from tests.live import LiveServer
 from tests.milvus import milvus_server, need_milvus
 from tests.test_serving import make_certificate
 

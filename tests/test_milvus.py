@@ -27,9 +27,9 @@ from app.gallery.milvus import CollectionLost, Milvus, parse_address
 from app.gallery.records import FaceBlock, Position
 from app.gallery.store import Store
 from app.gallery.tables import CHANGES, COLLECTIONS
+from app.spawning import free_port
 from tests.conftest import PROJECT
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, template
-from tests.live import free_port
 from tests.milvus import lite, milvus_server, need_milvus, remote
 from tests.service import COLLINS, error_of, running
 

@@ -17,7 +17,7 @@ from app.errors import InvalidInput, Unusable
 from app.runtime.package import load_package
 from app.runtime.session import open_embedder
 from tests.conftest import PROJECT
-from tests.runs import all_tensors, flat_people, small_recipe, small_trainer
+from tests.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training import metrics
 from training.__main__ import app
 from training.alarm import PATIENCE, CollapseAlarm
@@ -352,30 +352,11 @@ def test_a_set_too_small_for_a_batch_is_refused(tmp_path: Path) -> None:
 
 def test_the_command_line_trains_resumes_and_refuses_to_overwrite(tmp_path: Path) -> None:
     recipe = tmp_path / "tiny.toml"
-    recipe.write_text(
-        """name = "tiny"
-[data]
-source = "procedural:people=12,images=4"
-held_out = 0.2
-[sampler]
-batch_size = 8
-[model]
-dim = 8
-input_size = 16
-options = { width = 0.125 }
-[[losses]]
-name = "cosface"
-s = 16.0
-[train]
-steps = 3
-log_every = 1
-""",
-        encoding="utf-8",
-    )
-    start = ["train", str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    recipe.write_text(TINY, encoding="utf-8")
+    start = ["train", str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu", "--set", "train.steps=3"]
     assert CliRunner().invoke(app, start).exit_code == 0
     assert CliRunner().invoke(app, start).exit_code == 2
-    longer = [*start, "--resume", "--set", "train.steps=5"]
+    longer = [*start[:-1], "train.steps=5", "--resume"]
     assert CliRunner().invoke(app, longer).exit_code == 0
     assert (tmp_path / "run" / "step_00000005.pt").is_file()
     assert CliRunner().invoke(app, ["train", str(recipe), "--set", "train.stepz=5"]).exit_code == 2

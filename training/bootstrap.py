@@ -139,10 +139,9 @@ def found_samples(
 
     ``mates`` (rounds, P) and ``strangers`` (rounds, S): how often each search is drawn. Who is enrolled stays.
     """
-    own = np.where(ranking.rank == 1, ranking.mate_score, -math.inf)
-    scores = np.concatenate([own, np.asarray(nonmated_best, np.float64)])
+    scores = np.concatenate([ranking.first_score, np.asarray(nonmated_best, np.float64)])
     order = np.argsort(-scores, kind="stable")
-    descending, is_mated = scores[order], order < len(own)
+    descending, is_mated = scores[order], order < len(ranking.rank)
     samples = np.empty((len(mates), len(fpirs)))
     for i, counts in enumerate(np.concatenate([mates, strangers], axis=1)):
         drawn = counts[order]

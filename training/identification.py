@@ -185,8 +185,7 @@ class _Searched:
 
     def curve(self) -> Curve:
         """FNIR over FPIR at every threshold from the lowest score on."""
-        own = np.where(self.ranking.rank == 1, self.ranking.mate_score, -math.inf)
-        curve = metrics.error_curve(own, self.strangers)
+        curve = metrics.error_curve(self.ranking.first_score, self.strangers)
         finite = curve.threshold > -math.inf
         return Curve(curve.threshold[finite], curve.fmr[finite], curve.fnmr[finite])
 

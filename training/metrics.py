@@ -337,6 +337,11 @@ class Ranking:
     mate_score: Floats
     best_score: Floats
 
+    @property
+    def first_score(self) -> Floats:
+        """The score of each probe's own subject where that stands first, else -inf: no threshold finds it."""
+        return np.where(self.rank == 1, self.mate_score, -math.inf)
+
 
 def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
     """``scores`` (P, S) of each probe with each subject, ``mates`` (P,) each probe's own subject's column."""

@@ -7,13 +7,7 @@ strangers, stop. It shows that the package serves; how good it is with real face
 from __future__ import annotations
 
 import io
-import os
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +21,7 @@ from PIL import Image
 from rich.console import Console
 
 from app.errors import LikenessError, Unusable
+from app.spawning import becomes_ready, environment, free_port, spawned
 from training.procedural import ProceduralFaces
 
 MODELS = Path("models")
@@ -128,44 +123,17 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
     """A client, holding the admin key, of a server that runs on the package as long as the block does, with ``data``
     in ``folder``. Raises Unusable where it doesn't start."""
-    data, log = folder / "data", folder / "server.log"
-    port = _free_port()
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("LIKENESS_")}
-    environ |= {"LIKENESS_DATA_DIR": str(data), "LIKENESS_MODELS_DIR": str(models.resolve())}
-    environ |= {"LIKENESS_EMBEDDER": name, "LIKENESS_PORT": str(port)}
-    with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environ, stdout=output, stderr=output)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=ANSWER_S, trust_env=False) as client:
-            _wait_until_ready(client, process, log)
-            client.headers["x-api-key"] = (data / "admin.key").read_text().strip()
+    data, log, port = folder / "data", folder / "server.log", free_port()
+    environ = environment(DATA_DIR=data, MODELS_DIR=models.resolve(), EMBEDDER=name, PORT=port)
+    url = f"http://127.0.0.1:{port}"
+    with spawned(environ, log, stop_s=STOP_S) as process:
+        if not becomes_ready(process, url, patience_s=START_S):
+            said = log.read_text(errors="replace").strip().splitlines()
+            message = f"the server did not start: {said[-1] if said else 'it said nothing'}"
+            raise Unusable(message, code="server_not_started")
+        key = (data / "admin.key").read_text().strip()
+        with httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=ANSWER_S, trust_env=False) as client:
             yield client
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            if client.get("/readyz").is_success:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.1)
-    said = log.read_text(errors="replace").strip().splitlines()
-    raise Unusable(f"the server did not start: {said[-1] if said else 'it said nothing'}", code="server_not_started")
 
 
 def _listed(client: httpx.Client, name: str) -> str:

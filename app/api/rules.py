@@ -11,7 +11,8 @@ from functools import cache
 from urllib.parse import unquote
 
 from app.access.records import Grant, Scope
-from app.errors import InvalidInput, NotFound
+from app.errors import InvalidInput
+from app.gallery.records import gallery_not_found
 
 READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.ADMIN
 GALLERY = "/v1/galleries/{gallery}"
@@ -123,8 +124,7 @@ def authorize(grant: Grant, visit: Visit) -> None:
     if rule.everywhere and grant.galleries is not None:
         raise InvalidInput("this needs a key that is not restricted to galleries", code="gallery_restricted")
     if visit.gallery is not None and not grant.sees(visit.gallery):
-        message = f"There is no gallery {visit.gallery!r}."
-        raise NotFound(message, code="gallery_not_found", gallery=visit.gallery)
+        raise gallery_not_found(visit.gallery)
 
 
 def rules_table() -> str:

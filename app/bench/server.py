@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +15,7 @@ import httpx
 from app.bench.load import Target
 from app.errors import Unusable
 from app.main import admin_key
+from app.spawning import becomes_ready, environment, free_port, spawned
 
 START_S, STOP_S, ANSWER_S = 180.0, 120.0, 300.0
 
@@ -54,35 +52,10 @@ class Server:
 @contextmanager
 def serving(data_dir: Path, **settings: object) -> Iterator[Server]:
     """Starts one, waits until it is ready, stops it at the end. Raises Unusable ``server_did_not_start``."""
-    key = admin_key(data_dir)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    key, port = admin_key(data_dir), free_port()
     given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
-    environ |= {f"LIKENESS_{name}": str(value) for name, value in given.items()}
     begin = time.perf_counter()
-    with (data_dir / "server.log").open("ab") as log:
-        process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environ, stdout=log, stderr=log)
-    try:
-        _wait(process, f"http://127.0.0.1:{port}/readyz")
+    with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S) as process:
+        if not becomes_ready(process, f"http://127.0.0.1:{port}", patience_s=START_S):
+            raise Unusable("the benchmark's server did not become ready", code="server_did_not_start")
         yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin, data_dir)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    end = time.perf_counter() + START_S
-    while time.perf_counter() < end and process.poll() is None:
-        try:
-            if httpx.get(url).is_success:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.01)
-    raise Unusable("the benchmark's server did not become ready", code="server_did_not_start")

@@ -12,9 +12,8 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
 
-from app.errors import NotFound
 from app.gallery.database import Database
-from app.gallery.records import Gallery
+from app.gallery.records import Gallery, gallery_not_found
 from app.gallery.tables import COLLECTIONS, GALLERIES, REEMBEDDINGS
 
 MAKING, CURRENT, OLD = "making", "current", "old"
@@ -63,8 +62,7 @@ class Catalogue:
         others = self._current(gallery)
         with self._database.write() as connection:
             if connection.execute(held).one_or_none() is None:
-                message = f"There is no gallery {gallery.id!r}."
-                raise NotFound(message, code="gallery_not_found", gallery=gallery.id)
+                raise gallery_not_found(gallery.id)
             connection.execute(sa.update(COLLECTIONS).where(others).values(state=OLD, touched_at=_now()))
             connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=_now()))
 

@@ -32,6 +32,8 @@ from app.errors import Conflict, Overloaded, Unusable
 from app.gallery.inserting import inserting
 from app.gallery.memo import Version
 
+KEYS_AT_ONCE = 5_000
+"""In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 BUSY_TIMEOUT_S = 30.0
 """How long a SQLite write waits for another process's."""
 POOL_SIZE = 20

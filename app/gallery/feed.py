@@ -11,15 +11,24 @@ from sqlalchemy.engine import Connection, Row
 
 from app.gallery import changes
 from app.gallery.blobs import Blobs
-from app.gallery.database import Database
-from app.gallery.moving import MOVING_GALLERIES, gallery_not_found, moving_gallery, second_of
-from app.gallery.records import Changes, Counts, FaceBlock, Gallery, Position, Seen, Standing, searchable, to_block
+from app.gallery.database import KEYS_AT_ONCE, Database
+from app.gallery.moving import MOVING_GALLERIES, moving_gallery, second_of
+from app.gallery.records import (
+    Changes,
+    Counts,
+    FaceBlock,
+    Gallery,
+    Position,
+    Seen,
+    Standing,
+    gallery_not_found,
+    searchable,
+    to_block,
+)
 from app.gallery.tables import FACES, REEMBEDDINGS
 from app.gallery.templates import template_of, with_second
 
 STREAM_ROWS = 10_000
-KEYS_AT_ONCE = 5_000
-"""In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 
 
 class Feed:

@@ -1,4 +1,5 @@
-"""A gallery's row, with what a re-embedding makes of the gallery: it has two packages until that is over."""
+"""A gallery's row: held while somebody writes, and with what a re-embedding makes of it, two packages until that is
+over."""
 
 from __future__ import annotations
 
@@ -8,10 +9,9 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
-from app.errors import NotFound
-from app.gallery.records import Gallery, SecondPackage
+from app.gallery.records import Gallery, SecondPackage, gallery_not_found
 from app.gallery.tables import GALLERIES, REEMBEDDINGS
 
 SECOND_STATES: Mapping[str, Literal["filling", "complete", "leaving"]] = {
@@ -50,5 +50,10 @@ def gallery_of(row: Row[Any]) -> Gallery:
     return Gallery(row.key, row.id, *package, row.store, metadata, row.created_at, None, row.generation, row.search)
 
 
-def gallery_not_found(gallery_id: str) -> NotFound:
-    return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
+def hold(connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
+    """Makes sure that the gallery is there until the transaction ends: every writer takes it before anything else, so
+    that none wait for each other in a circle. Raises NotFound (``gallery_not_found``)."""
+    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
+    query = query.with_for_update(read=not exclusively, key_share=not exclusively)
+    if connection.execute(query).one_or_none() is None:
+        raise gallery_not_found(gallery.id)

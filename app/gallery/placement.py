@@ -20,15 +20,14 @@ from sqlalchemy.engine import Connection, Row
 from app.errors import NotFound
 from app.gallery import changes
 from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import Database
+from app.gallery.database import KEYS_AT_ONCE, Database
+from app.gallery.moving import hold
 from app.gallery.records import Gallery, Move, Origin, Page, Person, PlacedFace
 from app.gallery.rekeying import rekey
-from app.gallery.tables import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, GALLERIES, SUBJECTS
+from app.gallery.tables import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
 from app.gallery.texts import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, fold, is_unnamed, unnamed_id
 from app.types import Box
 
-IDS_AT_ONCE = 5_000
-"""In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 ANSWERS_KEPT = timedelta(days=1)
 _INSERT_ORIGINS = sa.insert(FACE_ORIGINS)
 
@@ -121,7 +120,7 @@ class Placement:
         AlreadyAnswered.
         """
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            hold(connection, gallery)
             self.noting(gallery, answer)(connection)
             _move(connection, self._database, gallery, moves)
         self._database.request_scrub()
@@ -133,7 +132,7 @@ class Placement:
         """
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            hold(connection, gallery)
             self.noting(gallery, answer)(connection)
             keys = _lock_subjects(connection, gallery, [cleaned])
             if cleaned not in keys:
@@ -151,7 +150,7 @@ class Placement:
         """
         deleted: list[str] = []
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            hold(connection, gallery)
             touched: dict[int, list[int]] = defaultdict(list)
             for some in _parts(face_ids):
                 there = (FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some)
@@ -266,13 +265,6 @@ def _is_unnamed() -> sa.ColumnElement[bool]:
     return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 
-def _hold(connection: Connection, gallery: Gallery) -> None:
-    """As every writer does first: the gallery is there until the transaction ends."""
-    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
-    if connection.execute(query.with_for_update(read=True, key_share=True)).one_or_none() is None:
-        raise NotFound(f"There is no gallery {gallery.id!r}.", code="gallery_not_found", gallery=gallery.id)
-
-
 def _move(connection: Connection, database: Database, gallery: Gallery, moves: Sequence[Move]) -> None:
     wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
     for target in {move.target for move in wanted if is_unnamed(move.target)}:
@@ -346,8 +338,8 @@ def _no_subject(gallery: Gallery, subject_id: str) -> NotFound:
 
 
 def _parts(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), IDS_AT_ONCE):
-        yield items[start : start + IDS_AT_ONCE]
+    for start in range(0, len(items), KEYS_AT_ONCE):
+        yield items[start : start + KEYS_AT_ONCE]
 
 
 def _now(offset: timedelta = timedelta()) -> str:

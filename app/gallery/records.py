@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, Unusable
+from app.errors import Conflict, NotFound, Unusable
 from app.types import Box, Pixels, Quality, Template, Vectors
 
 Metadata: TypeAlias = Mapping[str, object]
@@ -448,6 +448,10 @@ def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
         message = f"The gallery takes templates of {' and of '.join(taken)} now."
         raise Conflict(message, code="package_mismatch", expected=list(taken), given=face.template.package)
     return replace(face, template=first, second=second)
+
+
+def gallery_not_found(gallery_id: str) -> NotFound:
+    return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
 
 
 def two_packages(gallery_id: str) -> Conflict:

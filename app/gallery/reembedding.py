@@ -16,7 +16,15 @@ from sqlalchemy.engine import Connection, Row
 
 from app.errors import Conflict, NotFound
 from app.gallery import changes
-from app.gallery.records import Gallery, Reembedding, ReembeddingState, StoredCrop, WithoutCrop, to_bytes
+from app.gallery.records import (
+    Gallery,
+    Reembedding,
+    ReembeddingState,
+    StoredCrop,
+    WithoutCrop,
+    gallery_not_found,
+    to_bytes,
+)
 from app.gallery.store import Store
 from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.gallery.templates import template_of, with_second
@@ -261,8 +269,7 @@ def _hold(connection: Connection, gallery: Gallery, *, exclusively: bool = True)
     query = query.where(GALLERIES.c.key == gallery.key)
     row = connection.execute(query.with_for_update(read=not exclusively, key_share=not exclusively)).one_or_none()
     if row is None:
-        message = f"There is no gallery {gallery.id!r}."
-        raise NotFound(message, code="gallery_not_found", gallery=gallery.id)
+        raise gallery_not_found(gallery.id)
     return row
 
 

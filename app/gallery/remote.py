@@ -30,7 +30,16 @@ from app.gallery.feed import Feed
 from app.gallery.index import Difference
 from app.gallery.indexes import GalleryIndex
 from app.gallery.milvus import CollectionLost, Milvus
-from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
+from app.gallery.records import (
+    Changes,
+    FaceBlock,
+    Gallery,
+    Indexed,
+    IndexKind,
+    Position,
+    Snapshotted,
+    gallery_not_found,
+)
 from app.gallery.store import Store
 
 CHANGES_AT_ONCE = 5_000
@@ -350,8 +359,7 @@ class RemoteIndex:
         """Where the log ends. Raises NotFound ``gallery_not_found``."""
         head = self._feed.heads().get(self._gallery.key)
         if head is None:
-            message = f"There is no gallery {self._gallery.id!r}."
-            raise NotFound(message, code="gallery_not_found", gallery=self._gallery.id)
+            raise gallery_not_found(self._gallery.id)
         return head
 
     def _search_in(self, name: str | None) -> Searcher:

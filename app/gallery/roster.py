@@ -13,14 +13,13 @@ from sqlalchemy.engine import Connection
 
 from app.errors import NotFound, Overloaded
 from app.gallery import changes
-from app.gallery.database import Database
+from app.gallery.database import KEYS_AT_ONCE, Database
+from app.gallery.moving import hold
 from app.gallery.records import Counts, Gallery
 from app.gallery.rekeying import rekey
-from app.gallery.tables import FACES, GALLERIES, SUBJECTS
+from app.gallery.tables import FACES, SUBJECTS
 from app.gallery.texts import clean_id, fold
 
-IDS_AT_ONCE = 5_000
-"""In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 ATTEMPTS = 10
 """How often a renaming looks again when others keep taking the id."""
 
@@ -61,7 +60,7 @@ class Roster:
         """
         old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            hold(connection, gallery)
             for _ in range(ATTEMPTS):
                 found = _lock_subjects(connection, gallery, {old, new})
                 if old not in found:
@@ -82,12 +81,12 @@ class Roster:
     def clear(self, gallery: Gallery) -> Counts:
         """Everybody goes at once, the gallery stays; how many there were. Raises NotFound ``gallery_not_found``."""
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            hold(connection, gallery)
             everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
             keys = list(connection.execute(everybody.order_by(SUBJECTS.c.key).with_for_update()).scalars())
             faces = 0
-            for start in range(0, len(keys), IDS_AT_ONCE):
-                some = keys[start : start + IDS_AT_ONCE]
+            for start in range(0, len(keys), KEYS_AT_ONCE):
+                some = keys[start : start + KEYS_AT_ONCE]
                 faces += connection.execute(sa.delete(FACES).where(FACES.c.subject_key.in_(some))).rowcount
                 connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some)))
             if keys:
@@ -95,13 +94,6 @@ class Roster:
                 changes.record_all(connection, gallery.key, entries, _now())
         self._database.request_scrub()
         return Counts(len(keys), faces)
-
-
-def _hold(connection: Connection, gallery: Gallery) -> None:
-    """As every writer does first: the gallery is there until the transaction ends."""
-    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
-    if connection.execute(query.with_for_update(read=True, key_share=True)).one_or_none() is None:
-        raise NotFound(f"There is no gallery {gallery.id!r}.", code="gallery_not_found", gallery=gallery.id)
 
 
 def _lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, int]:

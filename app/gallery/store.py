@@ -24,11 +24,11 @@ from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import BUSY_TIMEOUT_S, Database
+from app.gallery.database import BUSY_TIMEOUT_S, KEYS_AT_ONCE, Database
 from app.gallery.enrolling import Enrolling, face_rows, placed
-from app.gallery.feed import KEYS_AT_ONCE, Feed
+from app.gallery.feed import Feed
 from app.gallery.memo import Memo
-from app.gallery.moving import MOVING_GALLERIES, gallery_not_found, gallery_of, moving_gallery
+from app.gallery.moving import MOVING_GALLERIES, gallery_of, hold, moving_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -46,6 +46,7 @@ from app.gallery.records import (
     Terms,
     Totals,
     Unset,
+    gallery_not_found,
     two_packages,
 )
 from app.gallery.subjects import ensure_subjects, make_subjects, subject_row, touch_subjects
@@ -178,7 +179,7 @@ class Store:
     def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
         """Raises NotFound ``gallery_not_found``."""
         with self._database.write() as connection:
-            self._hold(connection, gallery)
+            hold(connection, gallery)
             is_it = GALLERIES.c.key == gallery.key
             connection.execute(sa.update(GALLERIES).where(is_it).values(search=search))
             return moving_gallery(connection.execute(MOVING_GALLERIES.where(is_it)).one())
@@ -186,7 +187,7 @@ class Store:
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """What went with it. Raises NotFound ``gallery_not_found``."""
         with self._database.write() as connection:
-            self._hold(connection, gallery, exclusively=True)
+            hold(connection, gallery, exclusively=True)
             counts = _count(connection, gallery)
             connection.execute(sa.delete(GALLERIES).where(GALLERIES.c.key == gallery.key))
         self._database.request_scrub()
@@ -238,7 +239,7 @@ class Store:
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
         with self._database.write() as connection:
-            self._hold(connection, gallery)
+            hold(connection, gallery)
             note(connection)
             row = subject_row(gallery, cleaned, _now(), name=cleaned_name, metadata=encoded, **agreed)
             if not make_subjects(connection, self._database, [row]):
@@ -299,7 +300,7 @@ class Store:
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, name, metadata) | _terms(terms)
         with self._database.write() as connection:
-            self._hold(connection, gallery)
+            hold(connection, gallery)
             _update_subject(connection, _is_subject(gallery, cleaned), updates)
             subject = _read_subject(connection, gallery, cleaned)
         self._database.request_scrub()
@@ -309,7 +310,7 @@ class Store:
         """The subject as it was. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            self._hold(connection, gallery)
+            hold(connection, gallery)
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
@@ -331,7 +332,7 @@ class Store:
         `expired_by`, one that has not expired by then is not found."""
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            self._hold(connection, gallery)
+            hold(connection, gallery)
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             if expired_by is not None and not has_expired(subject, expired_by):
@@ -470,7 +471,7 @@ class Store:
     def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> tuple[int, int]:
         """The keys of the face and its subject. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         with self._database.write() as connection:
-            self._hold(connection, gallery)
+            hold(connection, gallery)
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
             face_key: int = _find_face(connection, gallery, subject, face_id, lock=True).key
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
@@ -518,18 +519,10 @@ class Store:
             raise gallery_not_found(gallery_id)
         return moving_gallery(row)
 
-    def _hold(self, connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
-        """Makes sure that the gallery is there until the transaction ends (every writer takes it before anything else,
-        so that none wait for each other in a circle)."""
-        query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
-        query = query.with_for_update(read=not exclusively, key_share=not exclusively)
-        if connection.execute(query).one_or_none() is None:
-            raise gallery_not_found(gallery.id)
-
     def _held(self, connection: Connection, gallery: Gallery) -> Gallery:
-        """As `_hold`; the gallery as it is from then on."""
+        """As `hold`; the gallery as it is from then on."""
         if not self._database.is_sqlite:  # whose writers have waited for each other by now
-            self._hold(connection, gallery)
+            hold(connection, gallery)
         # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
         row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
         if row is None:

@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from app.errors import NotFound
 from app.gallery.cursors import decode_cursor, encode_cursor
 from app.gallery.database import Database
+from app.gallery.moving import hold
 from app.gallery.records import Gallery, Page
 from app.gallery.tables import GALLERIES, JOB_REFUSALS, JOBS
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
@@ -64,7 +65,7 @@ class JobStore:
         }
         with self._database.write() as connection:
             if gallery is not None:
-                _hold(connection, gallery)
+                hold(connection, gallery)
             connection.execute(sa.insert(JOBS).values(values))
             return _find(connection, str(values["id"]))
 
@@ -243,12 +244,6 @@ def new_job_id() -> str:
 
 
 _JOBS = sa.select(JOBS, GALLERIES.c.id.label("gallery")).select_from(JOBS.outerjoin(GALLERIES))
-
-
-def _hold(connection: Connection, gallery: Gallery) -> None:
-    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
-    if connection.execute(query.with_for_update(read=True, key_share=True)).one_or_none() is None:
-        raise NotFound(f"There is no gallery {gallery.id!r}.", code="gallery_not_found", gallery=gallery.id)
 
 
 def _find(connection: Connection, job_id: str) -> Job:

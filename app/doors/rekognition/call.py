@@ -15,7 +15,7 @@ from app.doors.rekognition.errors import Refused
 from app.doors.similarity import Similarity
 from app.errors import NotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import FaceRow, Gallery
+from app.gallery.records import FaceRow, Gallery, gallery_not_found
 from app.types import Face, Photo, Template
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
@@ -43,8 +43,7 @@ class Call:
         """Raises NotFound (``gallery_not_found``), also for one that the key may not see."""
         self.entry.gallery = collection
         if not self.grant.sees(collection):
-            message = f"There is no gallery {collection!r}."
-            raise NotFound(message, code="gallery_not_found", gallery=collection)
+            raise gallery_not_found(collection)
         return self.service.galleries.gallery(collection)
 
     def image(self, source: ImageSource) -> bytes:
