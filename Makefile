@@ -24,9 +24,10 @@ bench: $(VENV)/.bench
 	$(BIN)/likeness bench $(BENCH)
 
 # It starts many processes: what one has compiled is kept for the others. Tests that wait for servers leave a core to
-# one more process than there are cores.
+# one more process than there are cores. Files are handed out in the order of tests/conftest.py, the longest first.
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder
 
 # The long versions too: two minutes of load, two folds of LFW over HTTP, the demo's training.
 test-full: $(VENV)/.dev

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -25,6 +26,11 @@ from tests import ready
 from tests.postgres import cluster, new_database
 
 PROJECT = Path(__file__).resolve().parent.parent
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+"""For PyTorch, which reads it when it is loaded. Several tests run at once: threads that wait for each other on few
+cores make small trainings take ten times as long. A test of more threads asks for them itself."""
+LONGEST_FIRST = ("kill", "jobs", "browser_people", "store")
+"""Whoever took one of these files last would be left working alone."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,8 +46,15 @@ def pytest_configure(config: pytest.Config) -> None:
     # How long a drawn example takes depends on what else the machine does.
     hypothesis.settings.register_profile("patient", deadline=None)
     hypothesis.settings.load_profile("patient")
+    os.environ |= ONE_THREAD
     if not hasattr(config, "workerinput"):  # pytest-xdist's workers take what the process that starts them has made
         ready.begin()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Orders whole files: `make test` hands them out as they come."""
+    order = {f"test_{name}": place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -32,8 +32,9 @@ class LiveServer:
 
 
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:
-    """This process's environment without its own Likeness settings, and with these."""
-    return spawning.environment(DATA_DIR=data_dir, **settings)
+    """This process's environment without its own Likeness settings, and with these; a server has the threads it has."""
+    inherited = spawning.environment(DATA_DIR=data_dir, **settings)
+    return {name: value for name, value in inherited.items() if not name.startswith("OMP_")}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -21,15 +20,6 @@ SMALL: dict[str, dict[str, Any]] = {
     "iresnet18": {"width": 0.125, "size": 32},
     "vit_tiny": {"channels": 32, "depth": 2, "heads": 4, "patch": 16, "size": 40},
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small networks gain nothing from more, and lose much where the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(

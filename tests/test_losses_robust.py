@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,12 +23,8 @@ WITH_GRAD = [
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def seeded() -> None:
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(threads)
 
 
 def built(name: str, **hyper: object) -> losses.ClassLoss | losses.PairLoss:

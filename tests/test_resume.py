@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from training import checkpoint
 from training.augment import Augment, AugmentConfig
 
 CASES: dict[str, dict[str, Any]] = {
-    "arcface, averaged weights, augmentation": {},
+    "arcface, averaged weights, augmentation, on two threads": {},
     "adaptive statistics and chance in the loss": {
         "losses": [{"name": "adaface"}, {"name": "elasticface", "weight": 0.5}],
         "optimizer": {"name": "adamw", "lr": 0.01},
@@ -42,6 +43,16 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture
+def threads(sections: dict[str, Any]) -> Iterator[None]:
+    """Two in the plainest case: who of them is first must make no difference."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if sections else 2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("sections", CASES.values(), ids=CASES)
 def test_n_steps_equal_k_then_resume_then_the_rest_bit_for_bit(tmp_path: Path, sections: dict[str, Any]) -> None:
     recipe = small_recipe(**sections)
