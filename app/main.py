@@ -132,10 +132,10 @@ JOBS = 2
 """At once in one process: a long import should not keep an export waiting."""
 IMPORT_THREADS = 4
 """For photos of imports: the others are for those who wait for an answer."""
-SWITCH_S = 0.0001
+SWITCH_S = 0.0005
 """How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
-models, or the one that answers HTTP, would wait so long with a core idle: it cost a sixth of all
-identifications (measured by hand with 0.3 ms, two servers in turns)."""
+models, or the one that answers HTTP, would wait so long with a core idle; with much less they push each other off the
+cores too often (docs/performance.md)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
 _log = logging.getLogger(logs.LOGGER)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from app.errors import LikenessError, Overloaded
+from app.machine import compute_here
 
 T = TypeVar("T")
 
@@ -26,7 +27,7 @@ class Workers:
     """
 
     def __init__(self, threads: int, queue_limit: int, seconds: float, *, bytes_limit: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="work")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="work", initializer=compute_here)
         self.limit = queue_limit
         self.bytes_limit = bytes_limit
         self._seconds = seconds

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from app.errors import LikenessError, Overloaded
+from app.machine import compute_here
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -153,6 +154,7 @@ class Batcher(Generic[T, R]):
         self._queue = deque(each for each in self._queue if not each.future.cancelled())
 
     def _work(self) -> None:
+        compute_here()
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._answer(batch)
