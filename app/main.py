@@ -89,6 +89,7 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.loading import Models, open_models
 from app.machine import cores
+from app.memory import give_back
 from app.operations import Operations
 from app.pipeline import Pipeline
 from app.reembedding import KIND as REEMBED
@@ -138,6 +139,8 @@ models, or the one that answers HTTP, would wait so long with a core idle; with 
 cores too often (docs/performance.md)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
+MEMORY_S = 60.0
+"""Between the times that freed memory goes back to the system: a gigabyte after large photos by sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -336,6 +339,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     stack.callback(runner.close)
     runner.start()
     stack.callback(Repeating("reembeddings", REEMBEDDINGS_S, reembedder.look).close)
+    stack.callback(Repeating("memory", MEMORY_S, give_back).close)
     return Service(
         operations=operations,
         embedders=embedders,

@@ -258,6 +258,11 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         if figure.against == peer.NAME:
             assert figure.ratio is not None
             assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
+    if part == "growth":
+        memory = [figure for figure in run.findings.figures if figure.work.startswith("memory")]
+        when = [figure.work.rpartition(", ")[2] for figure in memory]
+        assert when == ["right after the imports", "started from snapshots"]
+        assert [str(figure.goal) for figure in memory] == ["≤ 0.25"] * 2
 
 
 def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(

@@ -21,7 +21,7 @@ from app.types import Vector
 
 TEMPLATES, FACES, IDS = "templates.npy", "faces.jsonl", "ids.txt"
 """Rows, and as many lines about them: of JSON, or the subject's id alone."""
-AT_ONCE = 10_000
+AT_ONCE = 2_000
 
 
 def import_templates(tools: Tools, job: Running) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from app.gallery.records import IndexKind
 from app.gallery.scans import Codec, Codes, ExactScan, Scan, codec_of
+from app.memory import room
 from app.types import Vectors
 
 GROWTH = 1.5
@@ -71,7 +72,7 @@ class Rows:
             return
         self.kind, self._codec, self._error = kind, codec_of(kind), 0.0
         width = 0 if self._codec is None else self._codec.width(self._exact.shape[1])
-        self._codes = np.empty((len(self._exact), width), np.uint8)
+        self._codes = room((len(self._exact), width), np.dtype(np.uint8))
         if self._codec is not None and self.count:
             self._codes[: self.count], self._error = self._codec.encode(self.vectors)
 
@@ -83,6 +84,6 @@ def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
     loaded doesn't wait for them to be copied."""
     if rows <= len(array):
         return array
-    larger = np.empty((int(rows * GROWTH), *array.shape[1:]), array.dtype)
+    larger = room((int(rows * GROWTH), *array.shape[1:]), array.dtype)
     larger[:count] = array[:count]
     return larger

@@ -17,6 +17,7 @@ from app.gallery.background import Repeating, Trouble
 from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
+from app.memory import give_back
 
 LEASE = timedelta(seconds=20)
 """How long a job waits after its process was killed."""
@@ -260,6 +261,7 @@ class Runner:
             self._finish(running, JobState.DONE)
 
     def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
+        give_back()  # of thousands of faces at once, pieces of which lie everywhere
         running.finish(state, error)
         if self._files is not None:
             self._files.upload(running.job.id).unlink(missing_ok=True)

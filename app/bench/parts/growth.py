@@ -40,10 +40,12 @@ def measure(run: Run) -> None:
             _identify(client, "empty", run.stages.photos[0])
             empty = server.memory()
             _fill(run, client, people)
+            imported = _beyond(run, server, empty, people)
             costs = _costs(run, client)
-            filled = server.memory()
+            worked = _beyond(run, server, empty, people)
         _tell_costs(run, costs)
-        _starts(run, data, people, empty, filled)
+        run.add(_memory(run, people, empty, [imported], "right after the imports", after_work_beyond=worked))
+        _starts(run, data, people, empty)
 
 
 def _server(run: Run, data: Path) -> AbstractContextManager[Server]:
@@ -130,9 +132,8 @@ def _tell_costs(run: Run, costs: Costs) -> None:
         run.draw(Curve(PART, operation, sizes, medians, "faces in the gallery", "ms"))
 
 
-def _starts(run: Run, data: Path, people: Vectors, empty: int, filled: int) -> None:
+def _starts(run: Run, data: Path, people: Vectors, empty: int) -> None:
     """From the snapshots that the server left at its end, and from SQL alone; what it has in memory then."""
-    work = f"{len(people):,} faces in {len(run.effort.growth)} galleries"
     mapped, rebuilt, beyond = [], [], []
     for number in range(max(2, run.effort.starts // 2)):
         run.say(f"start {number + 1} from snapshots")
@@ -146,29 +147,33 @@ def _starts(run: Run, data: Path, people: Vectors, empty: int, filled: int) -> N
     run.add(
         Figure(
             PART,
-            f"start to ready, {work}, from snapshots",
+            f"start to ready, {_work(run, people)}, from snapshots",
             float(np.median(mapped)),
             "s",
             "made anew from SQL",
             Spread.of(np.array(mapped) / np.array(rebuilt)),
             details={"theirs": float(np.median(rebuilt))},
         ),
-        Figure(
-            PART,
-            f"memory of a server beyond the vectors, {work}",
-            100 * float(np.median(beyond)),
-            "%",
-            "the vectors",
-            Spread.of(np.array(beyond)),
-            BEYOND,
-            {
-                "vectors_mb": people.nbytes / 1e6,
-                "empty_server_mb": empty / 1e6,
-                "after_imports_beyond": (filled - empty) / people.nbytes - 1,
-                "ours_is": "resident memory less an empty server's",
-            },
-        ),
+        _memory(run, people, empty, beyond, "started from snapshots"),
     )
+
+
+def _memory(run: Run, people: Vectors, empty: int, beyond: list[float], when: str, **more: float) -> Figure:
+    details = {"vectors_mb": people.nbytes / 1e6, "empty_server_mb": empty / 1e6, **more}
+    return Figure(
+        PART,
+        f"memory of a server beyond the vectors, {_work(run, people)}, {when}",
+        100 * float(np.median(beyond)),
+        "%",
+        "the vectors",
+        Spread.of(np.array(beyond)),
+        BEYOND,
+        {**details, "ours_is": "resident memory less an empty server's"},
+    )
+
+
+def _work(run: Run, people: Vectors) -> str:
+    return f"{len(people):,} faces in {len(run.effort.growth)} galleries"
 
 
 def _beyond(run: Run, server: Server, empty: int, people: Vectors) -> float:

@@ -1,0 +1,39 @@
+"""Memory that goes back to the system when nobody needs it any more.
+
+glibc's malloc keeps much of what is freed: in each thread's arena all that lies before whatever lives on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAPPED_FROM = 1024 * 1024
+"""Bytes of an array from which on it is mapped by itself."""
+HUGE_FROM = 4 * 1024 * 1024
+"""Bytes from which on large pages are asked for, as NumPy does: a pass over all of it is quicker so."""
+
+
+def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """An array of anything, for what grows: it goes back whole when it is replaced, and what isn't written to yet takes
+    no memory. From malloc that holds for 32 MiB and more only."""
+    size = math.prod(shape) * dtype.itemsize
+    if size < MAPPED_FROM:
+        return np.empty(shape, dtype)
+    area = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # freed with the last array that shows it
+    if size >= HUGE_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+        area.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(area, dtype).reshape(shape)
+
+
+def give_back() -> None:
+    """What malloc keeps and nobody uses. Takes milliseconds, in which others who allocate may wait: to be called now
+    and then, and at the end of large work. Where the C library isn't glibc, nothing happens."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,80 @@
+"""Memory that is not needed any more goes back to the system, whatever lives on beside it."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+
+pytestmark = pytest.mark.skipif(
+    not (Path("/proc/self/statm").is_file() and hasattr(ctypes.CDLL(None), "malloc_trim")),
+    reason="a process's memory is read from Linux's /proc, and glibc's malloc is told to give it back",
+)
+
+RESIDENT = """
+import resource, sys, time
+from pathlib import Path
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+"""
+GROWING = """
+import numpy as np
+from app.gallery.rows import Rows
+
+np.ones(3 << 20)  # once so much was freed, glibc's malloc maps nothing smaller by itself
+before, others = resident(), []
+rows = Rows(128, "fp32")
+for _ in range(28):
+    rows.append(np.ones((2_000, 128), np.float32))
+    others.append(bytes(4_000))
+print(resident() - before - rows.size)
+"""
+WORKING = """
+from app.gallery.store import Store
+from app.jobs.runner import Runner
+from app.jobs.store import JobStore
+
+kept, most = [], []
+
+def work(job):
+    some = [bytes(1_000) for _ in range(50_000)]
+    most.append(resident())
+    kept.extend(some[::50])
+
+store = Store(f"sqlite:///{sys.argv[1]}")
+jobs = JobStore(store.database)
+job = jobs.create("work", None)
+runner = Runner(jobs, {"work": work}, look_s=0.01)
+before = resident()
+runner.start()
+while not jobs.job(job.id).finished:
+    time.sleep(0.01)
+runner.close()
+store.close()
+print(resident() - before, most[0] - before)
+"""
+
+
+def told_by(script: str, *arguments: str) -> list[int]:
+    """In a process of its own: what other tests freed and took again would count too."""
+    command = [sys.executable, "-c", RESIDENT + script, *arguments]
+    told = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    return [int(word) for word in told.stdout.split()]
+
+
+def test_an_index_that_grows_leaves_no_memory_behind() -> None:
+    """Without memory of their own, the arrays that it had on its way would leave 40 MB."""
+    (beyond,) = told_by(GROWING)
+    assert beyond < 10e6
+
+
+def test_a_job_leaves_no_memory_behind(tmp_path: Path) -> None:
+    left, most = told_by(WORKING, str(tmp_path / "likeness.db"))
+    assert most > 40e6
+    assert left < 20e6
