@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import sqlalchemy as sa
+
 from app.gallery.store import Store
+from app.gallery.tables import JOBS
 from app.jobs.records import Job
 from app.jobs.store import JobStore
 
@@ -27,3 +30,9 @@ def job_store(data_dir: Path) -> Iterator[tuple[Store, JobStore]]:
 def waiting_job(data_dir: Path, gallery: str | None = None, kind: str = NOBODYS) -> Job:
     with job_store(data_dir) as (store, jobs):
         return jobs.create(kind, None if gallery is None else store.gallery(gallery))
+
+
+def end_leases(data_dir: Path) -> None:
+    """As if the time had gone by after which a process takes up what a killed one had begun."""
+    with job_store(data_dir) as (store, _jobs), store.database.write() as connection:
+        connection.execute(sa.update(JOBS).where(JOBS.c.lease_until.is_not(None)).values(lease_until="2000-01-01"))

@@ -248,6 +248,7 @@ def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: 
         pytest.skip("each part of the benchmark on a server of its own: with --full")
     if not full:  # TensorFlow, where it is installed, takes longer to load than all else here; as if it weren't
         monkeypatch.setitem(sys.modules, "deepface", None)
+        monkeypatch.setattr("app.bench.parts.growth.AT_A_TIME", 2)
     run = Run(stages, TINY)
     PARTS[part](run)
     assert run.findings.figures

@@ -26,6 +26,7 @@ from app.errors import InvalidInput
 from app.gallery.store import Store
 from tests.commands import run
 from tests.conftest import PROJECT
+from tests.jobs import end_leases
 from tests.live import serving
 from tests.ready import give_models
 from tests.service import AGAIN, COLLINS, HOPPER, encoded, error_of, running
@@ -389,6 +390,7 @@ def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full:
         server.process.wait()
     seen: list[int] = []
     for number in range(1, rounds + 1):
+        end_leases(data)
         with serving(data) as server:
             with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
                 if number == rounds:

@@ -135,7 +135,7 @@ def _tell_costs(run: Run, costs: Costs) -> None:
 def _starts(run: Run, data: Path, people: Vectors, empty: int) -> None:
     """From the snapshots that the server left at its end, and from SQL alone; what it has in memory then."""
     mapped, rebuilt, beyond = [], [], []
-    for number in range(max(2, run.effort.starts // 2)):
+    for number in range(min(run.effort.starts, max(2, run.effort.starts // 2))):
         run.say(f"start {number + 1} from snapshots")
         with _server(run, data) as server:
             mapped.append(server.seconds_to_ready)
