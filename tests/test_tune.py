@@ -21,7 +21,6 @@ from app.runtime.package import find_packages, load_package, select
 from tests import packages
 from tests.commands import run
 from tests.conftest import PROJECT
-from tests.ready import give_models
 from tests.service import running
 
 SAMPLES = PROJECT / "docs" / "samples"
@@ -38,7 +37,6 @@ def models(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(models: Path, tmp_path: Path) -> Settings:
-    give_models(tmp_path / "data")
     return Settings(data_dir=tmp_path / "data", models_dir=models, embedder="tiny")
 
 
