@@ -68,7 +68,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         headers = {"x-api-key": self.server.key}
         try:
-            with httpx.Client(base_url=self.server.url, headers=headers, timeout=30) as client:
+            with httpx.Client(base_url=self.server.url, headers=headers, timeout=PATIENCE_S) as client:
                 while not self.stop.is_set():
                     self.random.choice((self.enroll, self.enroll, self.delete, self.identify))(client)
         except httpx.TransportError:
