@@ -130,7 +130,7 @@ class Settings(BaseSettings):
     )
     embed_threads: int = Field(default=1, ge=1, le=256, description="Threads that embed one batch.")
     max_batch: int | None = Field(
-        default=None, ge=1, le=1024, description="Most faces embedded in one batch; by default 4 on a CPU, 64 on a GPU."
+        default=None, ge=1, le=1024, description="Most faces embedded in one batch; by default 8 on a CPU, 64 on a GPU."
     )
     queue_limit: int = Field(
         default=64, ge=1, description="Requests held at once, waiting ones included; more are answered with 429."

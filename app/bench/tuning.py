@@ -105,9 +105,9 @@ def embed_ways(device: Target, cores: int) -> list[EmbedWay]:
 
 
 def photo_ways(device: Target, cores: int) -> list[PhotoWay]:
-    """Photos at once: as many as cores (by their threads), twice and four times as many, as some wait for others."""
+    """Photos at once: as many as cores (by their threads), up to eight times as many, as some wait for others."""
     counts = [1] if device == "cuda" else _divisions(cores)
-    return [PhotoWay(each, max(1, cores // each) * more) for each in counts for more in (1, 2, 4)]
+    return [PhotoWay(each, max(1, cores // each) * more) for each in counts for more in (1, 2, 4, 8)]
 
 
 def _divisions(cores: int) -> list[int]:
