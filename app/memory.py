@@ -8,15 +8,33 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.machine import cores
+
 MAPPED_FROM = 1024 * 1024
 """Bytes of an array from which on it is mapped by itself."""
 HUGE_FROM = 4 * 1024 * 1024
 """Bytes from which on large pages are asked for, as NumPy does: a pass over all of it is quicker so."""
+
+
+ARENAS_PER_CORE = 2
+"""Of malloc's own, which threads share; glibc's default is 8. With 4 arenas in place of 16, a server of two cores into
+which 500,000 faces were imported holds 22 % beyond their vectors, in place of 34 %, and nothing is slower."""
+_M_ARENA_MAX = -8
+"""<malloc.h>"""
+
+
+def share_arenas() -> None:
+    """Has threads share few arenas. To be called before there are many; a user's MALLOC_ARENA_MAX stays. Where the C
+    library isn't glibc, nothing happens."""
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is not None and "MALLOC_ARENA_MAX" not in os.environ:
+        option(_M_ARENA_MAX, ARENAS_PER_CORE * cores())
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

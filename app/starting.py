@@ -9,10 +9,12 @@ from app.api import logs
 from app.config import Settings
 from app.instance import prepare_data_dir
 from app.loading import open_models
+from app.memory import share_arenas
 
 
 def serve(settings: Settings) -> None:
     """Until it is told to stop. Raises Unusable as `app.main.serve` does, and where the models can't be opened."""
+    share_arenas()
     logs.configure(settings.log_level)
     prepare_data_dir(settings.data_dir)
     with ThreadPoolExecutor(1, "models") as aside:

@@ -59,6 +59,26 @@ runner.close()
 store.close()
 print(resident() - before, most[0] - before)
 """
+SHARING = """
+import ctypes, os, threading
+from app.machine import cores
+from app.memory import ARENAS_PER_CORE, share_arenas
+
+share_arenas()
+together = threading.Barrier(16 * cores())
+def allocate():
+    some = bytes(1_000)
+    together.wait()
+threads = [threading.Thread(target=allocate) for _ in range(together.parties)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+told = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, told)
+libc.fclose(told)
+print(Path(sys.argv[1]).read_text().count("<heap nr="), ARENAS_PER_CORE * cores())
+"""
 
 
 def told_by(script: str, *arguments: str) -> list[int]:
@@ -78,3 +98,14 @@ def test_a_job_leaves_no_memory_behind(tmp_path: Path) -> None:
     left, most = told_by(WORKING, str(tmp_path / "likeness.db"))
     assert most > 40e6
     assert left < 20e6
+
+
+def test_threads_share_few_arenas(tmp_path: Path) -> None:
+    arenas, most = told_by(SHARING, str(tmp_path / "told.xml"))
+    assert 1 < arenas <= most
+
+
+def test_a_users_number_of_arenas_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    arenas, _ = told_by(SHARING, str(tmp_path / "told.xml"))
+    assert arenas == 1
