@@ -297,7 +297,8 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     models = opening.result() if opening else open_models(settings)
     settings, detector = models.settings, models.detector
     stack.callback(detector.close)
-    embedders = _embedders(models)
+    turns = Turns(cores())
+    embedders = _embedders(models, turns)
     stack.callback(embedders.close)
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     workers = Workers(
@@ -305,7 +306,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     )
     stack.callback(workers.close)
     operations = Operations(
-        Pipeline(detector, limits, turn=Turns(cores())),
+        Pipeline(detector, limits, turn=turns),
         embedders,
         store,
         fmr=settings.fmr,
@@ -437,7 +438,7 @@ def _rate(name: str, text: str) -> Rate | None:
         raise Unusable(f"{PREFIX}{name.upper()}: {error.message}", code="invalid_setting") from None
 
 
-def _embedders(models: Models) -> Embedders:
+def _embedders(models: Models, turns: Turns) -> Embedders:
     """None of them taken into use yet."""
     settings = models.settings
 
@@ -447,6 +448,7 @@ def _embedders(models: Models) -> Embedders:
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
+            spare=lambda busy: turns.taken + busy < cores(),  # of other packages' embedders nothing is known here
         )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder

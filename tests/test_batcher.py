@@ -52,8 +52,11 @@ def batcher(
     max_wait_s: float = 0.0,
     queue_limit: int = 100,
     workers: int = 1,
+    spare: Callable[[int], bool] = lambda _busy: False,
 ) -> Batcher[int, int]:
-    return Batcher(fn, max_batch=max_batch, max_wait_s=max_wait_s, queue_limit=queue_limit, workers=workers)
+    return Batcher(
+        fn, max_batch=max_batch, max_wait_s=max_wait_s, queue_limit=queue_limit, workers=workers, spare=spare
+    )
 
 
 @settings(max_examples=40)
@@ -136,7 +139,25 @@ def test_an_idle_worker_takes_a_lone_item_at_once(gate: Gate) -> None:
     assert gate.batches == [[1]]
 
 
-def test_a_second_worker_sets_in_for_a_full_batch_only(gate: Gate) -> None:
+def test_with_a_spare_core_a_second_worker_sets_in_at_once(gate: Gate) -> None:
+    asked: list[int] = []
+
+    def spare(busy: int) -> bool:
+        asked.append(busy)
+        return busy < 2
+
+    with batcher(gate, max_batch=2, workers=3, spare=spare) as made:
+        for item in (1, 2):
+            made.submit(item)
+            gate.wait_until_entered()
+        made.submit(3)
+        assert not gate.entered.acquire(timeout=0.1)
+        assert gate.batches == [[1], [2]]
+        assert set(asked) == {1, 2}
+        gate.open.set()
+
+
+def test_without_one_it_sets_in_for_a_full_batch_only(gate: Gate) -> None:
     with batcher(gate, max_batch=2, workers=2) as made:
         made.submit(1)
         gate.wait_until_entered()

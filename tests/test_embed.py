@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Overloaded
-from app.face.embed import Embedder, bucket, unit
+from app.face.embed import CPU_MAX_BATCH, Embedder, bucket, unit
 from app.runtime.session import EmbedderSession, open_embedder
 from app.types import Pixels, Vectors
 from tests import packages
@@ -41,7 +41,7 @@ def test_templates_come_in_order_with_their_package(embedder: Embedder, session:
     expected = np.concatenate([session.run(crop[None]) for crop in given_])
     assert {template.package for template in templates} == {"tiny@1"}
     assert np.allclose([template.vector for template in templates], expected, atol=1e-6)
-    assert 1 <= batch <= 4
+    assert 1 <= batch <= CPU_MAX_BATCH
 
 
 def test_no_crops_need_no_batch(embedder: Embedder) -> None:

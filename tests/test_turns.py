@@ -58,6 +58,16 @@ def _noted(turns: Turns, order: list[int], number: int) -> None:
         order.append(number)
 
 
+def test_it_says_how_many_have_a_turn() -> None:
+    turns = Turns(2)
+    assert turns.taken == 0
+    with turns:
+        assert turns.taken == 1
+        with turns:
+            assert turns.taken == 2
+    assert turns.taken == 0
+
+
 def test_there_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="starts at 1"):
         Turns(0)

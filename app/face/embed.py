@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -41,7 +41,10 @@ class Embedder:
         max_wait_s: float | None = None,
         queue_limit: int = QUEUE_LIMIT,
         workers: int | None = None,
+        spare: Callable[[int], bool] = lambda _busy: True,
     ) -> None:
+        """``spare`` says, told how many workers are busy, whether there is a core for one more with less than a full
+        batch; by default there is."""
         gpu = session.device == "cuda"
         self.package_id, self.dimension, self.device = session.package_id, session.dimension, session.device
         self._session, self._flip = session, flip
@@ -51,6 +54,7 @@ class Embedder:
             max_wait_s=(CUDA_WAIT_S if gpu else 0.0) if max_wait_s is None else max_wait_s,
             queue_limit=queue_limit,
             workers=workers or (1 if gpu else cores()),
+            spare=spare,
             name="embed",
         )
 

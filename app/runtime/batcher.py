@@ -38,9 +38,10 @@ class Batcher(Generic[T, R]):
     """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
 
     ``fn`` answers one result per item, in order. ``max_wait_s`` is how long an item may wait for others to fill its
-    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A second worker
-    sets in only where a full batch waits: small ones cost more for each item, and would take the cores from other work.
-    ``queue_limit`` bounds the items that wait (those being worked on not counted).
+    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A further worker
+    sets in where a full batch waits, or where ``spare``, told how many are busy, says that there is a core for it: many
+    small batches cost more than few large ones, and would take the cores from other work. ``queue_limit`` bounds the
+    items that wait (those being worked on not counted).
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Batcher(Generic[T, R]):
         max_wait_s: float,
         queue_limit: int,
         workers: int = 1,
+        spare: Callable[[int], bool] = lambda _busy: True,
         name: str = "batcher",
     ) -> None:
         if min(max_batch, queue_limit, workers) < 1 or max_wait_s < 0:
@@ -60,6 +62,7 @@ class Batcher(Generic[T, R]):
         self._changed = threading.Condition()
         self._closed = False
         self._busy = 0
+        self._spare = spare
         self._seconds_per_item = 0.0
         self._sizes: Counter[int] = Counter()
         self._workers = [
@@ -184,7 +187,7 @@ class Batcher(Generic[T, R]):
         """Whether one more worker should begin. One that is busy looks again when it is done, and leaves nothing."""
         if self._closed or len(self._queue) >= self._max_batch:
             return True
-        return bool(self._queue) and not self._busy
+        return bool(self._queue) and (not self._busy or self._spare(self._busy))
 
     def _wait_for_company(self) -> None:
         while self._queue and len(self._queue) < self._max_batch and not self._closed:
