@@ -35,7 +35,7 @@ from tests.test_image import EVERY_KIND
 
 REGRESSIONS = PROJECT / "tests" / "regressions"
 IMAGES, FULL_IMAGES = 1_500, 200_000
-REQUESTS, FULL_REQUESTS = 400, 50_000
+REQUESTS, FULL_REQUESTS = 700, 50_000
 GROWTH_MIB = 64
 """Between a tenth of the way and the end: allocators keep some, a leak of 1 KiB an image would be 175 MiB."""
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from training.photos import open_photos
 from training.service import open_service
 
 FOLD_PAIRS = 600
-SAMPLE = 16
+SAMPLE = 40
 TOLERANCE = 1e-5
 
 

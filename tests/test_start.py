@@ -19,7 +19,7 @@ from tests.live import LiveServer, serving
 from tests.service import COLLINS
 
 DIMENSION = 128
-FEW, MANY = 10_000, 1_000_000
+FEW, MANY = 20_000, 1_000_000
 AT_ONCE = 10_000
 
 
