@@ -448,7 +448,7 @@ def _embedders(models: Models, turns: Turns) -> Embedders:
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
-            spare=lambda busy: turns.taken + busy < cores(),  # of other packages' embedders nothing is known here
+            spare=lambda busy: busy < turns.free,  # of other packages' embedders nothing is known here
         )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder

@@ -20,8 +20,6 @@ MAPPED_FROM = 1024 * 1024
 """Bytes of an array from which on it is mapped by itself."""
 HUGE_FROM = 4 * 1024 * 1024
 """Bytes from which on large pages are asked for, as NumPy does: a pass over all of it is quicker so."""
-
-
 ARENAS_PER_CORE = 2
 """Of malloc's own, which threads share; glibc's default is 8. With 4 arenas in place of 16, a server of two cores into
 which 500,000 faces were imported holds 22 % beyond their vectors, in place of 34 %, and nothing is slower."""

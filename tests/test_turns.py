@@ -58,14 +58,14 @@ def _noted(turns: Turns, order: list[int], number: int) -> None:
         order.append(number)
 
 
-def test_it_says_how_many_have_a_turn() -> None:
+def test_it_says_how_many_are_free() -> None:
     turns = Turns(2)
-    assert turns.taken == 0
+    assert turns.free == 2
     with turns:
-        assert turns.taken == 1
+        assert turns.free == 1
         with turns:
-            assert turns.taken == 2
-    assert turns.taken == 0
+            assert turns.free == 0
+    assert turns.free == 2
 
 
 def test_there_is_at_least_one() -> None:

@@ -13,10 +13,10 @@ from sqlalchemy.engine import Connection, Row
 
 from app.gallery import changes
 from app.gallery.blobs import Blobs
-from app.gallery.database import Database
+from app.gallery.database import Database, in_parts
 from app.gallery.placement import ORIGIN_COLUMNS, insert_origins, origin_of
 from app.gallery.records import Consent, Counts, Gallery, Metadata, NewFace, Origin, to_bytes
-from app.gallery.subjects import ensure_subjects, in_parts, subject_row
+from app.gallery.subjects import ensure_subjects, subject_row
 from app.gallery.tables import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.gallery.templates import faces_by, template_of, with_second
 from app.gallery.texts import clean_consent, clean_id, clean_name, encode_metadata, fold

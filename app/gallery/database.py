@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from app.gallery.inserting import inserting
 from app.gallery.memo import Version
 
 KEYS_AT_ONCE = 5_000
-"""In one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
+"""Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 BUSY_TIMEOUT_S = 30.0
 """How long a SQLite write waits for another process's."""
 POOL_SIZE = 20
@@ -151,6 +151,12 @@ class Database:
                 _check_encoding(connection)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
             migrate(connection, "head")
+
+
+def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Few enough for one statement each."""
+    for start in range(0, len(values), KEYS_AT_ONCE):
+        yield values[start : start + KEYS_AT_ONCE]
 
 
 def is_current(connection: Connection) -> bool:

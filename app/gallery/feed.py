@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 
 from app.gallery import changes
 from app.gallery.blobs import Blobs
-from app.gallery.database import KEYS_AT_ONCE, Database
+from app.gallery.database import Database, in_parts
 from app.gallery.moving import MOVING_GALLERIES, moving_gallery, second_of
 from app.gallery.records import (
     Changes,
@@ -65,8 +65,7 @@ class Feed:
         query = _block_query(gallery)
         rows: list[Row[Any]] = []
         with self._database.read() as connection:
-            for start in range(0, len(subject_keys), KEYS_AT_ONCE):
-                some = subject_keys[start : start + KEYS_AT_ONCE]
+            for some in in_parts(subject_keys):
                 rows += connection.execute(query.where(FACES.c.subject_key.in_(some))).all()
         rows.sort(key=lambda row: row[0])
         return to_block(_opened(rows, self._blobs), gallery.dimension) if rows else None
@@ -75,8 +74,7 @@ class Feed:
         """Those of the faces that there (still) are."""
         found: set[int] = set()
         with self._database.read() as connection:
-            for start in range(0, len(face_keys), KEYS_AT_ONCE):
-                some = face_keys[start : start + KEYS_AT_ONCE]
+            for some in in_parts(face_keys):
                 found.update(connection.execute(sa.select(FACES.c.key).where(FACES.c.key.in_(some))).scalars())
         return found
 

@@ -9,7 +9,7 @@ needs to know nothing new.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from app.errors import NotFound
 from app.gallery import changes
 from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import KEYS_AT_ONCE, Database
+from app.gallery.database import Database, in_parts
 from app.gallery.moving import hold
 from app.gallery.records import Gallery, Move, Origin, Page, Person, PlacedFace
 from app.gallery.rekeying import rekey
@@ -82,7 +82,7 @@ class Placement:
         """Those of the faces that there are, by their ids."""
         found: dict[str, PlacedFace] = {}
         with self._database.read() as connection:
-            for some in _parts(face_ids):
+            for some in in_parts(face_ids):
                 query = _PLACED.where((FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some))
                 found |= {row.face_id: _placed(row) for row in connection.execute(query)}
         return found
@@ -152,7 +152,7 @@ class Placement:
         with self._database.write() as connection:
             hold(connection, gallery)
             touched: dict[int, list[int]] = defaultdict(list)
-            for some in _parts(face_ids):
+            for some in in_parts(face_ids):
                 there = (FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some)
                 returned = (FACES.c.face_id, FACES.c.key, FACES.c.subject_key)
                 for face_id, key, subject in connection.execute(sa.delete(FACES).where(there).returning(*returned)):
@@ -293,7 +293,7 @@ def _move(connection: Connection, database: Database, gallery: Gallery, moves: S
 def _lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, int]:
     """The keys of those that are there, by id; ours until the transaction ends, taken in one order by everybody."""
     found: dict[str, int] = {}
-    for some in _parts(sorted(ids)):
+    for some in in_parts(sorted(ids)):
         query = sa.select(SUBJECTS.c.id, SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
         query = query.where(SUBJECTS.c.id.in_(some)).order_by(SUBJECTS.c.key).with_for_update()
         found |= {row.id: row.key for row in connection.execute(query)}
@@ -303,7 +303,7 @@ def _lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str
 def _lock_faces(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
     """The keys of each face and of its subject."""
     found: dict[str, tuple[int, int]] = {}
-    for some in _parts(ids):
+    for some in in_parts(ids):
         query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
         query = query.where(FACES.c.face_id.in_(some)).order_by(FACES.c.key).with_for_update()
         found |= {row.face_id: (row.key, row.subject_key) for row in connection.execute(query)}
@@ -312,7 +312,7 @@ def _lock_faces(connection: Connection, gallery: Gallery, ids: Sequence[str]) ->
 
 def _tidy(connection: Connection, subjects: Iterable[int]) -> None:
     """After faces came and went: unnamed subjects without a face go, of the others it is known when they changed."""
-    for some in _parts(list(subjects)):
+    for some in in_parts(list(subjects)):
         mine = SUBJECTS.c.key.in_(some)
         empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
         connection.execute(sa.delete(SUBJECTS).where(mine & _is_unnamed() & empty))
@@ -335,11 +335,6 @@ def _unnamed(gallery: Gallery, subject_id: str) -> dict[str, object]:
 def _no_subject(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
     return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
-
-
-def _parts(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), KEYS_AT_ONCE):
-        yield items[start : start + KEYS_AT_ONCE]
 
 
 def _now(offset: timedelta = timedelta()) -> str:

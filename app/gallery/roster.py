@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from app.errors import NotFound, Overloaded
 from app.gallery import changes
-from app.gallery.database import KEYS_AT_ONCE, Database
+from app.gallery.database import Database, in_parts
 from app.gallery.moving import hold
 from app.gallery.records import Counts, Gallery
 from app.gallery.rekeying import rekey
@@ -85,8 +85,7 @@ class Roster:
             everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
             keys = list(connection.execute(everybody.order_by(SUBJECTS.c.key).with_for_update()).scalars())
             faces = 0
-            for start in range(0, len(keys), KEYS_AT_ONCE):
-                some = keys[start : start + KEYS_AT_ONCE]
+            for some in in_parts(keys):
                 faces += connection.execute(sa.delete(FACES).where(FACES.c.subject_key.in_(some))).rowcount
                 connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some)))
             if keys:

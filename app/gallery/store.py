@@ -24,7 +24,7 @@ from app.gallery import bulk, changes
 from app.gallery.blobs import Blobs
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import BUSY_TIMEOUT_S, KEYS_AT_ONCE, Database
+from app.gallery.database import BUSY_TIMEOUT_S, Database, in_parts
 from app.gallery.enrolling import Enrolling, face_rows, placed
 from app.gallery.feed import Feed
 from app.gallery.memo import Memo
@@ -504,8 +504,8 @@ class Store:
         query = _CURRENT_LABELS if current else _LABELS
         found: dict[int, tuple[str, str, str | None]] = {}
         with self._database.read() as connection:
-            for start in range(0, len(face_keys), KEYS_AT_ONCE):
-                asked = {"keys": face_keys[start : start + KEYS_AT_ONCE], "now": _now()}
+            for some in in_parts(face_keys):
+                asked = {"keys": some, "now": _now()}
                 for key, face_id, subject_id, name in connection.execute(query, asked):
                     found[key] = (face_id, subject_id, name)
         return found

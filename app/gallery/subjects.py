@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.errors import Overloaded
-from app.gallery.database import Database
+from app.gallery.database import Database, in_parts
 from app.gallery.records import Gallery
 from app.gallery.tables import SUBJECTS
 from app.gallery.texts import fold
 
-AT_ONCE = 5_000
-"""Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 CREATE_ATTEMPTS = 10
 """How often a missing subject is made anew when others keep deleting it."""
 _FIND = (
@@ -88,9 +86,3 @@ def touch_subjects(connection: Connection, keys: Sequence[int], now: str) -> Non
     """Says that they have changed."""
     for some in in_parts(keys):
         connection.execute(_TOUCH, {"keys": some, "now": now})
-
-
-def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Few enough for one statement each."""
-    for start in range(0, len(values), AT_ONCE):
-        yield values[start : start + AT_ONCE]

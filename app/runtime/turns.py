@@ -21,13 +21,13 @@ class Turns:
         if count < 1:
             raise ValueError("count starts at 1")
         self._lock = threading.Lock()
-        self._count = self._free = count
+        self._free = count
         self._waiting: deque[threading.Lock] = deque()
 
     @property
-    def taken(self) -> int:
-        """How many have a turn now."""
-        return self._count - self._free
+    def free(self) -> int:
+        """How many turns nobody has now."""
+        return self._free
 
     def __enter__(self) -> None:
         with self._lock:
