@@ -35,6 +35,24 @@ for _ in range(28):
     others.append(bytes(4_000))
 print(resident() - before - rows.size)
 """
+LARGE = """
+import numpy as np
+from app.gallery.rows import Rows
+from app.memory import RESERVED_FROM
+
+if len(sys.argv) > 1:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))
+some = np.ones((25_000, 128), np.float32)
+rows, moves, place = Rows(128, "fp16"), 0, None
+while rows.vectors.nbytes < 4 * RESERVED_FROM:
+    large = rows.vectors.nbytes > 2 * RESERVED_FROM
+    rows.append(some)
+    now = rows.vectors.ctypes.data
+    moves, place = moves + (large and now != place), now
+most = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+assert (rows.vectors == 1).all()
+print(moves, most - resident())
+"""
 WORKING = """
 from app.gallery.store import Store
 from app.jobs.runner import Runner
@@ -92,6 +110,18 @@ def test_an_index_that_grows_leaves_no_memory_behind() -> None:
     """Without memory of their own, the arrays that it had on its way would leave 40 MB."""
     (beyond,) = told_by(GROWING)
     assert beyond < 10e6
+
+
+def test_a_large_index_grows_where_it_lies() -> None:
+    moves, beyond = told_by(LARGE)
+    assert moves == 0
+    assert beyond < 40e6, "more memory on the way than in the end"
+
+
+def test_a_large_index_moves_where_addresses_are_counted() -> None:
+    """A process that may have 4 GB of addresses takes no more than it needs."""
+    moves, _ = told_by(LARGE, "limited")
+    assert moves > 0
 
 
 def test_a_job_leaves_no_memory_behind(tmp_path: Path) -> None:

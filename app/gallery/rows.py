@@ -9,10 +9,8 @@ from numpy.typing import NDArray
 
 from app.gallery.records import IndexKind
 from app.gallery.scans import Codec, Codes, ExactScan, Scan, codec_of
-from app.memory import room
+from app.memory import room_to_grow
 from app.types import Vectors
-
-GROWTH = 1.5
 
 
 class Rows:
@@ -72,18 +70,16 @@ class Rows:
             return
         self.kind, self._codec, self._error = kind, codec_of(kind), 0.0
         width = 0 if self._codec is None else self._codec.width(self._exact.shape[1])
-        self._codes = room((len(self._exact), width), np.dtype(np.uint8))
+        self._codes = room_to_grow(self.count, (width,), np.dtype(np.uint8))
         if self._codec is not None and self.count:
             self._codes[: self.count], self._error = self._codec.encode(self.vectors)
 
 
 def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
-    """`array` with room for so many rows, the first `count` as they were.
-
-    There is room for half as many more: what isn't used takes no memory, and the first face after a million that were
-    loaded doesn't wait for them to be copied."""
+    """`array` with room for so many rows, the first `count` as they were, and for more (see `room_to_grow`): the first
+    face after a million that were loaded doesn't wait for them to be copied."""
     if rows <= len(array):
         return array
-    larger = room((int(rows * GROWTH), *array.shape[1:]), array.dtype)
+    larger = room_to_grow(rows, array.shape[1:], array.dtype)
     larger[:count] = array[:count]
     return larger
