@@ -175,7 +175,7 @@ def test_a_failure_list_cut_short_by_a_crash_is_read_up_to_there(tmp_path: Path)
 
 def test_a_folder_that_is_not_there_is_one_line_and_status_one(tmp_path: Path, cache: Path) -> None:
     result = align(tmp_path / "none", tmp_path / "crops", cache)
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "is not a folder" in result.output
     assert "Traceback" not in result.output
 
@@ -316,7 +316,7 @@ def test_the_command_says_that_it_needs_a_threshold(tmp_path: Path) -> None:
     packages.package(tmp_path / "tiny")
     a = _coloured(tmp_path / "a", {"ann": [RED]})
     result = run("overlap", a, a, "--package", tmp_path / "tiny", "--cache", tmp_path / "cache")
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--threshold" in result.output
 
 

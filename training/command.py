@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +9,13 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from app.errors import InvalidInput, LikenessError
+from app.errors import InvalidInput
 from training import checkpoint
 from training.config import Recipe, load_recipe
 from training.distributed import joined
 from training.export import VARIANTS, About, Evaluation, Variant, export
 from training.material import prepare_material, read_source
+from training.terminal import told
 from training.trainer import Trainer
 
 MODELS = Path("models")
@@ -110,14 +108,3 @@ def _variants(text: str) -> tuple[Variant, ...]:
     if len(chosen) != len(wanted):
         raise InvalidInput(f"variants are {', '.join(VARIANTS)}, not {text!r}.", code="invalid_variant")
     return chosen
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Our own errors end the command with their sentence and status 2."""
-    try:
-        yield
-    except LikenessError as error:
-        if int(os.environ.get("RANK", "0")) == 0:
-            console.print(f"[red]{error.code}[/]: {error.message}", highlight=False)
-        raise typer.Exit(2) from error

@@ -6,15 +6,12 @@ table. Templates can be kept in a file (``--templates``) so that the next comman
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
-import math
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,10 +19,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
-from app.errors import LikenessError, OperatingPointUnavailable
+from app.errors import OperatingPointUnavailable
 from app.runtime.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
 from app.runtime.session import Device, open_embedder
 from training import identification as searching
@@ -33,12 +28,25 @@ from training import metrics, plots, protocols, quality_study
 from training import operating_points as points
 from training.bootstrap import ROUNDS
 from training.degrade import Degradation, degradations
-from training.metrics import Curve, Interval, Ints
+from training.metrics import Curve, Ints
 from training.packs import PackPhotos
 from training.pairs import PairList, person_of, read_pairs
 from training.photos import Photos, Templates, make_templates, open_photos
+from training.results import (
+    show_compared,
+    show_identification,
+    show_points,
+    show_quality,
+    show_retrieval,
+    show_speed,
+    show_verification,
+    write,
+    write_found,
+    write_scores,
+)
 from training.service import Service, open_service
 from training.speed import Precision, Runs, compare_speed
+from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
 MODELS = Path("models")
@@ -97,7 +105,7 @@ def pairs(
     draw: Plots = True,
 ) -> None:
     """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
-    with _told():
+    with told(ValueError, OSError):
         source, listed = _pairs_of(images, pairs or [], pack)
         aligned = aligned or pack is not None
         made = _templates(
@@ -108,20 +116,20 @@ def pairs(
         curve = metrics.error_curve(scores[mated], scores[~mated])
         lists = [str(path) for path in pairs or []]
         settings = {"images": str(source), "pairs": lists, "rounds": rounds, "flip": flip, "aligned": aligned}
-        _write(
+        write_found(
             out,
             "verification",
             made,
             settings,
-            {"verification": _plain(figures), "det": protocols.curve_points(curve)},
+            {"verification": figures, "det": protocols.curve_points(curve)},
         )
-        _write_scores(out / "scores.csv", listed, scores)
+        write_scores(out / "scores.csv", listed, scores)
         if draw:
             plots.det({made.package: curve}, out / "det.svg")
             plots.roc({made.package: curve}, out / "roc.svg")
             marks = {f"FMR {rate.at:g}": rate.threshold for rate in figures.match_rates}
             plots.score_histogram(scores[mated], scores[~mated], out / "scores.svg", marks)
-        _show_verification(made, figures)
+        show_verification(made, figures)
 
 
 @app.command()
@@ -147,7 +155,7 @@ def identification(
     draw: Plots = True,
 ) -> None:
     """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
-    with _told():
+    with told(ValueError, OSError):
         names = _named(images, photos_of or [])
         made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
@@ -162,14 +170,14 @@ def identification(
             "flip": flip,
         }
         result = {"summary": found.summary, "cmc": found.cmc, "draws": found.draws}
-        _write(out, "identification", made, settings, result)
+        write_found(out, "identification", made, settings, result)
         if draw:
             plots.cmc(found.cmc, out / "cmc.svg")
             rates = {
                 rate.at: found.summary[f"FNIR at FPIR {rate.at:g}"].interval for rate in found.draws[0].match_rates
             }
             plots.fnir(found.curves, rates, out / "fnir.svg")
-        _show_identification(made, found)
+        show_identification(made, found)
 
 
 @app.command()
@@ -194,21 +202,16 @@ def retrieval(
     draw: Plots = True,
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
-    with _told():
+    with told(ValueError, OSError):
         names = _named(images, photos_of or [])
         made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
         people = points.numbered([person_of(name) for name in made.names])
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
         settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": flip}
-        _write(out, "retrieval", made, settings, {"retrieval": _plain(figures)})
+        write_found(out, "retrieval", made, settings, {"retrieval": figures})
         if draw:
             plots.bars(figures, out / "retrieval.svg")
-        table = Table(
-            "figure", "value", "95 % interval", title=f"{made.package}: retrieval among {len(names):,} photos"
-        )
-        for name, figure in figures.items():
-            table.add_row(name, _percent(figure.value), _interval(figure))
-        _console().print(table)
+        show_retrieval(made, figures)
 
 
 @app.command(name="operating-points")
@@ -241,13 +244,13 @@ def operating_points(
     draw: Plots = True,
 ) -> None:
     """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
-    with _told():
+    with told(ValueError, OSError):
         names = _named(images, photos_of or [])
         made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
         vectors = made.vectors[made.found]
         shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
         people = points.numbered([person_of(photo) for photo in shown])
-        with _progress("comparing", len(shown)) as advance:
+        with counted("comparing", len(shown)) as advance:
             compared = points.compare_all(vectors, people, progress=advance)
         same = None if same_above is None else points.same_people(vectors, people, compared, above=same_above)
         plain = points.measure(compared, people, rounds=rounds, seed=seed)
@@ -263,21 +266,21 @@ def operating_points(
             "about": about,
             "comparisons": used.comparisons,
             "mated": len(compared.mated),
-            "points": _plain(used.points),
-            "points_with_all_names_apart": _plain(plain.points),
+            "points": used.points,
+            "points_with_all_names_apart": plain.points,
             "highest_left_out": [float(score) for score in compared.top.score[used.left_out][:20]],
             "highest_kept": [float(score) for score in compared.top.score[~used.left_out][:20]],
         }
-        _write(out, "operating_points", made, settings, result)
+        write_found(out, "operating_points", made, settings, result)
         if draw:
             marks = {f"FMR {point.fmr:g}": point.threshold.value for point in used.points}
             plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
-        _show_points(made.package, about, used, plain)
+        show_points(made.package, about, used, plain)
         if write:
             folder = _folder(package, models)
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
             write_manifest(folder, points.with_calibration(load_package(folder).manifest, new))
-            _console().print(f"Written to {folder}/manifest.json")
+            Console().print(f"Written to {folder}/manifest.json")
 
 
 @app.command()
@@ -299,7 +302,7 @@ def quality(
     draw: Plots = True,
 ) -> None:
     """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
-    with _told():
+    with told(ValueError, OSError):
         names = _named(images, photos_of or [])
         way = _Way(package, models, cache, device, threads, aligned=False, flip=flip)
         made = _templates(images, names, templates, way)
@@ -323,11 +326,11 @@ def quality(
             "threshold": threshold,
             "mated": len(compared.mated),
             "qualities": {f"{share:g}": float(np.quantile(shown.quality, share)) for share in quality_study.SHARES},
-            "photos_as_they_are": _plain(plain),
-            "with_degraded_copies": _plain(pooled),
-            "copies": _plain(rows),
+            "photos_as_they_are": plain,
+            "with_degraded_copies": pooled,
+            "copies": rows,
         }
-        _write(out, "quality", made, settings, result)
+        write_found(out, "quality", made, settings, result)
         studies = {"photos as they are": plain} | ({} if pooled is None else {"degraded copies": pooled})
         if draw:
             plots.lines(
@@ -338,7 +341,7 @@ def quality(
                 ylabel=f"FNMR at FMR {fmr:g}",
                 log_y=True,
             )
-        _show_quality(studies, rows)
+        show_quality(studies, rows)
 
 
 def _copies(
@@ -365,27 +368,11 @@ def _copies(
             advance(1)
             return done
 
-        with _progress("degrading", len(ways)) as advance, ThreadPoolExecutor(threads) as pool:
+        with counted("degrading", len(ways)) as advance, ThreadPoolExecutor(threads) as pool:
             results = list(pool.map(one, ways))
     scores = np.concatenate([each.scores for _, each in results])
     lower = np.concatenate([each.quality for _, each in results])
     return [copies for copies, _ in results], quality_study.discarding(scores, lower, threshold)
-
-
-def _show_quality(studies: Mapping[str, quality_study.Discarding], rows: Sequence[quality_study.Copies]) -> None:
-    for name, study in studies.items():
-        title = f"{name}: mated pairs dropped by quality, threshold {study.threshold:.4f}"
-        table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
-        for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):
-            cells = (f"{reached:.1f}", _percent(row.fnmr), str(row.errors), str(row.pairs), _percent(best.fnmr))
-            table.add_row(f"{100 * row.share:g} %", *cells)
-        _console().print(table)
-    if rows:
-        table = Table("copies", "photos", "no face", "median quality", "FNMR", title="degraded copies")
-        for each in rows:
-            without = _percent(each.without_face / each.photos)
-            table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", _percent(each.fnmr))
-        _console().print(table)
 
 
 @app.command()
@@ -408,7 +395,7 @@ def speed(
     compiled: Annotated[bool, typer.Option("--compiled", help="That net by torch.compile too.")] = False,
 ) -> None:
     """Milliseconds a face of several packages, in turn on the same crops."""
-    with _told():
+    with told(ValueError, OSError):
         opened = [open_embedder(load_package(_folder(name, models)), cache, device, threads) for name in packages]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
@@ -418,18 +405,12 @@ def speed(
                 run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
             )
         sizes = batches or [1, 4]
-        with _progress("timing", len(sizes) * (rounds + 1)) as advance:
+        with counted("timing", len(sizes) * (rounds + 1)) as advance:
             timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]
         rows = [row for each in timed for row in each]
-        table = Table("package", "batch", "ms a face", "times as fast", "middle half of the rounds")
-        for row in rows:
-            spread = f"{row.ratio.low:.2f}-{row.ratio.high:.2f}"
-            table.add_row(row.package, str(row.batch), f"{row.milliseconds:.2f}", f"{row.ratio.value:.2f}", spread)
-        _console().print(table)
+        show_speed(rows)
         machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": threads}
-        document = {"kind": "speed", "machine": machine, "rounds": rounds, "device": device, "speed": _plain(rows)}
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "result.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        write(out, {"kind": "speed", "machine": machine, "rounds": rounds, "device": device, "speed": rows})
 
 
 @app.command()
@@ -439,31 +420,20 @@ def compare(
     labels: Annotated[list[str] | None, typer.Option(help="A label for each, in order.")] = None,
 ) -> None:
     """Several runs of `evaluate pairs` in one DET plot and one table."""
-    with _told():
+    with told(ValueError, OSError):
         if labels and len(labels) != len(results):
             raise ValueError(f"{len(results)} results and {len(labels)} labels: give one label for each")
-        curves = {}
-        table = Table("run", "accuracy", "EER", "1 − FNMR at FMR 1e-3", "no face")
+        curves: dict[str, Curve] = {}
+        figures: dict[str, Any] = {}
         for i, path in enumerate(results):
             found = json.loads(path.read_text(encoding="utf-8"))
             if found.get("kind") != "verification":
                 raise ValueError(f"{path} is no result of `evaluate pairs`")
             label = labels[i] if labels else f"{path.parent.name} ({found['package']})"
             curves[label] = Curve(*np.array(found["det"], np.float64).T)
-            table.add_row(label, *_compared(found["verification"]))
+            figures[label] = found["verification"]
         plots.det(curves, out)
-        _console().print(table)
-
-
-def _compared(figures: Mapping[str, Any]) -> list[str]:
-    accuracy = figures["accuracy"]
-    rate = next((rate for rate in figures["match_rates"] if math.isclose(rate["at"], 1e-3)), None)
-    return [
-        f"{_percent(accuracy['mean'])} ± {_percent(accuracy['deviation'])}" if accuracy else "-",
-        _percent(figures["equal_error_rate"]),
-        f"{_percent(rate['match']['value'])} {_interval(Interval(**rate['match']))}" if rate else "-",
-        str(len(figures["photos_without_face"])),
-    ]
+        show_compared(figures)
 
 
 # --- Templates -------------------------------------------------------------------------------------------------------
@@ -505,7 +475,7 @@ def _templates(images: Path, names: Sequence[str], kept: Path | None, way: _Way)
 
 def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *, aligned: bool) -> Templates:
     embed = service.embed_crop if aligned else service.embed_photo
-    with _progress("embedding", len(names)) as advance:
+    with counted("embedding", len(names)) as advance:
         return make_templates(
             service.package,
             service.dimension,
@@ -557,93 +527,6 @@ def _folds(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
     return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
 
 
-# --- Output ----------------------------------------------------------------------------------------------------------
-
-
-def _console() -> Console:
-    return Console()
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What the caller got wrong is told in one line, with exit status 2."""
-    try:
-        yield
-    except (LikenessError, ValueError, OSError) as error:
-        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from error
-
-
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda done: progress.advance(task, done)
-
-
-def _plain(value: object) -> Any:
-    """Dataclasses and their like as JSON; numbers that JSON has no name for as null."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def _write(out: Path, kind: str, made: Templates, settings: Mapping[str, object], result: Mapping[str, object]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    document = {
-        "kind": kind,
-        "package": made.package,
-        "settings": settings,
-        "photos": {"count": len(made.names), "seconds": round(made.seconds, 1), "failures": dict(made.failures)},
-        **result,
-    }
-    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
-    (out / "result.json").write_text(text + "\n", encoding="utf-8")
-
-
-def _write_scores(path: Path, listed: PairList, scores: metrics.Floats) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["first", "second", "mated", "fold", "score"])
-        for pair, score in zip(listed.pairs, scores.tolist(), strict=True):
-            writer.writerow([pair.first, pair.second, int(pair.mated), pair.fold, f"{score:.7f}"])
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %" if math.isfinite(share) else "-"
-
-
-def _interval(figure: Interval | None) -> str:
-    return "" if figure is None else f"[{100 * figure.low:.2f}, {100 * figure.high:.2f}]"
-
-
-def _show_verification(made: Templates, figures: protocols.Verification) -> None:
-    table = Table(
-        "figure", "value", "95 % interval", title=f"{made.package}: {figures.mated} + {figures.nonmated} pairs"
-    )
-    if figures.accuracy is not None:
-        mean, deviation = figures.accuracy.mean, figures.accuracy.deviation
-        table.add_row(
-            f"accuracy over {len(figures.accuracy.folds)} folds",
-            f"{_percent(mean)} ± {_percent(deviation)}",
-            _interval(figures.accuracy_interval),
-        )
-    table.add_row("accuracy at these pairs' own best threshold", _percent(figures.best_accuracy), "")
-    table.add_row("equal error rate", _percent(figures.equal_error_rate), _interval(figures.equal_error_rate_interval))
-    for rate in figures.match_rates:
-        table.add_row(f"1 − FNMR at FMR {rate.at:g}", _percent(rate.match.value), _interval(rate.match))
-    table.add_row("photos without a face", f"{len(figures.photos_without_face)} of {figures.photos}", "")
-    table.add_row("pairs refused for that", str(figures.pairs_without_face), "")
-    _console().print(table)
-
-
 def _service_threshold(folder: Path, subjects: int) -> Callable[[float], float | None]:
     """The service's threshold for an FPIR in a gallery of so many; None where the package was not measured there."""
     thresholds = Thresholds(load_package(folder).manifest)
@@ -655,33 +538,3 @@ def _service_threshold(folder: Path, subjects: int) -> Callable[[float], float |
             return None
 
     return threshold
-
-
-def _show_identification(made: Templates, found: searching.Identifications) -> None:
-    first = found.draws[0]
-    title = (
-        f"{made.package}: {first.subjects} enrolled, {first.mated_searches} searches of theirs, "
-        f"{first.stranger_searches} of strangers, {len(found.draws)} draws"
-    )
-    table = Table("figure", "mean", "95 % interval", "deviation", "least", "most", title=title)
-    for name, row in found.summary.items():
-        spread = (row.deviation, row.least, row.most)
-        table.add_row(name, _percent(row.mean), _interval(row.interval), *map(_percent, spread))
-    _console().print(table)
-
-
-def _show_points(package: str, about: str, used: points.Measurement, plain: points.Measurement) -> None:
-    apart = {point.fmr: point for point in plain.points}
-    table = Table("FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval", "all names apart")
-    for point in used.points:
-        table.add_row(
-            f"{point.fmr:g}",
-            f"{point.threshold.value:.4f}",
-            f"[{point.threshold.low:.4f}, {point.threshold.high:.4f}]",
-            f"{point.false_matches:,}",
-            _percent(point.fnmr.value),
-            _interval(point.fnmr),
-            f"{apart[point.fmr].threshold.value:.4f}" if point.fmr in apart else "",
-        )
-    _console().print(f"{package}: {about}; {used.comparisons:,} non-mated, {len(used.pairs.mated):,} mated pairs")
-    _console().print(table)

@@ -26,7 +26,7 @@ from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
 from training import metrics, plots
-from training.command import MODELS, told
+from training.command import MODELS
 from training.comparison import LEAST_SEEDS, Claim, Part, Report, Row, order, put_tables, summarise, tables
 from training.config import Recipe, parse_recipe
 from training.distributed import World
@@ -35,6 +35,7 @@ from training.losses.centers import HardTriple
 from training.material import prepare_material
 from training.metrics import Floats, Ints
 from training.model import embed, tower
+from training.terminal import told
 from training.trainer import Material, Trainer
 
 ROUNDS = 500

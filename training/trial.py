@@ -20,9 +20,10 @@ import typer
 from PIL import Image
 from rich.console import Console
 
-from app.errors import LikenessError, Unusable
+from app.errors import Unusable
 from app.spawning import becomes_ready, environment, free_port, spawned
 from training.procedural import ProceduralFaces
+from training.terminal import told
 
 MODELS = Path("models")
 FIRST = 2_000_000
@@ -62,15 +63,12 @@ def try_package(
     """Start the service on a package, identify drawn people over REST, and stop it. Status 1 if it finds fewer than
     half of them."""
     console = Console(stderr=True)
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="likeness-try-") as folder,
-            served(name, models, Path(folder)) as client,
-        ):
-            tried = identify_drawn(client, name, people=people, seed=seed)
-    except (LikenessError, httpx.HTTPError) as error:
-        console.print(f"error: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from error
+    with (
+        told(httpx.HTTPError),
+        tempfile.TemporaryDirectory(prefix="likeness-try-") as folder,
+        served(name, models, Path(folder)) as client,
+    ):
+        tried = identify_drawn(client, name, people=people, seed=seed)
     console.print(
         f"{tried.package} is served: {tried.enrolled} of {tried.people} drawn people enrolled; "
         f"{tried.first} of {tried.searches} searches put the right one first, {tried.known} as known; "

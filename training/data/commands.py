@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from app.errors import LikenessError
 from app.runtime.session import Device
 from training.data import open_dataset, read_drop_list, without_people
 from training.data.aligning import FAILED, Stages, align_folder, detector_file, read_failed
@@ -23,6 +22,7 @@ from training.data.blending import write_blends
 from training.data.checking import Report, check_set
 from training.data.overlap import Overlap, best_means, find_overlap, write_overlap
 from training.data.templates import choose_threshold, embed_set, embedder_of, find_package
+from training.terminal import told
 
 SHOWN = 10
 """Rows of each table; the JSON has all."""
@@ -66,7 +66,7 @@ def align(
 
     Goes on where an earlier run stopped. What failed stands in TARGET/failed.jsonl with its reason.
     """
-    with _told():
+    with told():
         stages = Stages(source, target, detector_file(models, cache), min_quality)
         with _bar("aligning") as step:
             summary = align_folder(stages, workers, retry=retry, progress=step)
@@ -96,7 +96,7 @@ def check(
     device: DeviceName = "cpu",
 ) -> None:
     """Find broken files, duplicates, people with one image, and images that show somebody else."""
-    with _told():
+    with told():
         faces = open_dataset(dataset)
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(faces.people), fpir, threshold)
@@ -117,7 +117,7 @@ def blend(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Mix pairs of crops into new faces, for distillation from a teacher that judges them: no labels needed."""
-    with _told():
+    with told():
         faces = open_dataset(dataset)
         kept = without_people(faces, read_drop_list(drop)) if drop is not None else faces
         with _bar("blending") as step:
@@ -142,7 +142,7 @@ def overlap(
     device: DeviceName = "cpu",
 ) -> None:
     """Find the people of A who are in B too. Both are sets of aligned crops."""
-    with _told():
+    with told():
         first, second = open_dataset(a, "skip"), open_dataset(b, "skip")
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(second.people), fpir, threshold)
@@ -214,16 +214,6 @@ def _write_json(path: Path, facts: dict[str, object]) -> None:
 
 def _out() -> Console:
     return Console(soft_wrap=False)
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Our errors become one line and exit status 1."""
-    try:
-        yield
-    except LikenessError as error:
-        Console(stderr=True).print(f"Error: {error.message}", style="red", markup=False)
-        raise typer.Exit(1) from error
 
 
 @contextmanager
