@@ -17,9 +17,10 @@ from app.errors import LikenessError
 def told(*also: type[Exception]) -> Iterator[None]:
     """Our own errors, and those of `also`, end the command with a line and status 2. Of torchrun's ranks the first one
     says it."""
+    ours: tuple[type[Exception], ...] = (LikenessError, *also)
     try:
         yield
-    except (LikenessError, *also) as error:
+    except ours as error:
         if int(os.environ.get("RANK", "0")) == 0:
             code = f" ({error.code})" if isinstance(error, LikenessError) else ""
             Console(stderr=True).print(f"error: {error}{code}", style="red", markup=False, highlight=False)
