@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
+from app.errors import Conflict, InvalidInput, NotFound, Overloaded
 from app.gallery.index import Difference, Match
 from app.gallery.records import Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.types import Vectors
@@ -126,3 +127,21 @@ class Indexes(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@contextmanager
+def in_step(touch: Callable[[], None], catch_up: Callable[[], object]) -> Iterator[None]:
+    """Around a change to SQL, which `catch_up` then brings to the index; where either fails and SQL may have been
+    changed all the same, `touch` takes note of it."""
+    try:
+        yield
+    except (InvalidInput, NotFound, Conflict, Overloaded):
+        raise  # said before anything was written
+    except BaseException:
+        touch()  # a commit whose answer was lost may have happened
+        raise
+    try:
+        catch_up()
+    except BaseException:
+        touch()
+        raise

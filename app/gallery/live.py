@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import get_args
 
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
+from app.errors import LikenessError
 from app.gallery.feed import Feed
 from app.gallery.index import APPROXIMATE_FROM, Difference, Index
-from app.gallery.indexes import GalleryIndex
+from app.gallery.indexes import GalleryIndex, in_step
 from app.gallery.mirror import Gpu
 from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.gallery.snapshots import Snapshots
@@ -122,19 +122,8 @@ class LiveIndex:
     @contextmanager
     def changing(self) -> Iterator[None]:
         """Around a change to SQL, of which one at a time is made; at the end the index holds it."""
-        with self._lock:
-            try:
-                yield
-            except (InvalidInput, NotFound, Conflict, Overloaded):
-                raise  # said before anything was written
-            except BaseException:
-                self.touch()  # a commit whose answer was lost may have happened
-                raise
-            try:
-                self._catch_up()
-            except BaseException:
-                self.touch()
-                raise
+        with self._lock, in_step(self.touch, self._catch_up):
+            yield
 
     @contextmanager
     def ending(self) -> Iterator[None]:

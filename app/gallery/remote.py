@@ -22,13 +22,13 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
+from app.errors import LikenessError, Overloaded, Unusable
 from app.gallery.asking import Count, Searcher
 from app.gallery.catalogue import Catalogue
 from app.gallery.comparison import Comparison
 from app.gallery.feed import Feed
 from app.gallery.index import Difference
-from app.gallery.indexes import GalleryIndex
+from app.gallery.indexes import GalleryIndex, in_step
 from app.gallery.milvus import CollectionLost, Milvus
 from app.gallery.records import (
     Changes,
@@ -154,18 +154,8 @@ class RemoteIndex:
         with self._lock:
             if self._caught_up is not self._asked or self._searcher is None:
                 self._catch_up()  # where that can't be had, nothing is written to SQL either
-            try:
+            with in_step(self.touch, self._catch_up):
                 yield
-            except (InvalidInput, NotFound, Conflict, Overloaded):
-                raise  # said before anything was written
-            except BaseException:
-                self.touch()  # a commit whose answer was lost may have happened
-                raise
-            try:
-                self._catch_up()
-            except BaseException:
-                self.touch()
-                raise
 
     def touch(self) -> None:
         self._asked = object()
