@@ -18,11 +18,14 @@ import httpx
 POLL_S = 0.01
 
 
-def free_port() -> int:
-    """One of 127.0.0.1's that nobody listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """One of 127.0.0.1's on which nobody listens but who is told of it: bound here without listening, Linux gives it to
+    nobody who asks for any port, and still lets those listen who name it and set SO_REUSEADDR, as servers do."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield int(holder.getsockname()[1])
 
 
 def environment(**settings: object) -> dict[str, str]:

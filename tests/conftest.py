@@ -16,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
+from app.spawning import reserved_port
 from tests.live import LiveServer, serving
 
 if TYPE_CHECKING:
@@ -89,6 +90,13 @@ def astronaut() -> NDArray[np.uint8]:
 def yunet() -> Path:
     """YuNet's prepared file."""
     return ready.ready("yunet")
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """One of 127.0.0.1's on which nobody listens but whom the test tells of it."""
+    with reserved_port() as number:
+        yield number
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app import spawning
-from app.spawning import becomes_ready, free_port, spawned
+from app.spawning import becomes_ready, reserved_port, spawned
 from tests.ready import give_models
 
 START_S = 180.0
@@ -52,11 +52,11 @@ def serving(
     """
     if models:
         give_models(data_dir)
-    port = free_port()
     log = data_dir.with_name(data_dir.name + ".log")
-    environ = environment(data_dir, PORT=port, **(settings or {}))
-    url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
-    with spawned(environ, log, stop_s=STOP_S) as process:
-        if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
-            raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
-        yield LiveServer(url, data_dir, log, process)
+    with reserved_port() as port:
+        environ = environment(data_dir, PORT=port, **(settings or {}))
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        with spawned(environ, log, stop_s=STOP_S) as process:
+            if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
+                raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
+            yield LiveServer(url, data_dir, log, process)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from app.spawning import free_port
+from app.spawning import reserved_port
 
 LOADED_ONCE = ["torch._dynamo", "tests.test_partial_fc", "tests.test_distributed_training"]
 """Optimisers load the first."""
@@ -29,9 +29,10 @@ def _on_rank(rank: int, ranks: int, port: int, work: Callable[[int, int], object
 def on_ranks(ranks: int, work: Callable[[int, int], Any], folder: Path) -> list[Any]:
     """What `work(rank, ranks)`, which can be pickled, gives in each of several new processes."""
     multiprocessing.set_forkserver_preload(LOADED_ONCE)
-    start_processes(  # type: ignore[no-untyped-call]  # untyped in torch
-        _on_rank, args=(ranks, free_port(), work, str(folder)), nprocs=ranks, start_method="forkserver"
-    )
+    with reserved_port() as port:
+        start_processes(  # type: ignore[no-untyped-call]  # untyped in torch
+            _on_rank, args=(ranks, port, work, str(folder)), nprocs=ranks, start_method="forkserver"
+        )
     return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
 
 

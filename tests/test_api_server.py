@@ -357,6 +357,16 @@ def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+def test_a_reserved_port_waits_for_whom_it_was_reserved(tmp_path: Path, port: int) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    for _ in range(2):  # and again once a server has ended
+        with _listen(Settings(data_dir=tmp_path, port=port)), socket.create_connection(("127.0.0.1", port)):
+            pass
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+
+
 def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:
     assert httpx.get(f"{live_server.url}/readyz").json() == {"status": "ok"}
     printed = live_server.log.read_text()

@@ -15,7 +15,6 @@ import pytest
 
 from app.client import ApiError, AsyncClient, Client, Unreachable
 from app.errors import LikenessError
-from app.spawning import free_port
 from tests.conftest import PROJECT
 from tests.live import LiveServer
 
@@ -96,8 +95,8 @@ def test_an_answer_that_is_not_likeness_is_said_to_be_so() -> None:
         assert (refused.value.status, refused.value.code) == (502, "not_likeness")
 
 
-def test_no_server_is_an_error_of_its_own() -> None:
-    with Client(f"http://127.0.0.1:{free_port()}") as client, pytest.raises(Unreachable) as caught:
+def test_no_server_is_an_error_of_its_own(port: int) -> None:
+    with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(Unreachable) as caught:
         client.version()
     assert isinstance(caught.value, LikenessError)
 

@@ -19,7 +19,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.access.bootstrap import read_keys
 from app.config import PREFIX, Settings
-from app.spawning import free_port
 from tests.conftest import PROJECT
 from tests.live import LiveServer, environment
 from tests.service import BOTH, COLLINS, running
@@ -204,15 +203,13 @@ def test_the_keys_file_declares_the_key_that_prometheus_uses(tmp_path: Path) -> 
         assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 403
 
 
-def test_health_is_what_readyz_says(live_server: LiveServer, tmp_path: Path) -> None:
-    def verdict(port: str) -> int:
+def test_health_is_what_readyz_says(live_server: LiveServer, tmp_path: Path, port: int) -> None:
+    def verdict(at: str) -> int:
         command = [sys.executable, "-IS", str(FOLDER / "healthy.py")]
-        return subprocess.run(
-            command, env=environment(tmp_path, PORT=port), capture_output=True, check=False
-        ).returncode
+        return subprocess.run(command, env=environment(tmp_path, PORT=at), capture_output=True, check=False).returncode
 
     assert verdict(live_server.url.rpartition(":")[2]) == 0
-    assert verdict(str(free_port())) == 1
+    assert verdict(str(port)) == 1
 
 
 def expressions() -> list[str]:

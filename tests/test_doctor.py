@@ -25,7 +25,7 @@ from app.gallery.inspection import inspect
 from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
 from app.main import admin_key
-from app.spawning import free_port
+from app.spawning import reserved_port
 from tests import packages
 from tests.commands import run
 from tests.conftest import PROJECT
@@ -36,10 +36,10 @@ from tests.test_serving import make_certificate
 
 def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:
     """What is found, by check; by ``only`` some of them where they are named."""
-    given = {"port": free_port()} | settings
     found: dict[str, list[Finding]] = {}
-    for finding in examine(Settings(data_dir=data_dir, **given), only or None):
-        found.setdefault(finding.check, []).append(finding)
+    with reserved_port() as port:
+        for finding in examine(Settings(data_dir=data_dir, **{"port": port} | settings), only or None):
+            found.setdefault(finding.check, []).append(finding)
     return found
 
 
@@ -198,15 +198,14 @@ def test_databases_of_both_kinds_are_looked_at_without_being_changed(empty_datab
         engine.dispose()
 
 
-def test_a_database_server_that_is_not_there_is_found_and_its_password_kept(data: Path) -> None:
-    url = f"postgresql://me:very-secret@127.0.0.1:{free_port()}/likeness"
+def test_a_database_server_that_is_not_there_is_found_and_its_password_kept(data: Path, port: int) -> None:
+    url = f"postgresql://me:very-secret@127.0.0.1:{port}/likeness"
     found = failed(examined(data, "database", database_url=url))["database"]
     assert "LIKENESS_DATABASE_URL" in found.remedy
     assert "very-secret" not in str(found)
 
 
-def test_a_milvus_is_looked_at(tmp_path: Path, data: Path) -> None:
-    port = free_port()
+def test_a_milvus_is_looked_at(tmp_path: Path, data: Path, port: int) -> None:
     where = f"milvus://127.0.0.1:{port}"
     assert examined(data, "index")["index"][0].verdict == "ok"
     need_milvus()
@@ -241,8 +240,8 @@ def test_a_server_that_runs_here_is_no_fault(live_server: LiveServer) -> None:
     assert live_server.key not in done.stdout + done.stderr
 
 
-def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path) -> None:
-    done = run(tmp_path / "data", "doctor", PORT=free_port(), EMBEDDER="nothing")
+def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path, port: int) -> None:
+    done = run(tmp_path / "data", "doctor", PORT=port, EMBEDDER="nothing")
     assert done.returncode == Exit.NO
     lines = done.stdout.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("failed   models"))

@@ -27,7 +27,6 @@ from app.gallery.milvus import CollectionLost, Milvus, parse_address
 from app.gallery.records import FaceBlock, Position
 from app.gallery.store import Store
 from app.gallery.tables import CHANGES, COLLECTIONS
-from app.spawning import free_port
 from tests.conftest import PROJECT
 from tests.following import DIMENSION, PACKAGE, engine_of, enroll, found, template
 from tests.milvus import lite, milvus_server, need_milvus, remote
@@ -216,9 +215,9 @@ print("acknowledged")
 """
 
 
-def test_killed_between_the_commit_and_milvus(tmp_path: Path) -> None:
+def test_killed_between_the_commit_and_milvus(tmp_path: Path, port: int) -> None:
     """What it had committed, the others bring to Milvus."""
-    url, port = f"sqlite:///{tmp_path / 'likeness.db'}", free_port()
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
     with milvus_server(tmp_path / "milvus", port):
         address = f"milvus://127.0.0.1:{port}"
         survivor = remote(url, Milvus(parse_address(address)))
@@ -368,8 +367,8 @@ def test_a_collection_dropped_under_a_running_server_is_made_anew(one: Galleries
     assert (found(one, 1), found(one, 2), found(one, 3)) == ([], ["bob"], ["cem"])
 
 
-def test_an_older_copy_of_milvus_is_brought_up_to_date(tmp_path: Path) -> None:
-    url, port, folder = f"sqlite:///{tmp_path / 'likeness.db'}", free_port(), tmp_path / "milvus"
+def test_an_older_copy_of_milvus_is_brought_up_to_date(tmp_path: Path, port: int) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "milvus"
     address = parse_address(f"milvus://127.0.0.1:{port}")
     with milvus_server(folder, port):
         galleries = remote(url, Milvus(address))
@@ -411,8 +410,8 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: 
 # ---------------------------------------------------------------- a Milvus that is not there
 
 
-def test_without_milvus_and_with_it_again(tmp_path: Path) -> None:
-    url, port, folder = f"sqlite:///{tmp_path / 'likeness.db'}", free_port(), tmp_path / "milvus"
+def test_without_milvus_and_with_it_again(tmp_path: Path, port: int) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "milvus"
     address = parse_address(f"milvus://127.0.0.1:{port}")
     with milvus_server(folder, port):
         galleries = remote(url, Milvus(address, timeout_s=2))
@@ -462,8 +461,7 @@ def comes_to(galleries: Galleries, *, available: bool) -> bool:
     return False
 
 
-def test_a_server_answers_from_milvus_and_says_when_that_is_gone(tmp_path: Path) -> None:
-    port = free_port()
+def test_a_server_answers_from_milvus_and_says_when_that_is_gone(tmp_path: Path, port: int) -> None:
     folder = tmp_path / "milvus"
     with milvus_server(folder, port) as process, running(tmp_path / "data", index=f"milvus://127.0.0.1:{port}") as api:
         api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
@@ -530,9 +528,9 @@ def test_addresses_that_are_none_are_said_so_at_the_start(text: str, tmp_path: P
     assert "secret" not in caught.value.message
 
 
-def test_without_milvus_no_start(tmp_path: Path) -> None:
+def test_without_milvus_no_start(tmp_path: Path, port: int) -> None:
     need_milvus()
-    with pytest.raises(Unusable) as caught, running(tmp_path, index=f"milvus://127.0.0.1:{free_port()}"):
+    with pytest.raises(Unusable) as caught, running(tmp_path, index=f"milvus://127.0.0.1:{port}"):
         pass
     assert caught.value.code == "index_unavailable"
 

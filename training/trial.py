@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from PIL import Image
 from rich.console import Console
 
 from app.errors import Unusable
-from app.spawning import becomes_ready, environment, free_port, spawned
+from app.spawning import becomes_ready, environment, reserved_port, spawned
 from training.procedural import ProceduralFaces
 from training.terminal import told
 
@@ -121,10 +121,12 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
     """A client, holding the admin key, of a server that runs on the package as long as the block does, with ``data``
     in ``folder``. Raises Unusable where it doesn't start."""
-    data, log, port = folder / "data", folder / "server.log", free_port()
-    environ = environment(DATA_DIR=data, MODELS_DIR=models.resolve(), EMBEDDER=name, PORT=port)
-    url = f"http://127.0.0.1:{port}"
-    with spawned(environ, log, stop_s=STOP_S) as process:
+    data, log = folder / "data", folder / "server.log"
+    with ExitStack() as entered:
+        port = entered.enter_context(reserved_port())
+        environ = environment(DATA_DIR=data, MODELS_DIR=models.resolve(), EMBEDDER=name, PORT=port)
+        process = entered.enter_context(spawned(environ, log, stop_s=STOP_S))
+        url = f"http://127.0.0.1:{port}"
         if not becomes_ready(process, url, patience_s=START_S):
             said = log.read_text(errors="replace").strip().splitlines()
             message = f"the server did not start: {said[-1] if said else 'it said nothing'}"

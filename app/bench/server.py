@@ -15,7 +15,7 @@ import httpx
 from app.bench.load import Target
 from app.errors import Unusable
 from app.main import admin_key
-from app.spawning import becomes_ready, environment, free_port, spawned
+from app.spawning import becomes_ready, environment, reserved_port, spawned
 
 START_S, STOP_S, ANSWER_S = 180.0, 120.0, 300.0
 
@@ -52,10 +52,10 @@ class Server:
 @contextmanager
 def serving(data_dir: Path, **settings: object) -> Iterator[Server]:
     """Starts one, waits until it is ready, stops it at the end. Raises Unusable ``server_did_not_start``."""
-    key, port = admin_key(data_dir), free_port()
-    given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}
-    begin = time.perf_counter()
-    with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S) as process:
-        if not becomes_ready(process, f"http://127.0.0.1:{port}", patience_s=START_S):
-            raise Unusable("the benchmark's server did not become ready", code="server_did_not_start")
-        yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin, data_dir)
+    key, begin = admin_key(data_dir), time.perf_counter()
+    with reserved_port() as port:
+        given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}
+        with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S) as process:
+            if not becomes_ready(process, f"http://127.0.0.1:{port}", patience_s=START_S):
+                raise Unusable("the benchmark's server did not become ready", code="server_did_not_start")
+            yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin, data_dir)
