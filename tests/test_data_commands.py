@@ -43,8 +43,8 @@ from training.data.checking import (
 )
 from training.data.commands import app
 from training.data.overlap import best_means, find_overlap
+from training.data.procedural import ProceduralFaces
 from training.data.templates import Templates, choose_threshold, unit
-from training.procedural import ProceduralFaces
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"
@@ -431,5 +431,5 @@ def test_the_data_page_names_every_kind_change_backbone_and_finding() -> None:
 
 
 def test_data_commands_need_no_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; import training.procedural, training.data.commands"
+    program = "import sys; sys.modules['torch'] = None; import training.data.procedural, training.data.commands"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)

@@ -16,7 +16,7 @@ from app.bench.stages import Stages
 from app.machine import cores
 from app.runtime.graph import keep_data_inputs
 from app.runtime.package import Rewrite, SourceInput, locate
-from app.runtime.prepare import source_input
+from app.runtime.plain import source_input
 from app.types import Pixels
 
 BATCHES = 1, 2, 4, 8

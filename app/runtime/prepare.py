@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.runtime.package import CROP_SIDE, Package, Rewrite, RewriteYuNet, RunAsIs, SourceInput, atomic_file, locate
+from app.runtime.plain import plain_session, source_input
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -159,17 +160,6 @@ def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.f
     return _unit(np.concatenate(rows))
 
 
-def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
-    """(1, ...) in the source's own layout, type and colour order, of one (H, W, 3) uint8 RGB picture."""
-    pixels = crop if form.colour == "rgb" else crop[:, :, ::-1]
-    values = pixels.transpose(2, 0, 1) if form.layout == "nchw" else pixels
-    if form.dtype == "uint8":
-        return np.ascontiguousarray(values)[None]
-    per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
-    mean, std = (np.array(each, np.float32).reshape(per_channel) for each in (form.mean, form.std))
-    return np.ascontiguousarray((values.astype(np.float32) - mean) / std)[None]
-
-
 def check_crops() -> Pixels:
     """(4, 112, 112, 3) uint8: the same every time, from coarse blocks of colour to noise."""
     generator = np.random.default_rng(0)
@@ -180,16 +170,6 @@ def check_crops() -> Pixels:
 def _blocks(generator: np.random.Generator, block: int) -> Pixels:
     coarse = generator.integers(0, 256, (CROP_SIDE // block, CROP_SIDE // block, 3), np.uint8)
     return coarse.repeat(block, axis=0).repeat(block, axis=1)
-
-
-def plain_session(model: ModelProto) -> Any:
-    """ONNX Runtime's own session with one thread, to compare what graphs answer."""
-    import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # errors; what matters is compared
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def _unit(vectors: Vectors) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from app.errors import Unusable
 from app.runtime import graph as steps
 from app.runtime.package import SourceInput
-from app.runtime.prepare import plain_session, source_input
+from app.runtime.plain import plain_session, source_input
 
 STRIDES = (8, 16, 32)
 """Pixels between neighbouring anchors of the three levels, either way."""

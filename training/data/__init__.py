@@ -12,6 +12,7 @@ from app.errors import InvalidInput
 from training.data.dataset import FaceSet, OnError, Subset, without_people
 from training.data.folder import FolderFaces
 from training.data.listing import LIST_ENDINGS, ListFaces
+from training.data.procedural import ProceduralFaces
 from training.data.records import RecordFaces
 from training.data.shards import TarFaces
 
@@ -78,8 +79,6 @@ def _shards(spec: str) -> list[Path]:
 
 
 def _procedural(spec: str) -> FaceSet:
-    from training.procedural import ProceduralFaces  # noqa: PLC0415 - it is made of this package's FaceSet
-
     numbers = {"people": 500, "images": 20, "seed": 0, "first": 0, "together": 1}
     for setting in filter(None, spec.split(",")):
         name, _, value = setting.partition("=")

@@ -1,10 +1,10 @@
 /** Do the database and the search index agree? */
 
 import { get, path } from "../api.js";
+import { everyGallery } from "../choosing.js";
 import { h, put } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { count } from "../words.js";
-import { everyGallery } from "./galleries.js";
 
 export function check() {
   const place = problemPlace();

@@ -8,12 +8,12 @@ import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
 import { list, reason, score } from "../words.js";
-import { hold } from "./identify.js";
 
 const MARGIN = 0.6;
 const DECIDED = { known: "known", uncertain: "uncertain", unknown: "unknown" };
 
-/** A card a face; `shot`: {picture, photo, answer}. */
+/** A card a face; `shot`: {picture, photo, answer}. `state` is the view's: its `gallery`, `hold(shot)` for one that is
+ * acted on, and `again()` once it has been. */
 export const faceCards = (state, shot) => h("ul.stack", {}, shot.answer.faces.map((face, index) => card(state, shot, face, index)));
 
 function card(state, shot, face, index) {
@@ -71,7 +71,7 @@ function naming(state, shot, face, place, done = () => {}) {
   const button = h("button", { type: "submit" }, "Enroll");
   const submit = async (event) => {
     event.preventDefault();
-    hold(state, shot);
+    state.hold(shot);
     const enrolled = await showing(place, () => busy(button, () => enroll(state, shot, face, name.value.trim())));
     if (!enrolled) return;
     done();
@@ -105,7 +105,7 @@ async function namesake(gallery, name) {
 
 /** The two pictures that were taken for one person, and what can be wrong: the enrolled one, or this one. */
 async function deny(state, shot, face, best) {
-  hold(state, shot);
+  state.hold(shot);
   const name = nameOf(best);
   const changed = await ask(`Not ${name}?`, (close) => {
     const place = problemPlace();

@@ -1,6 +1,7 @@
 /** All galleries that the key sees; one of them; the people in it. */
 
 import { get, path, post, remove } from "../api.js";
+import { everyGallery } from "../choosing.js";
 import { portrait } from "../crops.js";
 import { ask, calmly, confirm, field, h, put, select, tell } from "../dom.js";
 import { Grid } from "../grid.js";
@@ -24,17 +25,6 @@ export function galleries([gallery, what, subject]) {
   if (what === "people" && subject) return person(gallery, subject);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
   return people(gallery);
-}
-
-/** Every gallery that the key sees. */
-export async function everyGallery() {
-  const found = [];
-  for (let cursor = null; ; ) {
-    const page = await get(path("galleries"), { limit: 1000, cursor });
-    found.push(...page.galleries);
-    cursor = page.next_cursor;
-    if (!cursor) return found;
-  }
 }
 
 function all() {

@@ -27,6 +27,7 @@ export function identify() {
   state.live = h("button", { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) }, icon("camera"), "Live");
   state.photo.element.querySelector(".row").append(state.live, state.rate);
   state.again = () => identifyShot(state);
+  state.hold = (shot) => hold(state, shot);
   const chooser = h("div.choosers", {});
   const element = h(
     "div",
@@ -164,7 +165,7 @@ async function watch(state, video, overlay) {
 }
 
 /** Keeps the picture that somebody acts on: the live one goes on being a photo. */
-export function hold(state, shot) {
+function hold(state, shot) {
   if (!state.video) return;
   endLive(state);
   state.shot = shot;

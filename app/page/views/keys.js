@@ -1,11 +1,11 @@
 /** API keys: made with what they may do, their secret shown once, revoked. */
 
 import { get, path, post, remove } from "../api.js";
+import { everyGallery } from "../choosing.js";
 import { ask, confirm, field, h, put, tell } from "../dom.js";
 import { icon } from "../icons.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
-import { everyGallery } from "./galleries.js";
 
 const SCOPES = [
   ["recognize", "Compare photos, and identify people in them"],

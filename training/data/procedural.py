@@ -1,6 +1,6 @@
 """Drawn faces: a training set that needs no data, made on the fly and always the same.
 
-Each person is a set of drawn features (`training.drawn_people.Person`: head, eyes, nose, mouth, hair, glasses, marks),
+Each person is a set of drawn features (`drawn_people.Person`: head, eyes, nose, mouth, hair, glasses, marks),
 each image shows it in another pose, light and expression, against another background, and noisy. Learning to tell
 these people apart exercises everything that learning faces does; what is learned says nothing about real faces.
 """
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.types import Pixels
 from training.data.dataset import FaceSet
-from training.drawing import draw
-from training.drawn_people import Person, View
+from training.data.drawing import draw
+from training.data.drawn_people import Person, View
 
 PERSON_STREAM, VIEW_STREAM = 0, 1
 """Separate random streams, so that a person looks the same whatever its images do."""
