@@ -95,8 +95,24 @@ class Visitor:
     def go(self, where: str) -> None:
         self.page.evaluate("where => { location.hash = where }", where)
 
+    def see(self, where: str, heading: str) -> None:
+        """Goes ``where``, and waits until all is there: the page then gives the focus to the new view's heading."""
+        self.go(where)
+        expect(self.heading(heading)).to_be_focused()
+
     def heading(self, words: str) -> Locator:
         return self.page.get_by_role("heading", name=words, exact=True, level=1)
+
+    def shows(self, words: str) -> bool:
+        """Whether the words are anywhere in the page as it is now: in its elements, or in what is filled in."""
+        found: bool = self.page.evaluate(
+            """words => {
+              const filled = Array.from(document.querySelectorAll("input, textarea"), (one) => one.value);
+              return [document.documentElement.outerHTML, ...filled].some((text) => text.includes(words));
+            }""",
+            words,
+        )
+        return found
 
     def picture(self, name: str) -> None:
         """A screenshot, to be looked at."""
@@ -124,7 +140,8 @@ class Visitor:
 @contextmanager
 def visiting(browser: Browser, server: LiveServer, theme: Theme = "light", **options: Any) -> Iterator[Visitor]:
     """A window of ``browser``; how it behaved is checked in the end."""
-    context = browser.new_context(color_scheme=theme, viewport=options.pop("viewport", None), **options)
+    wanted: dict[str, Any] = {"viewport": None, "reduced_motion": "reduce"} | options  # no colour on its way to another
+    context = browser.new_context(color_scheme=theme, **wanted)
     context.set_default_timeout(WAIT_MS)
     expect.set_options(timeout=WAIT_MS)
     visitor = Visitor(server, context, context.new_page())

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, expect
 
 from app.gallery.tables import GALLERIES, SUBJECTS
 from app.gallery.texts import fold
-from tests.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, visiting
+from tests.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.live import LiveServer
 
 MANY = 100_000
@@ -81,8 +81,8 @@ def test_a_gallery_is_made_filled_from_a_folder_and_deleted(visitor: Visitor, tm
     expect(sure).to_be_disabled()
     page.get_by_role("dialog").get_by_role("textbox").fill("folder é/1")
     sure.click()
+    expect(page.get_by_text("folder é/1 is deleted.")).to_be_visible()  # for a few seconds
     visitor.heading("Galleries").wait_for()
-    expect(page.get_by_text("folder é/1 is deleted.")).to_be_visible()
 
 
 def test_a_person_is_named_described_and_deleted(visitor: Visitor, api: httpx.Client) -> None:
@@ -223,7 +223,7 @@ def test_a_hundred_thousand_people_are_paged_and_searched(visitor: Visitor, crow
     people = page.get_by_role("list", name="People").get_by_role("link")
     expect(people.first).to_contain_text("Person 0")
     page.evaluate("() => scrollTo(0, document.documentElement.scrollHeight)")
-    expect(page.get_by_role("link", name=f"Person {MANY - 1} ")).to_be_visible()
+    expect(page.get_by_role("link", name=f"Person {MANY - 1} ")).to_be_visible(timeout=5 * WAIT_MS)  # 101 pages
     assert people.count() < 150, "only what is in sight exists"
     assert page.get_by_role("listitem").last.get_attribute("aria-setsize") == str(MANY)
     page.evaluate("() => scrollTo(0, 0)")
@@ -319,15 +319,16 @@ def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, a
     with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
         visitor.sign_in()
         found: dict[str, list[str]] = {}
-        for name, where in {
-            "galleries": "#/galleries",
-            "people": f"#/galleries/{gallery}",
-            "enroll": f"#/galleries/{gallery}/enroll",
-            "person": f"#/galleries/{gallery}/people/eileen",
-            "identify": "#/identify",
+        for name, (where, heading) in {
+            "galleries": ("#/galleries", "Galleries"),
+            "people": (f"#/galleries/{gallery}", gallery),
+            "enroll": (f"#/galleries/{gallery}/enroll", "Enroll photos"),
+            "person": (f"#/galleries/{gallery}/people/eileen", "eileen"),
+            "identify": ("#/identify", "Identify"),
         }.items():
-            visitor.go(where)
-            visitor.page.wait_for_load_state("networkidle")
+            visitor.see(where, heading)
+            if name in {"people", "person"}:
+                visitor.page.locator("main .portrait img").first.wait_for()
             if name == "identify":
                 visitor.page.get_by_label("Gallery").select_option(gallery)
                 visitor.page.locator("main input[type=file]").set_input_files(str(SAMPLES / "both.jpg"))
@@ -343,9 +344,15 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(
     make_gallery(api, "pocket", eileen="collins")
     with visiting(chromium, live_server, viewport=PHONE) as visitor:
         visitor.sign_in()
-        for name in ("", "/pocket", "/pocket/enroll", "/pocket/people/eileen"):
-            visitor.go(f"#/galleries{name}")
-            visitor.page.wait_for_load_state("networkidle")
+        for name, heading in {
+            "": "Galleries",
+            "/pocket": "pocket",
+            "/pocket/enroll": "Enroll photos",
+            "/pocket/people/eileen": "eileen",
+        }.items():
+            visitor.see(f"#/galleries{name}", heading)
+            if heading in {"pocket", "eileen"}:
+                visitor.page.locator("main .portrait img").first.wait_for()
             assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
             visitor.picture(f"galleries{name.replace('/', '-')}-phone")
 

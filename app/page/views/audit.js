@@ -12,7 +12,7 @@ const TIMES = [["since", "From"], ["until", "Before"]];
 
 export function audit(_, asked) {
   const place = problemPlace();
-  const state = { place, rows: h("tbody", {}), more: h("div.row", {}), shown: h("p.small", { role: "status" }), wanted: {} };
+  const state = { place, rows: h("tbody", {}), more: h("div.row", {}), shown: h("p.small", { role: "status" }), wanted: {}, asking: null };
   const inputs = [
     ...FIELDS.map(([name, words]) => [name, words, h("input", { type: "text", autocomplete: "off", spellcheck: "false", value: asked.get(name) ?? "" })]),
     ...TIMES.map(([name, words]) => [name, words, h("input", { type: "datetime-local" })]),
@@ -42,9 +42,13 @@ export function audit(_, asked) {
 
 const value = (name, input) => (name === "since" || name === "until" ? input.value && new Date(input.value).toISOString() : input.value.trim());
 
+/** The newest entries of what is wanted, or those behind `cursor`; whatever was asked before and not answered is dropped. */
 async function load(state, cursor = null) {
+  state.asking?.abort();
+  const asking = (state.asking = new AbortController());
+  if (!cursor) put(state.more); // "Older" belongs to the question before
   await showing(state.place, async () => {
-    const page = await get(path("audit"), { ...state.wanted, limit: PAGE, cursor });
+    const page = await get(path("audit"), { ...state.wanted, limit: PAGE, cursor }, { signal: asking.signal });
     if (!cursor) put(state.rows);
     state.rows.append(...page.entries.map(row));
     const number = state.rows.childElementCount;

@@ -10,7 +10,7 @@ export function check() {
   const place = problemPlace();
   const body = h("ul.stack", {}, h("li.waiting", {}, "Loading …"));
   const rows = [];
-  const all = h("button.primary", { type: "button", onclick: () => busy(all, () => everyOne(rows)) }, "Check all");
+  const all = h("button.primary", { type: "button", hidden: true, onclick: () => busy(all, () => everyOne(rows)) }, "Check all");
   const element = h(
     "div",
     {},
