@@ -69,7 +69,7 @@ def test_a_key_is_made_shown_once_used_and_revoked(visitor: Visitor, api: httpx.
 def test_the_audit_log_is_filtered_and_paged(visitor: Visitor, api: httpx.Client) -> None:
     for _ in range(120):
         api.get("/galleries/crew")
-    looked_at = {"operation": "show_gallery", "limit": 1000}
+    looked_at: dict[str, str | int] = {"operation": "show_gallery", "limit": 1000}
     end = time.monotonic() + WAIT_MS / 1000
     while (
         number := len(api.get("/audit", params=looked_at).json()["entries"])
