@@ -8,6 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from app import spawning
 from app.spawning import becomes_ready, reserved_port, spawned
@@ -15,6 +18,7 @@ from tests.ready import give_models
 
 START_S = 180.0
 STOP_S = 30.0
+ANSWER_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,12 @@ class LiveServer:
     @property
     def key(self) -> str:
         return (self.data_dir / "admin.key").read_text().strip()
+
+    def client(self, path: str = "", **options: Any) -> httpx.Client:
+        """Holds the admin's key unless other headers are given, and waits as long as a busy machine may need."""
+        if "headers" not in options:
+            options["headers"] = {"x-api-key": self.key}
+        return httpx.Client(base_url=self.url + path, timeout=ANSWER_S, **options)
 
 
 def environment(data_dir: Path, **settings: object) -> dict[str, str]:

@@ -13,7 +13,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -42,6 +41,7 @@ from app.main import _listen, create_app
 from app.starting import serve
 from tests.live import LiveServer, environment
 from tests.service import COLLINS, error_of, running
+from tests.test_serving import bodies_held, opened, until
 
 OPEN = ["/livez", "/readyz", "/version"]
 
@@ -368,7 +368,8 @@ def test_a_reserved_port_waits_for_whom_it_was_reserved(tmp_path: Path, port: in
 
 
 def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:
-    assert httpx.get(f"{live_server.url}/readyz").json() == {"status": "ok"}
+    with live_server.client() as client:
+        assert client.get("/readyz").json() == {"status": "ok"}
     printed = live_server.log.read_text()
     assert live_server.url in printed
     assert f"The admin key is in {live_server.data_dir / KEY_FILE}" in printed
@@ -381,15 +382,21 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
 
     def upload() -> Iterator[bytes]:
         yield COLLINS[:1000]
-        time.sleep(0.5)  # so that the server has read this much
+        until(lambda: bodies_held(live_server) == 1000)
         live_server.process.terminate()
-        time.sleep(0.5)
+        until(takes_nobody)
         yield COLLINS[1000:]
 
-    headers = {"x-api-key": live_server.key, "content-type": "image/jpeg"}
-    with httpx.Client(headers=headers) as client:
-        client.get(f"{live_server.url}/livez")
-        answer = client.post(f"{live_server.url}/v1/detect", content=upload())
+    def takes_nobody() -> bool:
+        try:
+            opened(live_server).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    with live_server.client() as client:
+        client.get("/livez")
+        answer = client.post("/v1/detect", content=upload(), headers={"content-type": "image/jpeg"})
     assert len(answer.raise_for_status().json()["faces"]) == 1
     assert live_server.process.wait(30) == 0
 

@@ -349,15 +349,13 @@ def test_a_server_that_stops_leaves_nothing_unwritten(tmp_path: Path) -> None:
 
 
 def test_what_was_acknowledged_is_in_the_log_after_kill_9(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as server:
-        headers = {"x-api-key": server.key}
-        with httpx.Client(base_url=server.url, headers=headers) as client:
-            ids = [
-                client.post("/v1/galleries", json={"id": f"g{number}"}).raise_for_status().headers["x-request-id"]
-                for number in range(20)
-            ]
-            server.process.send_signal(signal.SIGKILL)
-            server.process.wait()
+    with serving(tmp_path / "data") as server, server.client() as client:
+        ids = [
+            client.post("/v1/galleries", json={"id": f"g{number}"}).raise_for_status().headers["x-request-id"]
+            for number in range(20)
+        ]
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
     with closing(Store(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as sql:
         entries = all_of(AuditStore(sql.database), operation="create_gallery")
     assert [(entry.request_id, entry.status, entry.gallery) for entry in entries] == [

@@ -18,7 +18,7 @@ from tests.live import LiveServer
 @pytest.fixture(scope="module")
 def api(live_server: LiveServer) -> Iterator[httpx.Client]:
     """With a gallery of one face."""
-    with httpx.Client(base_url=f"{live_server.url}/v1", headers={"x-api-key": live_server.key}, timeout=60) as client:
+    with live_server.client("/v1") as client:
         client.post("/galleries", json={"id": "crew"}).raise_for_status()
         files = {"images": (SAMPLES / "collins.jpg").read_bytes()}
         client.post("/galleries/crew/subjects/eileen/faces", files=files).raise_for_status()

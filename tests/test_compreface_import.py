@@ -11,7 +11,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from app.cli.compreface import open_dump
@@ -45,7 +44,7 @@ def imported(server: LiveServer, path: Path, gallery: str, *more: object) -> tup
 
 
 def subjects(server: LiveServer, gallery: str) -> dict[str, int]:
-    with httpx.Client(base_url=server.url, headers={"x-api-key": server.key}) as client:
+    with server.client() as client:
         listed = client.get(f"/v1/galleries/{gallery}/subjects").raise_for_status().json()["subjects"]
     return {one["id"]: one["face_count"] for one in listed}
 

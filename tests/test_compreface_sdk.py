@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -68,7 +67,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def sdk(live_server: LiveServer, environment: Path) -> Iterator[Sdk]:
     """With a key that is bound to one gallery."""
-    with httpx.Client(base_url=live_server.url, headers={"x-api-key": live_server.key}) as client:
+    with live_server.client() as client:
         gallery = f"sdk-{uuid.uuid4().hex}"
         client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
         terms = {"scopes": ["read", "recognize", "enroll"], "galleries": [gallery]}
@@ -184,7 +183,7 @@ def test_verify(sdk: Sdk) -> None:
 
 def test_a_threshold_of_0_9_decides_as_our_own_verification_does(sdk: Sdk, live_server: LiveServer) -> None:
     similarity = Similarity.of(Thresholds(load_package(PROJECT / "models" / "sface").manifest))
-    with httpx.Client(base_url=live_server.url, headers={"x-api-key": live_server.key}) as client:
+    with live_server.client() as client:
         for one, other in ((COLLINS, AGAIN), (COLLINS, HOPPER), (AGAIN, HOPPER)):
             ours = client.post("/v1/verify?fmr=1e-4", files={"image1": one, "image2": other}).json()
             (found,) = sdk("verification", "verify", source_image_path=one, target_image_path=other)["result"]

@@ -83,7 +83,7 @@ def test_an_erased_subject_is_in_no_file_of_a_running_server(tmp_path: Path) -> 
     data = tmp_path / "data"
     with (
         serving(data, {"SNAPSHOT_SECONDS": 0}) as server,
-        httpx.Client(base_url=server.url, headers={"x-api-key": server.key}, timeout=60) as client,
+        server.client() as client,
     ):
         pieces = enroll_somebody(client)
         assert left(pieces, data) == set(pieces)

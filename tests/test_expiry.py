@@ -229,9 +229,7 @@ def test_the_client_says_them_and_erases(api: httpx.Client, gallery: str) -> Non
 def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serving(data, {"EXPIRY_SECONDS": 0.2}) as server, ExitStack() as stack:
-        client = stack.enter_context(
-            httpx.Client(base_url=f"{server.url}/v1", headers={"x-api-key": server.key}, timeout=60)
-        )
+        client = stack.enter_context(server.client("/v1"))
         client.post("/galleries", json={"id": "crew"}).raise_for_status()
         faces = "/galleries/crew/subjects/eileen/faces"
         at = datetime.now(UTC) + timedelta(seconds=3)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from app.bulk.archive import fingerprint
@@ -58,7 +57,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         exported = first.wait_job(first.export_gallery("crew").id, every_s=0.05)
         assert (exported.state, exported.counts) == ("done", {"subjects": 3, "faces": 3})
         first.job_result(exported.id, folder / "crew.tar")
-        with httpx.Client(base_url=servers[0].url, headers={"x-api-key": servers[0].key}) as api:
+        with servers[0].client() as api:
             key = api.get("/v1/server-key").raise_for_status().json()["public_key"]
         yield Two(first, second, (servers[0], servers[1]), folder / "crew.tar", key)
 

@@ -379,20 +379,18 @@ def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full:
     upload = templates_of(units(count), [{"subject": f"s{n}"} for n in range(count)])
     data = tmp_path / "data"
     with serving(data) as server:
-        headers = {"x-api-key": server.key}
-        httpx.post(f"{server.url}/v1/galleries", json={"id": "g"}, headers=headers).raise_for_status()
-        query = {"content": "templates", "package": PACKAGE}
-        answer = httpx.post(
-            f"{server.url}/v1/galleries/g/import", params=query, files={"archive": upload}, headers=headers, timeout=60
-        )
-        job = answer.raise_for_status().json()["id"]
+        with server.client() as client:
+            client.post("/v1/galleries", json={"id": "g"}).raise_for_status()
+            query = {"content": "templates", "package": PACKAGE}
+            answer = client.post("/v1/galleries/g/import", params=query, files={"archive": upload})
+            job = answer.raise_for_status().json()["id"]
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
     seen: list[int] = []
     for number in range(1, rounds + 1):
         end_leases(data)
         with serving(data) as server:
-            with httpx.Client(base_url=server.url, headers=headers, timeout=60) as client:
+            with server.client() as client:
                 if number == rounds:
                     now = ended(client, {"id": job})
                     check = client.get("/v1/galleries/g/check").raise_for_status().json()
@@ -463,7 +461,7 @@ def test_the_command_line_takes_every_sort_of_source(tmp_path: Path) -> None:
         assert likeness("import", "g", tmp_path / "vectors.npy")[0] == 3, "no package was named"
         assert likeness("import", "g", tmp_path / "data.log")[0] == 2
         assert likeness("import", "g", tmp_path / "nothing")[0] == 2
-        with httpx.Client(base_url=server.url, headers={"x-api-key": server.key}) as client:
+        with server.client() as client:
             found = subjects(client, "/v1/galleries/g")
     assert (found["eileen"]["name"], found["eileen"]["metadata"]) == ("Eileen Collins", {"team": "STS-114"})
     assert (found["n0"]["name"], found["n0"]["metadata"]) == ("N", {"floor": "2"})

@@ -14,7 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import sqlalchemy as sa
 
@@ -383,7 +382,7 @@ def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
 
 
 def test_jobs_over_http(live_server: LiveServer) -> None:
-    with httpx.Client(base_url=live_server.url, headers={"x-api-key": live_server.key}) as api:
+    with live_server.client() as api:
         api.post("/v1/galleries", json={"id": "jobs"}).raise_for_status()
         made = waiting_job(live_server.data_dir, "jobs")
         shown = api.get(f"/v1/jobs/{made.id}").raise_for_status().json()
@@ -396,7 +395,7 @@ def test_jobs_over_http(live_server: LiveServer) -> None:
 
 
 def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
-    with httpx.Client(base_url=live_server.url, headers={"x-api-key": live_server.key}) as api:
+    with live_server.client() as api:
         api.post("/v1/galleries", json={"id": "reports"}).raise_for_status()
         made = waiting_job(live_server.data_dir, "reports")
         store = Store(f"sqlite:///{live_server.data_dir / 'likeness.db'}")
@@ -419,7 +418,7 @@ def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
 
 
 def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(live_server: LiveServer) -> None:
-    with httpx.Client(base_url=live_server.url, headers={"x-api-key": live_server.key}) as api:
+    with live_server.client() as api:
         for name in ("mine", "yours"):
             api.post("/v1/galleries", json={"id": name}).raise_for_status()
         mine, yours, everybodys = (waiting_job(live_server.data_dir, name) for name in ("mine", "yours", None))

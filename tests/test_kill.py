@@ -301,7 +301,7 @@ def test_a_full_disk_costs_what_is_refused_and_nothing_else(small_disk: Path) ->
     known = [Known() for _ in range(CLIENTS)]
     with serving(small_disk / "data") as server:
         headers = {"x-api-key": server.key}
-        httpx.post(f"{server.url}/v1/galleries", json={"id": "many"}, headers=headers).raise_for_status()
+        httpx.post(f"{server.url}/v1/galleries", json={"id": "many"}, headers=headers, timeout=60).raise_for_status()
         filler = fill_up(small_disk, left=400_000)
         with clients(server, 1, known, patient=True) as working:
             end = time.monotonic() + PATIENCE_S

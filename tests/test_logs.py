@@ -241,7 +241,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
     packages.install(models, "small")
     settings = {"LOG_LEVEL": level, "MAX_IMAGE_SIDE": 4096, "FAILED_KEYS": "100000/s", "MODELS_DIR": models}
     with serving(data, settings) as server:
-        with httpx.Client(base_url=server.url, headers=client_headers, timeout=60) as client:
+        with server.client(headers=client_headers) as client:
             good = list(as_promised(client, data))
             document = client.get("/openapi.json").json()
             bad = list(wrongly(client, document))
@@ -288,7 +288,7 @@ def test_an_outage_of_the_database_is_told_when_it_begins_and_when_it_is_over(tm
         settings = {"DATABASE_URL": database.new_database()}
         with (
             serving(tmp_path / "data", settings) as server,
-            httpx.Client(base_url=server.url, headers={"x-api-key": server.key}, timeout=60) as client,
+            server.client() as client,
         ):
             client.get("/v1/galleries").raise_for_status()
             database.kill()

@@ -43,7 +43,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Li
 
 
 def client(server: LiveServer) -> httpx.Client:
-    return httpx.Client(base_url=f"{server.url}/v1", headers={"x-api-key": server.key}, timeout=60)
+    return server.client("/v1")
 
 
 def known(client: httpx.Client, photo: bytes) -> list[str]:

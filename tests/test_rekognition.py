@@ -715,7 +715,7 @@ def signed(place: Place, operation: str, body: bytes, **headers: str) -> dict[st
 
 def post(place: Place, headers: dict[str, str], body: bytes) -> tuple[int, str]:
     """Status and the error's name."""
-    answer = httpx.post(place.server.url + "/", headers=headers, content=body)
+    answer = httpx.post(place.server.url + "/", headers=headers, content=body, timeout=60)
     assert answer.headers["content-type"] == "application/x-amz-json-1.1"
     assert answer.headers.get("x-amzn-errortype", "") == answer.json().get("__type", "")
     return answer.status_code, answer.json().get("__type", "")
