@@ -36,10 +36,12 @@ class Worker:
     people: dict[str, Person] = field(default_factory=dict)
     made: int = 0
     done: Counter[str] = field(default_factory=Counter)
+    """How often each step was, by all that share it."""
 
     async def run(self, client: AsyncClient, until: float) -> None:
         steps = (self.enroll, self.enroll, self.add_face, self.identify, self.verify, self.delete, self.delete_face)
-        while time.monotonic() < until:
+        names = {step.__name__ for step in steps}
+        while time.monotonic() < until or names != set(self.done):
             step = self.random.choice(steps) if self.people else self.enroll
             await step(client)
             self.done[step.__name__] += 1
@@ -87,7 +89,8 @@ class Worker:
 
 def test_sixteen_clients_leave_index_and_database_in_step(live_server: LiveServer, full: bool) -> None:
     """No error, everything acknowledged is there, nothing deleted is, and the gallery is in order."""
-    workers = [Worker(number, random.Random(number)) for number in range(CLIENTS)]
+    done: Counter[str] = Counter()
+    workers = [Worker(number, random.Random(number), done=done) for number in range(CLIENTS)]
 
     async def play() -> None:
         async with AsyncClient(live_server.url, live_server.key) as client:
@@ -103,7 +106,5 @@ def test_sixteen_clients_leave_index_and_database_in_step(live_server: LiveServe
             assert report.faces == report.indexed == sum(found.values())
 
     asyncio.run(play())
-    done = sum((worker.done for worker in workers), Counter[str]())
-    assert set(done) == {"enroll", "add_face", "identify", "verify", "delete", "delete_face"}, "the time was too short"
     print(dict(done))  # noqa: T201 (shown by `pytest -s`)
     assert " 500," not in live_server.log.read_text().replace('"status": 500', " 500,")

@@ -356,10 +356,8 @@ def test_https_by_settings_alone(tmp_path: Path, certificate: tuple[Path, Path])
     cert, key = certificate
     trusting = ssl.create_default_context(cafile=cert)
     with serving(tmp_path / "data", {"TLS_CERT": cert, "TLS_KEY": key}, trusting) as server:
-        headers = {"x-api-key": server.key}
-        found = httpx.post(
-            f"{server.url}/v1/detect", files={"image": COLLINS}, headers=headers, verify=trusting, timeout=60
-        )
+        with server.client(verify=trusting) as client:
+            found = client.post("/v1/detect", files={"image": COLLINS})
         assert len(found.raise_for_status().json()["faces"]) == 1
         assert server.url.startswith("https://")
         assert server.url in server.log.read_text()
