@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.live import LiveServer
@@ -101,8 +101,16 @@ def test_the_audit_log_is_filtered_and_paged(visitor: Visitor, api: httpx.Client
 
 def test_galleries_are_checked(visitor: Visitor, api: httpx.Client) -> None:
     assert api.get("/galleries/crew").is_success
-    visitor.sign_in(where="#/check")
-    visitor.page.get_by_role("button", name="Check all").click()
+    visitor.sign_in()
+    held: list[Route] = []
+    visitor.page.route("**/galleries?*", lambda route: held.append(route))  # noqa: PLW0108 - no builtin is taken
+    with visitor.page.expect_request("**/galleries?*"):
+        visitor.go("#/check")
+    visitor.heading("Gallery check").wait_for()
+    every = visitor.page.get_by_role("button", name="Check all")
+    expect(every, "before it is known what there is").to_have_count(0)
+    held[0].continue_()
+    every.click()
     crew = visitor.page.get_by_role("listitem").filter(has_text="crew")
     expect(crew).to_contain_text("in order")
     expect(crew).to_contain_text("1 face of 1 person")

@@ -71,12 +71,9 @@ export class PhotoPlace {
     this.photo = photo;
     this.url = URL.createObjectURL(photo);
     const image = h("img", { src: this.url, alt: `${this.label}, as chosen` });
-    try {
-      await image.decode();
-      this.picture = image;
-    } catch {
-      this.picture = null;
-    }
+    const picture = await image.decode().then(() => image, () => null);
+    if (this.photo !== photo) return; // another came meanwhile
+    this.picture = picture;
     this.show([]);
     await this.onphoto(this);
   }

@@ -43,16 +43,19 @@ async function offer(strictness, state) {
   put(strictness, place.element, points.length ? field("Strangers who may pass", select(pairs, "", choose)) : null);
 }
 
-/** A new photo: its faces at once, and the comparison when both are there. */
+/** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no more. */
 async function found(place, places, state) {
+  place.asking?.abort();
+  const asking = (place.asking = new AbortController());
   state.faces.delete(place);
   put(place.note);
   try {
-    const answer = await ask(path("detect"), place.photo);
+    const answer = await ask(path("detect"), place.photo, {}, asking.signal);
     state.faces.set(place, answer);
     draw(place, answer, null);
     put(place.note, h("p", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face was found in this photo. Choose another."));
   } catch (error) {
+    if (error.name === "AbortError") return;
     put(place.note, problem(error));
     put(state.outcome);
     return;
