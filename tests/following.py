@@ -9,12 +9,13 @@ from app.gallery.gallery import Galleries
 from app.gallery.records import Enrolled, NewFace
 from app.gallery.snapshots import Snapshots
 from app.gallery.store import Store
-from app.gallery.tables import CHANGES
+from app.gallery.tables import CHANGES, SUBJECTS
 from app.types import Box, Quality, Template
 
 DIMENSION = 16
 PACKAGE = "tiny@1"
 NEVER_S = 3600.0
+PAST = "2026-01-01T00:00:00.000000Z"
 
 
 def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
@@ -40,6 +41,12 @@ def quiet(url: str, snapshots: Snapshots | None = None) -> Galleries:
 
 def engine_of(url: str) -> sa.Engine:
     return sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+
+
+def let_expire(url: str, *subjects: str) -> None:
+    """As if their end had come."""
+    with engine_of(url).begin() as connection:
+        connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.id.in_(subjects)).values(expires_at=PAST))
 
 
 def log_of(url: str) -> list[tuple[object, ...]]:

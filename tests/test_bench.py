@@ -123,9 +123,9 @@ def test_clients_wait_for_their_answers(slow: Slow) -> None:
 
     load = closed_loop(slow.target, requests, clients=2, seconds=60)
     assert load.statuses == {200: 60}
-    assert load.elapsed_s > 0.5
+    assert load.elapsed_s > max(load.seconds) > 0.5
     assert load.rate == 60 / load.elapsed_s
-    assert sum(seconds > 0.4 for seconds in load.seconds) <= 2
+    assert sum(load.seconds) < 2 * load.elapsed_s, "a client had two requests under way"
 
 
 def test_no_answer_is_an_error() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
@@ -17,10 +15,11 @@ from app.gallery.crops import decode_crop
 from app.gallery.enrolling import Enrolling
 from app.gallery.gallery import Galleries
 from app.gallery.index import Index
-from app.gallery.records import Enrolled, FaceBlock, Gallery, NewFace, Terms
+from app.gallery.records import Enrolled, FaceBlock, Gallery, NewFace
 from app.gallery.store import Store
 from app.gallery.tables import FACES, GALLERIES, SUBJECTS
 from app.types import Box, Pixels, Quality, Template
+from tests.following import let_expire
 
 DIMENSION = 16
 PACKAGE = "tiny@1"
@@ -59,11 +58,10 @@ def change_sql(url: str, *statements: sa.Executable) -> None:
             connection.execute(statement)
 
 
-def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries) -> None:
+def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries, database_url: str) -> None:
     """Half of them for a subject that has expired: the others are found, and nothing of those is there."""
-    past = (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    galleries.create_subject("staff", "gone", terms=Terms(expires_at=past))
-    time.sleep(0.3)
+    galleries.create_subject("staff", "gone")
+    let_expire(database_url, "gone")
 
     def one(number: int) -> str:
         try:

@@ -35,6 +35,8 @@ from tests.test_migrations import downgrade
 
 LEASE = timedelta(seconds=30)
 KIND = {"count"}
+SOON_S = 120.0
+"""How long a test waits for what must happen: two interpreters may have to be started for it."""
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def running(jobs: JobStore, work: Work, **options: Any) -> Iterator[Runner]:
 
 
 def ended(jobs: JobStore, job: Job) -> Job:
-    end = time.monotonic() + 30
+    end = time.monotonic() + SOON_S
     while time.monotonic() < end:
         if (now := jobs.job(job.id)).finished:
             return now
@@ -74,7 +76,7 @@ def ended(jobs: JobStore, job: Job) -> Job:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + SOON_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -343,7 +345,7 @@ def work(job):
         time.sleep(0.01)
 
 Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05).start()
-time.sleep(60)
+time.sleep(600)
 """
 
 
