@@ -410,17 +410,19 @@ def test_check_names_what_disagrees_and_rebuild_mends_it(one: Galleries, place: 
 # ---------------------------------------------------------------- a Milvus that is not there
 
 
-def test_without_milvus_and_with_it_again(tmp_path: Path, port: int) -> None:
+def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "milvus"
     address = parse_address(f"milvus://127.0.0.1:{port}")
     with milvus_server(folder, port):
-        galleries = remote(url, Milvus(address, timeout_s=2))
+        milvus = Milvus(address)
+        galleries = remote(url, milvus)
         galleries.create_gallery("staff", PACKAGE, DIMENSION)
         galleries.create_gallery("guests", PACKAGE, DIMENSION)
         ann = enroll(galleries, "ann", 1, 2).faces[0]
         enroll(galleries, "bob", 3)
         enroll(galleries, "gil", 9, gallery="guests")
         assert comes_to(galleries, available=True)
+    monkeypatch.setattr(milvus, "_timeout_s", 2)  # for what has to fail
     for work in (
         lambda: found(galleries, 1),
         lambda: enroll(galleries, "cem", 4),
@@ -434,6 +436,7 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int) -> None:
     assert galleries.verify("guests", "gil", template(9)).score > 0.999
     galleries.delete_gallery("guests")
     assert comes_to(galleries, available=False)
+    monkeypatch.undo()
     with milvus_server(folder, port):
         assert comes_to(galleries, available=True)
         assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (["ann"], ["bob"], ["cem"])
@@ -461,7 +464,10 @@ def comes_to(galleries: Galleries, *, available: bool) -> bool:
     return False
 
 
-def test_a_server_answers_from_milvus_and_says_when_that_is_gone(tmp_path: Path, port: int) -> None:
+def test_a_server_answers_from_milvus_and_says_when_that_is_gone(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PING_TIMEOUT_S", 20.0)  # while it is there, however slow the machine
     folder = tmp_path / "milvus"
     with milvus_server(folder, port) as process, running(tmp_path / "data", index=f"milvus://127.0.0.1:{port}") as api:
         api.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
@@ -470,6 +476,7 @@ def test_a_server_answers_from_milvus_and_says_when_that_is_gone(tmp_path: Path,
         assert faces[0]["candidates"][0]["subject"] == "eileen"
         assert api.get("/v1/galleries/crew/check").raise_for_status().json()["ok"]
         assert api.get("/readyz").json() == {"status": "ok"}
+        monkeypatch.undo()
         process.kill()
         process.wait()
         end = time.monotonic() + SOON_S
