@@ -90,16 +90,20 @@ class TestMeasuring:
     def test_it_measures_every_way_and_takes_one(self, models: Path, tmp_path: Path) -> None:
         found = find_packages(models)
         detector = next(package for package in found.values() if package.manifest.task == "detect")
-        setting = Setting(found["tiny@1"], detector, tmp_path, "cpu", cores=1)
+        setting = Setting(found["tiny@1"], detector, tmp_path, "cpu", cores=2)
         turns: list[str] = []
-        tried = tune(setting, [(SAMPLES / "hopper.jpg").read_bytes()], 2, say=turns.append)
-        ways = embed_ways("cpu", 1)
+        photos = [(SAMPLES / "hopper.jpg").read_bytes()]
+        tried = tune(setting, photos, 2, shortest_s=0.01, say=turns.append)
+        ways = embed_ways("cpu", 2)
         assert set(tried.faces.rounds) == {str(way) for way in ways}
-        others = photo_ways("cpu", 1)
+        others = photo_ways("cpu", 2)
         assert set(tried.photos.rounds) == {str(way) for way in others}
         assert len(turns) == 3 * (len(ways) + len(others))
         assert all((rates > 0).all() for rates in tried.faces.rounds.values())
-        assert tried.choice.embed_workers == tried.choice.embed_threads == tried.choice.detect_threads == 1
+        assert all((rates > 0).all() for rates in tried.photos.rounds.values())
+        assert tried.embedding in ways
+        assert tried.photo in others
+        assert tried.choice.embed_workers * tried.choice.embed_threads == 2
 
     def test_the_command_keeps_what_it_found_for_the_server(self, settings: Settings, tmp_path: Path) -> None:
         photos = tmp_path / "photos"
@@ -109,10 +113,10 @@ class TestMeasuring:
         here = {"models_dir": settings.models_dir, "embedder": "tiny"}
         with one_core():  # fewer ways to try
             dry = run(settings.data_dir, *words, "--dry-run", **here)
-        assert (dry.returncode, (settings.data_dir / tuned.FILE).exists()) == (0, False)
-        done = run(settings.data_dir, *words, **here)
-        assert done.returncode == 0
-        found = as_tuned(settings)
+            assert (dry.returncode, (settings.data_dir / tuned.FILE).exists()) == (0, False)
+            done = run(settings.data_dir, *words, **here)
+            assert done.returncode == 0
+            found = as_tuned(settings)
         for name in tuned.Choice.model_fields:
             assert f"LIKENESS_{name.upper()}={getattr(found, name)}" in done.stdout
         assert found.embed_workers is not None

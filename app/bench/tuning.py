@@ -12,7 +12,7 @@ from typing import TypeVar
 import cv2
 
 from app.bench.callers import Reel
-from app.bench.contest import Speeds, contest
+from app.bench.contest import SHORTEST_S, Speeds, contest
 from app.face.detect import open_detector
 from app.face.embed import Embedder
 from app.face.image import Limits
@@ -121,11 +121,18 @@ def best(speeds: Speeds, ways: Sequence[Way]) -> Way:
     return min(way for way in ways if speeds.ratio(str(way), fastest).median >= ALIKE)
 
 
-def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = lambda _what: None) -> Tried:
+def tune(
+    setting: Setting,
+    photos: Sequence[bytes],
+    rounds: int,
+    *,
+    shortest_s: float = SHORTEST_S,
+    say: Say = lambda _what: None,
+) -> Tried:
     """First how faces are embedded, then, with the best way of that, how whole photos are worked on.
 
-    ``say`` is told who has the turn. Raises Unusable as loading packages does, and ValueError where no photo shows a
-    face.
+    ``shortest_s`` and ``say`` as in `contest`. Raises Unusable as loading packages does, and ValueError where no photo
+    shows a face.
     """
     cv2.setNumThreads(1)  # as the server does
     crops = _crops(setting, photos)
@@ -137,7 +144,7 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
             for threads in {way.threads for way in embedding}
         }
         embed = {str(way): stack.enter_context(_embedding(sessions[way.threads], way, crops)) for way in embedding}
-        faces = contest(embed, rounds, say=say)
+        faces = contest(embed, rounds, shortest_s=shortest_s, say=say)
         chosen = best(faces, embedding)
         embedder = stack.enter_context(
             Embedder(sessions[chosen.threads], max_batch=chosen.max_batch, workers=chosen.workers)
@@ -151,7 +158,7 @@ def tune(setting: Setting, photos: Sequence[bytes], rounds: int, *, say: Say = l
             str(way): stack.enter_context(_working(pipelines[way.detect_threads], embedder, photos, way.requests))
             for way in photo
         }
-        whole = contest(work, rounds, say=say)
+        whole = contest(work, rounds, shortest_s=shortest_s, say=say)
     return Tried(faces, chosen, whole, best(whole, photo))
 
 
