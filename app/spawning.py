@@ -21,11 +21,15 @@ POLL_S = 0.01
 @contextmanager
 def reserved_port() -> Iterator[int]:
     """One of 127.0.0.1's on which nobody listens but who is told of it: bound here without listening, Linux gives it to
-    nobody who asks for any port, and still lets those listen who name it and set SO_REUSEADDR, as servers do."""
+    nobody who asks for any port, and still lets those listen who name it and set SO_REUSEADDR, as servers do. Other
+    systems don't, so there it is only one that was free a moment ago."""
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
-        yield int(holder.getsockname()[1])
+        port = int(holder.getsockname()[1])
+        if sys.platform != "linux":
+            holder.close()
+        yield port
 
 
 def environment(**settings: object) -> dict[str, str]:
