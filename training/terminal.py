@@ -8,7 +8,15 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from app.errors import LikenessError
 
@@ -28,9 +36,21 @@ def told(*also: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """On the error channel; to be told how many are done, and of how many."""
+    with _progress(what, None) as (progress, task):
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
 def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on the error channel, to be told how many more are done."""
+    """As `bar`; to be told how many more are done, from any thread."""
+    with _progress(what, total) as (progress, task):
+        yield lambda more: progress.advance(task, more)
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda more: bar.advance(task, more)
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+        yield progress, progress.add_task(what, total=total)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,10 +122,12 @@ def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
     """A client, holding the admin key, of a server that runs on the package as long as the block does, with ``data``
     in ``folder``. Raises Unusable where it doesn't start."""
     data, log = folder / "data", folder / "server.log"
-    with ExitStack() as entered:
-        port = entered.enter_context(reserved_port())
-        environ = environment(DATA_DIR=data, MODELS_DIR=models.resolve(), EMBEDDER=name, PORT=port)
-        process = entered.enter_context(spawned(environ, log, stop_s=STOP_S))
+    with (
+        reserved_port() as port,
+        spawned(
+            environment(DATA_DIR=data, MODELS_DIR=models.resolve(), EMBEDDER=name, PORT=port), log, stop_s=STOP_S
+        ) as process,
+    ):
         url = f"http://127.0.0.1:{port}"
         if not becomes_ready(process, url, patience_s=START_S):
             said = log.read_text(errors="replace").strip().splitlines()

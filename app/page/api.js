@@ -54,6 +54,17 @@ export const post = (where, json, more) => call("POST", where, { json, ...more }
 export const patch = (where, json) => call("PATCH", where, { json });
 export const remove = (where) => call("DELETE", where);
 
+/** All items of a list that comes in pages, which have them under `name`. */
+export async function every(where, name) {
+  const found = [];
+  for (let cursor = null; ; ) {
+    const page = await get(where, { limit: 1000, cursor });
+    found.push(...page[name]);
+    cursor = page.next_cursor;
+    if (!cursor) return found;
+  }
+}
+
 /** A photo as the raw body. */
 export const ask = (where, photo, query, signal) =>
   call("POST", where, { body: photo, type: photo.type.startsWith("image/") ? photo.type : "application/octet-stream", query, signal });

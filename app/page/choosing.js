@@ -1,22 +1,14 @@
 /** Which galleries there are, and which one is meant: from the list where the key may read it, among its own where it is
  * restricted, typed elsewhere. */
 
-import { get, path } from "./api.js";
+import { every, path } from "./api.js";
 import { h, select } from "./dom.js";
 import * as session from "./session.js";
 
 const PLACE = "likeness.gallery";
 
 /** Every gallery that the key sees. */
-export async function everyGallery() {
-  const found = [];
-  for (let cursor = null; ; ) {
-    const page = await get(path("galleries"), { limit: 1000, cursor });
-    found.push(...page.galleries);
-    cursor = page.next_cursor;
-    if (!cursor) return found;
-  }
-}
+export const everyGallery = () => every(path("galleries"), "galleries");
 
 /** A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too. */
 export async function galleryControl(onchange) {

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from app.runtime.session import Device
@@ -22,7 +19,7 @@ from training.data.blending import write_blends
 from training.data.checking import Report, check_set
 from training.data.overlap import Overlap, best_means, find_overlap, write_overlap
 from training.data.templates import choose_threshold, embed_set, embedder_of, find_package
-from training.terminal import told
+from training.terminal import bar, counted, told
 
 SHOWN = 10
 """Rows of each table; the JSON has all."""
@@ -68,7 +65,7 @@ def align(
     """
     with told():
         stages = Stages(source, target, detector_file(models, cache), min_quality)
-        with _bar("aligning") as step:
+        with bar("aligning") as step:
             summary = align_folder(stages, workers, retry=retry, progress=step)
     _out().print(
         f"{summary.aligned} aligned, {summary.kept} were there, {summary.failed} failed, "
@@ -100,8 +97,8 @@ def check(
         faces = open_dataset(dataset)
         chosen = find_package(package, models)
         limit, origin = choose_threshold(chosen, len(faces.people), fpir, threshold)
-        with embedder_of(chosen, cache, device) as embedder, _bar("reading and embedding") as step:
-            found = check_set(faces, embedder, limit, origin, _counter(step, len(faces)))
+        with embedder_of(chosen, cache, device) as embedder, counted("reading and embedding", len(faces)) as step:
+            found = check_set(faces, embedder, limit, origin, step)
     if report is not None:
         _write_json(report, asdict(found))
     _show_report(found)
@@ -120,7 +117,7 @@ def blend(
     with told():
         faces = open_dataset(dataset)
         kept = without_people(faces, read_drop_list(drop)) if drop is not None else faces
-        with _bar("blending") as step:
+        with bar("blending") as step:
             write_blends(kept, target, count, seed, step)
 
 
@@ -150,10 +147,10 @@ def overlap(
             comparisons = len(second) * len(first) // len(first.people)  # of one person's images
             pair_threshold, _ = choose_threshold(chosen, comparisons, fpir, threshold)
         with embedder_of(chosen, cache, device) as embedder:
-            with _bar(f"embedding {a}") as step:
-                ours = embed_set(first, embedder, progress=_counter(step, len(first)))
-            with _bar(f"embedding {b}") as step:
-                theirs = embed_set(second, embedder, progress=_counter(step, len(second)))
+            with counted(f"embedding {a}", len(first)) as step:
+                ours = embed_set(first, embedder, progress=step)
+            with counted(f"embedding {b}", len(second)) as step:
+                theirs = embed_set(second, embedder, progress=step)
         matches = find_overlap(ours, theirs, limit, pair_threshold)
         best = sorted(best_means(ours, theirs)[0].tolist())
         found = Overlap(chosen.id, limit, origin, pair_threshold, len(ours.people), len(theirs.people), best, matches)
@@ -214,24 +211,3 @@ def _write_json(path: Path, facts: dict[str, object]) -> None:
 
 def _out() -> Console:
     return Console(soft_wrap=False)
-
-
-@contextmanager
-def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on the error channel; told (done, of)."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def _counter(step: Callable[[int, int], None], total: int) -> Callable[[int], None]:
-    """Adds up what `embed_set` reports."""
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        step(done, total)
-
-    return count

@@ -1,6 +1,6 @@
 /** API keys: made with what they may do, their secret shown once, revoked. */
 
-import { get, path, post, remove } from "../api.js";
+import { every, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { ask, confirm, field, h, put, tell } from "../dom.js";
 import { icon } from "../icons.js";
@@ -29,17 +29,7 @@ export function keys() {
   return { element, ready: load(state) };
 }
 
-async function everyKey() {
-  const found = [];
-  for (let cursor = null; ; ) {
-    const page = await get(path("keys"), { limit: 1000, cursor });
-    found.push(...page.keys);
-    cursor = page.next_cursor;
-    if (!cursor) return found;
-  }
-}
-
-const load = (state) => showing(state.place, async () => put(state.body, listed(state, (await everyKey()).reverse())));
+const load = (state) => showing(state.place, async () => put(state.body, listed(state, (await every(path("keys"), "keys")).reverse())));
 
 function listed(state, found) {
   if (!found.length) return h("div.nothing", {}, h("h2", {}, "No key but admin.key yet"), h("p", {}, "Make one for whoever else uses this server."));
