@@ -104,6 +104,9 @@ class TestMeasuring:
         assert tried.embedding in ways
         assert tried.photo in others
         assert tried.choice.embed_workers * tried.choice.embed_threads == 2
+        choice = tried.choice
+        assert tried.embedding == EmbedWay(choice.max_batch, choice.embed_threads, choice.embed_workers)
+        assert tried.photo == PhotoWay(choice.detect_threads, choice.threads)
 
     def test_the_command_keeps_what_it_found_for_the_server(self, settings: Settings, tmp_path: Path) -> None:
         photos = tmp_path / "photos"
