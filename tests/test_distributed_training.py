@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 pytest.importorskip("torch", reason="training needs the train extra")
 
 import torch
+import torch.distributed as dist
 
 from tests.conftest import PROJECT
 from tests.ranks import on_ranks
@@ -114,6 +116,19 @@ def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_three(tmp_path: Pa
         states[ranks] = checkpoint.load(checkpoint.step_path(folder, 3)).state
     assert max(differences(states[1]["model"], states[3]["model"]).values()) < TOLERANCE
     assert max(differences(states[1]["objective"], states[3]["objective"]).values()) < TOLERANCE
+
+
+def group_after(rank: int, ranks: int) -> bool:
+    """Whether somebody still holds it when the world is left."""
+    del rank, ranks
+    with joined("cpu"):
+        group = weakref.ref(dist.group.WORLD)
+    return group() is not None
+
+
+def test_the_group_outlives_what_trained_in_it(tmp_path: Path) -> None:
+    """A rank whose reducer was the last to hold it could wait for ever."""
+    assert on_ranks(2, group_after, tmp_path) == [True, True]
 
 
 def test_all_ranks_agree_on_which_checkpoint_is_the_best(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ ranks that follows takes that factor out again.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,11 +58,17 @@ def joined(device: str = "auto") -> Iterator[World]:
         yield World(0, 1, chosen)
         return
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", rank=rank, world_size=size)
+    atexit.register(_outlive, dist.group.WORLD)
     try:
         yield World(rank, size, chosen)
         dist.barrier()  # nobody leaves, the first with everyone's store, while another still works
     finally:
         dist.destroy_process_group()
+
+
+def _outlive(group: object) -> None:
+    """Holds the group until the process ends. If DDP's reducer were the last to hold it, that would wait, with Python's
+    lock, for gloo's thread to end, which may want the lock to let its last work go."""
 
 
 def _device(name: str, local_rank: int) -> torch.device:
