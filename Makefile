@@ -21,7 +21,7 @@ train-demo: $(VENV)/.train
 # How fast it is here, beside the raw limit and the plain ways of doing the same: some 25 minutes on two cores, during
 # which the machine should be left alone; `make bench BENCH=--quick` takes a few, `BENCH="serve latency"` two parts.
 bench: $(VENV)/.bench
-	$(BIN)/likeness bench $(BENCH)
+	$(BIN)/python -m bench $(BENCH)
 
 # It starts many processes: what one has compiled is kept for the others. Tests that wait for servers leave a core to
 # one more process than there are cores. Files are handed out in the order of tests/conftest.py, the longest first.

@@ -26,10 +26,10 @@ def _serve() -> None:
     from app.errors import LikenessError  # noqa: PLC0415 (as above)
 
     try:
-        from app import starting  # noqa: PLC0415 (as above)
         from app.config import load_settings  # noqa: PLC0415 (the same)
+        from app.server import start  # noqa: PLC0415 (as above)
 
-        starting.serve(load_settings())
+        start.serve(load_settings())
     except LikenessError as error:
         from app.cli import output  # noqa: PLC0415 (brings the other commands along)
 

@@ -27,79 +27,71 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from app import instance
 from app.access.audit import AuditLog
 from app.access.keys import Keys
 from app.access.records import Rate, parse_rate
 from app.access.store import AuditStore, KeyStore
-from app.api import (
-    answers,
+from app.api import answers, auth, headers, logs, metrics, openapi, page, schemas
+from app.api.body import BodyLimits
+from app.api.middleware import Door, answer_error
+from app.api.protocols import Dialect
+from app.api.routes import (
     audit,
-    auth,
     bulk,
-    docs,
     faces,
     galleries,
-    headers,
     health,
     jobs,
     keys,
-    logs,
-    metrics,
     models,
     own_key,
-    page,
     receipts,
     recognition,
     reembedding,
-    schemas,
-    serving,
     subjects,
 )
-from app.api.body import BodyLimits
-from app.api.dialects import Dialect
-from app.api.door import Door, answer_error
 from app.api.service import Service
-from app.api.work import Workers
-from app.bulk.desk import Desk
-from app.bulk.writing import Tools
+from app.bulk.import_batch import Tools
+from app.bulk.reembedding import KIND as REEMBED
+from app.bulk.reembedding import Reembedder
+from app.bulk.service import Desk
+from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
+from app.compat.compreface.protocol import CompreFace
+from app.compat.rekognition.protocol import Rekognition
+from app.compat.rekognition.protocol import router as rekognition_router
+from app.concurrency.fair_semaphore import Turns
+from app.concurrency.machine import cores
+from app.concurrency.periodic import Repeating
+from app.concurrency.worker_pool import Workers
 from app.config import PREFIX, Settings
-from app.doors.compreface.dialect import ROUTERS as COMPREFACE_ROUTERS
-from app.doors.compreface.dialect import CompreFace
-from app.doors.rekognition.dialect import Rekognition
-from app.doors.rekognition.dialect import router as rekognition_router
-from app.embedders import Embedders
+from app.db.key_file import VAULT_FILE, Rings, load_rings
+from app.db.sealed_columns import Blobs
+from app.db.secrets import SIGNING_KEY, SecretStore
+from app.db.signing import Signer
 from app.errors import InvalidInput, Unusable
-from app.face.embed import Embedder
 from app.face.image import Limits
-from app.gallery.background import Repeating
-from app.gallery.blobs import Blobs
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
-from app.gallery.gallery import SNAPSHOT_S, Galleries
-from app.gallery.milvus import Milvus, parse_address
-from app.gallery.mirror import find_gpu
 from app.gallery.reembedding import Reembeddings
-from app.gallery.remote import RemoteIndexes
-from app.gallery.secrets import SIGNING_KEY, SecretStore
-from app.gallery.snapshots import Snapshots
+from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
+from app.inference.embedder import Embedder
+from app.inference.embedders import Embedders
+from app.inference.package import CROP_SIDE, Package, find_packages
+from app.inference.prepare import Target
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.loading import Models, open_models
-from app.machine import cores
 from app.memory import give_back
 from app.operations import Operations
 from app.pipeline import Pipeline
-from app.reembedding import KIND as REEMBED
-from app.reembedding import Reembedder
-from app.runtime.package import CROP_SIDE, Package, find_packages
-from app.runtime.prepare import Target
-from app.runtime.turns import Turns
+from app.search.gpu import find_gpu
+from app.search.milvus.client import Milvus, parse_address
+from app.search.milvus.indexes import RemoteIndexes
+from app.search.snapshots import Snapshots
+from app.server import data_folder, http
+from app.server.models import Models, open_models
 from app.types import Pixels
-from app.vault.keyfile import VAULT_FILE, Rings, load_rings
-from app.vault.signing import Signer
 
 DISTRIBUTION = "likeness"
 ROUTERS = (
@@ -152,7 +144,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     app: FastAPI = FastAPIOffline(
         docs_url=None,
         redoc_url=None,
-        static_url=docs.ASSETS_PATH,
+        static_url=openapi.ASSETS_PATH,
         title="Likeness",
         version=version(DISTRIBUTION),
         lifespan=partial(_lifespan, settings, models),
@@ -175,7 +167,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         app.add_exception_handler(error, answer_error)
     _add_routes(app, ROUTERS)
     _open_doors(app, settings)
-    docs.install(app)
+    openapi.install(app)
     page.install(app)
     return app
 
@@ -205,23 +197,23 @@ def serve(settings: Settings, models: Future[Models]) -> None:
     Raises Unusable with one clear sentence where settings, models, the data folder or the port are.
     """
     sys.setswitchinterval(SWITCH_S)
-    tls = settings.tls_cert and settings.tls_key and serving.tls_context(settings.tls_cert, settings.tls_key)
+    tls = settings.tls_cert and settings.tls_key and http.tls_context(settings.tls_cert, settings.tls_key)
     with _listen(settings) as listener:
         url = _url(listener, "https" if tls else "http")
         loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        with instance.announce(settings.data_dir, url), loops as runner:
+        with data_folder.announce(settings.data_dir, url), loops as runner:
             runner.run(_serve(settings, models, listener, url, tls or None))
 
 
 def admin_key(data_dir: Path) -> str:
     """The key in the data folder, made if it is missing."""
-    instance.prepare_data_dir(data_dir)
+    data_folder.prepare_data_dir(data_dir)
     return auth.load_key(data_dir)[0]
 
 
 def rotate_admin_key(data_dir: Path) -> str:
     """A new key in place of the old one, which a running server keeps until its next start."""
-    instance.prepare_data_dir(data_dir)
+    data_folder.prepare_data_dir(data_dir)
     return auth.replace_key(data_dir)
 
 
@@ -231,15 +223,15 @@ async def _serve(
     """Answers from the first moment on, `not_ready` until everything is built."""
     key, made = auth.load_key(settings.data_dir)
     app = create_app(settings, models)
-    waits = serving.Waits(
+    waits = http.Waits(
         head_s=settings.header_timeout,
         idle_s=settings.keep_alive,
         answer_s=settings.request_timeout,
         drain_s=settings.drain_seconds,
     )
-    config = serving.server_config(app, waits, trusted_proxies=settings.trusted_proxies, tls=tls)
-    server = serving.Server(config, app, settings.drain_seconds)
-    serving.ignore_signals()
+    config = http.server_config(app, waits, trusted_proxies=settings.trusted_proxies, tls=tls)
+    server = http.Server(config, app, settings.drain_seconds)
+    http.ignore_signals()
     answering = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         async with app.router.lifespan_context(app):
@@ -273,7 +265,7 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
 def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
     """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
     cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
-    instance.prepare_data_dir(settings.data_dir)
+    data_folder.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
     rings = load_rings(
         settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
@@ -418,7 +410,7 @@ def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
     """Raises Unusable (``keys_file_invalid``, ``invalid_setting``)."""
     found = Keys(store, secrets=secrets, default_rate=_rate("rate_limit", settings.rate_limit))
     if settings.keys_file is not None:
-        from app.access.bootstrap import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
+        from app.access.keys_file import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
 
         found.declare(read_keys(settings.keys_file, os.environ))
     return found

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.machine import cores
+from app.concurrency.machine import cores
 
 MAPPED_FROM = 1024 * 1024
 """Bytes of an array from which on it is mapped by itself."""

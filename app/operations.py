@@ -18,10 +18,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from app.embedders import Embedders, Model
 from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace
 from app.face.quality import QualityLevel
-from app.gallery.gallery import Galleries
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
@@ -35,8 +33,10 @@ from app.gallery.records import (
     Origin,
     Terms,
 )
+from app.gallery.service import Galleries
+from app.inference.embedders import Embedders, Model
+from app.inference.package import Thresholds
 from app.pipeline import Choice, Pipeline, choose_face, embed_faces
-from app.runtime.package import Thresholds
 from app.types import Face, Photo, Template
 
 AMBIGUOUS_SHARE = 0.5

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from app.concurrency.fair_semaphore import Turn
 from app.errors import NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
-from app.face.embed import Embedder
 from app.face.image import REDUCTIONS, Decoded, Header, Limits, decode
 from app.face.quality import assess
-from app.runtime.turns import Turn
+from app.inference.embedder import Embedder
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
 
 SECOND_LOOK = (90, 180, 270)

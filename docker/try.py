@@ -37,7 +37,7 @@ from alembic import command
 from alembic.config import Config
 import sqlalchemy as sa
 config = Config()
-config.set_main_option("script_location", "app/gallery/migrations")
+config.set_main_option("script_location", "app/db/migrations")
 config.set_main_option("path_separator", "os")
 with sa.create_engine(os.environ["LIKENESS_DATABASE_URL"]).begin() as connection:
     config.attributes["connection"] = connection

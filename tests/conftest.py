@@ -16,15 +16,15 @@ import pytest
 import sqlalchemy as sa
 from numpy.typing import NDArray
 
-from app.spawning import reserved_port
-from tests.live import LiveServer, serving
+from app.server.spawn import reserved_port
+from tests.support.live import LiveServer, serving
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-    from tests.browsing import Visitor
-from tests import ready
-from tests.postgres import cluster, new_database
+    from tests.support.browsing import Visitor
+from tests.support import ready
+from tests.support.postgres import cluster, new_database
 
 PROJECT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
@@ -109,7 +109,7 @@ def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A real browser whose camera shows docs/samples/both.jpg and, where this machine has them, two strangers."""
-    from tests.browsing import browser, camera, film, scenes  # noqa: PLC0415 - most tests do without
+    from tests.support.browsing import browser, camera, film, scenes  # noqa: PLC0415 - most tests do without
 
     folder = tmp_path_factory.mktemp("film")
     with browser(*camera(film(folder / "film.mjpeg", scenes(folder)))) as started:
@@ -119,7 +119,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Visitor]:
     """Somebody at a desk with that browser, in front of the module's own server."""
-    from tests.browsing import DESK, visiting  # noqa: PLC0415 - most tests do without
+    from tests.support.browsing import DESK, visiting  # noqa: PLC0415 - most tests do without
 
     with visiting(chromium, live_server, viewport=DESK) as found:
         yield found
@@ -128,7 +128,7 @@ def visitor(chromium: Browser, live_server: LiveServer) -> Iterator[Visitor]:
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A client of one service in this process, which the tests share: each makes galleries of its own."""
-    from tests.service import running  # noqa: PLC0415 (which needs this module's PROJECT)
+    from tests.support.service import running  # noqa: PLC0415 (which needs this module's PROJECT)
 
     # All tests share an address, and many send wrong keys.
     with running(tmp_path_factory.mktemp("service"), failed_keys="100000/s") as client:
@@ -185,6 +185,6 @@ def first_postgresql(postgresql: Path) -> str:
 
 
 def _open(url: str) -> None:
-    from app.gallery.database import Database  # noqa: PLC0415 - most tests do without
+    from app.db.engine import Database  # noqa: PLC0415 - most tests do without
 
     Database(url).close()

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from app.errors import NotFound
-from app.runtime.package import Package, load_package
+from app.inference.package import Package, load_package
 from app.types import Pixels, Vectors
 from training.loader import Batch, Crops, fingerprint
 
 if TYPE_CHECKING:
-    from app.runtime.session import EmbedderSession
+    from app.inference.session import EmbedderSession
 
 TEACHER_BATCH = 8
 """Crops in one call of the teacher on the CPU, where larger batches are slower (docs/performance.md)."""
@@ -84,7 +84,7 @@ def open_teacher(
     package: Package, crops: Crops, *, cache: Path | None, mirror_mean: bool, progress: Callable[[int], None]
 ) -> Teacher:
     """The teacher for a set; with `cache` (a folder) its templates of every crop are made once and kept there."""
-    from app.runtime.session import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
+    from app.inference.session import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
 
     session = open_embedder(package, teacher_cache_dir(), device="auto", threads=1)
     table = None if cache is None else teacher_table(session, crops.pixels, cache, progress)

@@ -21,8 +21,8 @@ import typer
 from rich.console import Console
 
 from app.errors import OperatingPointUnavailable
-from app.runtime.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
-from app.runtime.session import Device, open_embedder
+from app.inference.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
+from app.inference.session import Device, open_embedder
 from training import identification as searching
 from training import metrics, plots, protocols, quality_study
 from training import operating_points as points

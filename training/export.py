@@ -23,7 +23,7 @@ from torch import nn
 
 from app.errors import InvalidInput, Unusable
 from app.face.align import CANONICAL_LANDMARKS
-from app.runtime.package import (
+from app.inference.package import (
     CONTRACT_INPUT,
     Calibration,
     FileSource,
@@ -36,9 +36,9 @@ from app.runtime.package import (
     sha256_of,
     write_manifest,
 )
-from app.runtime.prepare import check_prepared, rewrite
-from app.runtime.quantize import outside_network, quantize
-from app.runtime.session import Session
+from app.inference.prepare import check_prepared, rewrite
+from app.inference.quantize import outside_network, quantize
+from app.inference.session import Session
 from app.types import Pixels, Vectors
 from training import checkpoint, metrics, operating_points
 from training.config import Recipe

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from app.runtime.prepare import Target
+from app.inference.prepare import Target
 from app.types import Pixels, Vectors
 from training import checkpoint
 from training.config import Recipe

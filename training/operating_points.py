@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.package import SCORE_BINS, Calibration, Manifest, Point, Scores
+from app.inference.package import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.types import Vectors
 from training import metrics
 from training.metrics import AllPairs, Bools, Interval, Ints

@@ -10,11 +10,11 @@ from pathlib import Path
 from app.errors import InvalidImage, NoFace
 from app.face.align import CROP_SIDE
 from app.face.detect import open_detector
-from app.face.embed import Embedder
 from app.face.image import Limits, decode
+from app.inference.embedder import Embedder
+from app.inference.package import find_packages, load_package, select
+from app.inference.session import Device, open_embedder
 from app.pipeline import Pipeline, choose_face
-from app.runtime.package import find_packages, load_package, select
-from app.runtime.session import Device, open_embedder
 from app.types import Pixels, Vector
 
 DETECTOR = "yunet"

@@ -21,7 +21,7 @@ from PIL import Image
 from rich.console import Console
 
 from app.errors import Unusable
-from app.spawning import becomes_ready, environment, reserved_port, spawned
+from app.server.spawn import becomes_ready, environment, reserved_port, spawned
 from training.data.procedural import ProceduralFaces
 from training.terminal import told
 

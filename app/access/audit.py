@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore, time_text
+from app.concurrency.periodic import Trouble
 from app.errors import LikenessError, NotFound, Overloaded
-from app.gallery.background import Trouble
 from app.gallery.records import Page
 
 FLUSH_S = 0.5

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 
 from app.access.records import KEY_ID, Grant, Key, KeyTerms, Rate, check_terms, parse_rate
 from app.access.store import KeyStore, seconds_of, time_text
+from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound
 from app.gallery.records import Page
-from app.gallery.secrets import SecretStore
 
 PREFIX = "lk_"
 SECRET_BYTES = 32

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from app.errors import InvalidInput
-from app.gallery.texts import clean_id
+from app.gallery.text import clean_id
 
 ADMIN_KEY_ID = "admin.key"
 """What the audit log calls the key of the data folder; no id of another key can hold a dot."""

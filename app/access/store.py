@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms, Scope
+from app.db.engine import Database
+from app.db.pagination import decode_cursor, encode_cursor
+from app.db.schema import API_KEYS, AUDIT
 from app.errors import Conflict, NotFound
-from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import Database
 from app.gallery.records import Page
-from app.gallery.tables import API_KEYS, AUDIT
 
 PRUNED_AT_ONCE = 5_000
 """Old audit rows deleted in one transaction, so that no writer waits long."""

@@ -8,7 +8,7 @@ from typing import cast
 from app import operations, types
 from app.api import schemas
 from app.gallery import records
-from app.runtime.package import Package
+from app.inference.package import Package
 
 
 def box(value: types.Box) -> schemas.Box:

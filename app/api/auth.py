@@ -20,10 +20,10 @@ from typing import TypeVar
 from starlette.datastructures import Headers
 
 from app.access.keys import Keys
-from app.access.limits import Buckets, address_group
+from app.access.rate_limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
+from app.db.key_file import draft_of, write_new
 from app.errors import InvalidInput, Overloaded, Unusable
-from app.vault.keyfile import draft_of, write_new
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from app.api import docs
+from app.api import openapi
 from app.api.logs import LOGGER
 from app.gallery.records import Totals
 
@@ -41,7 +41,7 @@ COUNTING_S = 2.0
 
 Sizes: TypeAlias = Mapping[int, int]
 """How many batches of each size there were."""
-ANSWER: docs.Responses = {
+ANSWER: openapi.Responses = {
     200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
 }
 _log = logging.getLogger(LOGGER)
@@ -234,7 +234,7 @@ def _buckets(sizes: Sizes) -> list[tuple[str, float]]:
     PATH,
     summary="Metrics for Prometheus",
     response_class=Response,
-    responses=ANSWER | docs.errors(*docs.KEYED_CODES),
+    responses=ANSWER | openapi.errors(*openapi.KEYED_CODES),
 )
 async def metrics(request: Request) -> Response:
     """Requests, latencies, batches, queues, what is enrolled, the models, the process. Names no gallery and nobody.

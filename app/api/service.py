@@ -14,17 +14,17 @@ from app.access.keys import Keys
 from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
-from app.api.work import Workers
-from app.bulk.desk import Desk
-from app.embedders import Embedders
+from app.bulk.reembedding import Reembedder
+from app.bulk.service import Desk
+from app.concurrency.worker_pool import Workers
+from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
-from app.gallery.gallery import Galleries
+from app.gallery.service import Galleries
+from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
-from app.reembedding import Reembedder
-from app.vault.signing import Signer
 
 T = TypeVar("T")
 Params = TypeVar("Params", bound=schemas.Params)
@@ -94,7 +94,7 @@ ServiceDep = Annotated[Service, Depends(service_of)]
 
 
 def grant_of(request: Request) -> Grant:
-    """What the request's key allows; `app.api.door` has put it there."""
+    """What the request's key allows; `app.api.middleware` has put it there."""
     grant: Grant = request.scope["grant"]
     return grant
 

@@ -20,20 +20,20 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.bulk import arrays, lines
-from app.bulk.arrays import RowReader
-from app.bulk.lines import FaceLine, SubjectLine
-from app.bulk.spool import Pieces, SpoolWriter, read_sealed
-from app.bulk.tars import TAR_END, Entry, cut_short, header, padding
-from app.bulk.writing import Batch, Tools, Upload, face_of, gallery_of
+from app.bulk import json_lines, npy
+from app.bulk.import_batch import Batch, Tools, Upload, face_of, gallery_of
+from app.bulk.json_lines import FaceLine, SubjectLine
+from app.bulk.npy import RowReader
+from app.bulk.sealed_files import Pieces, SpoolWriter, read_sealed
+from app.bulk.tar_stream import TAR_END, Entry, cut_short, header, padding
+from app.db import signing
+from app.db.encryption import Sealer
 from app.errors import Conflict, InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
-from app.gallery.gallery import is_unit
 from app.gallery.records import Consent, Gallery
+from app.gallery.service import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
-from app.vault import signing
-from app.vault.sealing import Sealer
 
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
@@ -130,12 +130,12 @@ def _write_parts(tools: Tools, job: Running, secret: bytes, stack: ExitStack) ->
         stack.callback(parts[-1].remove)
     with tools.galleries.everything(gallery_of(tools, job).id, crops=crops) as found:
         for some in _some(found.subjects, ROWS_AT_ONCE):
-            parts[0].writer.write(b"".join(lines.write(_subject_line(one)) for one in some))
-        parts[2].writer.write(arrays.head(found.counts.faces, found.gallery.dimension))
+            parts[0].writer.write(b"".join(json_lines.write(_subject_line(one)) for one in some))
+        parts[2].writer.write(npy.head(found.counts.faces, found.gallery.dimension))
         done = 0
         job.progress(0, found.counts.faces)
         for rows in _some(found.faces, ROWS_AT_ONCE):
-            parts[1].writer.write(b"".join(lines.write(_face_line(one)) for one in rows))
+            parts[1].writer.write(b"".join(json_lines.write(_face_line(one)) for one in rows))
             parts[2].writer.write(b"".join(one.template for one in rows))
             if crops:
                 parts[3].writer.write(b"".join(one.crop or b"" for one in rows))
@@ -214,8 +214,8 @@ def import_archive(tools: Tools, job: Running) -> None:
 
 def _import_subjects(tools: Tools, job: Running, upload: Upload, gallery: Gallery) -> None:
     at = int(job.saved["subjects"])
-    for some in _some(islice(lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
-        told = [lines.parse(line, SubjectLine) for line in some]
+    for some in _some(islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
+        told = [json_lines.parse(line, SubjectLine) for line in some]
         batch = Batch(subjects=[_subject(one) for one in told])
         at += len(some)
         job.progress(at)
@@ -234,7 +234,7 @@ def _import_faces(tools: Tools, job: Running, upload: Upload, gallery: Gallery) 
     rows = RowReader(Pieces(upload.member(TEMPLATES).pieces()), gallery.dimension)
     rows.skip(at)
     crops = Pieces(upload.member(CROPS).pieces()) if job.saved["crops"] else None
-    told = (lines.parse(line, FaceLine) for line in lines.split(upload.member(FACES).pieces()))
+    told = (json_lines.parse(line, FaceLine) for line in json_lines.split(upload.member(FACES).pieces()))
     for done in islice(told, at):
         _crop(crops, done)
     for some in _some(told, WRITTEN_AT_ONCE):

@@ -26,10 +26,10 @@ from typing import Any, BinaryIO
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from app.db.engine import Database, fresh_database, migrate
+from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
+from app.db.sealed_columns import MARK_PREFIX
 from app.errors import InvalidInput, Unusable
-from app.gallery.blobs import MARK_PREFIX
-from app.gallery.database import Database, fresh_database, migrate
-from app.gallery.tables import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
 
 FORMAT, VERSION = "likeness-backup", 1
 ROWS_AT_ONCE = 2_000

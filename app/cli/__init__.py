@@ -10,7 +10,6 @@ from app.cli import (
     access,
     administration,
     backup,
-    bench,
     bulk,
     doctor,
     erasure,
@@ -41,7 +40,6 @@ app.command()(bulk.export)
 app.command()(backup.backup)
 app.command()(backup.restore)
 app.command()(doctor.doctor)
-app.command()(bench.bench)
 app.command()(tune.tune)
 app.command("import-compreface")(moving.import_compreface)
 app.add_typer(administration.galleries, name="galleries")
@@ -60,10 +58,10 @@ app.add_typer(erasure.receipts, name="receipts")
 @app.command()
 def serve() -> None:
     """Start the server; its settings come from the environment (LIKENESS_...)."""
-    from app import starting  # noqa: PLC0415 (the other commands start quicker without)
     from app.config import load_settings  # noqa: PLC0415 (the same)
+    from app.server import start  # noqa: PLC0415 (the other commands start quicker without)
 
-    starting.serve(load_settings())
+    start.serve(load_settings())
 
 
 def main() -> None:

@@ -138,7 +138,7 @@ def pull(
     ] = False,
 ) -> None:
     """Fetch a package's file from the URL in its manifest, and check it."""
-    from app.runtime import package  # noqa: PLC0415 (the other commands need none of it)
+    from app.inference import package  # noqa: PLC0415 (the other commands need none of it)
 
     settings = load_settings()
     chosen = package.select(package.find_packages(settings.models_dir), name)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app import instance
 from app.cli import options, output
 from app.config import load_settings
+from app.db.key_file import VAULT_FILE, read_keys
 from app.errors import Conflict, InvalidInput
-from app.vault.keyfile import VAULT_FILE, read_keys
+from app.server import data_folder
 
 if TYPE_CHECKING:
     from app.bulk.backup import Summary
@@ -25,7 +25,7 @@ def backup(
 ) -> None:
     """Write the whole database into one file, while servers go on."""
     from app.bulk.backup import write_backup  # noqa: PLC0415 (slow to import)
-    from app.gallery.database import Database  # noqa: PLC0415 (the same)
+    from app.db.engine import Database  # noqa: PLC0415 (the same)
 
     database = Database(load_settings().database)
     try:
@@ -50,7 +50,7 @@ def restore(
     from app.bulk.backup import restore as bring_back  # noqa: PLC0415 (slow to import)
 
     settings = load_settings()
-    if url := instance.running_at(settings.data_dir):
+    if url := data_folder.running_at(settings.data_dir):
         raise Conflict(f"A server runs on {settings.data_dir}, at {url}: stop it first.", code="data_dir_in_use")
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = settings.data_dir / VAULT_FILE

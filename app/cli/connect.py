@@ -12,8 +12,8 @@ import anyio.from_thread
 import anyio.to_thread
 import httpx
 
-from app import instance
 from app.client import Client
+from app.server import data_folder
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -79,7 +79,7 @@ def connect(server: str | None, key: str | None) -> Iterator[Client]:
     from app.config import load_settings  # noqa: PLC0415 (the same)
 
     settings = load_settings()
-    if url := instance.running_at(settings.data_dir):
+    if url := data_folder.running_at(settings.data_dir):
         transport = own_certificate(settings.tls_cert) if settings.tls_cert else None
         with Client(url, key or main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=transport) as client:
             yield client

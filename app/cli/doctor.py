@@ -19,7 +19,6 @@ from typing import Any
 
 import typer
 
-from app import instance
 from app.cli import options, output
 from app.cli.clock import is_synchronised
 from app.cli.doctor_models import check_device, check_galleries, check_models
@@ -27,6 +26,7 @@ from app.cli.findings import Finding, Verdict
 from app.cli.ports import holder_of
 from app.config import PROJECT, Settings, load_settings
 from app.errors import LikenessError
+from app.server import data_folder
 
 DISTRIBUTION = "likeness"
 OLDEST_PYTHON = (3, 11)
@@ -183,7 +183,7 @@ def _key(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Iterator[Finding]:
-    from app.gallery.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
+    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
 
     found = inspect(settings.database)
     if not found.exists:
@@ -219,10 +219,10 @@ def _database(settings: Settings) -> Iterator[Finding]:
 
 def _vault(settings: Settings) -> Iterator[Finding]:
     """What is sealed in the database opens with the keys that are there."""
-    from app.gallery.blobs import MARK_PREFIX  # noqa: PLC0415 - so that a broken package is a finding
-    from app.gallery.inspection import inspect  # noqa: PLC0415 - as above
-    from app.gallery.secrets import purpose_of  # noqa: PLC0415 - as above
-    from app.vault.keyfile import VAULT_FILE, find_rings  # noqa: PLC0415 - as above
+    from app.db.inspection import inspect  # noqa: PLC0415 - as above
+    from app.db.key_file import VAULT_FILE, find_rings  # noqa: PLC0415 - as above
+    from app.db.sealed_columns import MARK_PREFIX  # noqa: PLC0415 - so that a broken package is a finding
+    from app.db.secrets import purpose_of  # noqa: PLC0415 - as above
 
     path = settings.data_dir / VAULT_FILE
     sealed = inspect(settings.database).sealed
@@ -258,7 +258,7 @@ def _vault(settings: Settings) -> Iterator[Finding]:
 
 def _index(settings: Settings) -> Iterator[Finding]:
     """Milvus, where vectors are searched there."""
-    from app.gallery.milvus import Milvus, parse_address  # noqa: PLC0415 - so that a broken package is a finding
+    from app.search.milvus.client import Milvus, parse_address  # noqa: PLC0415 - so that a broken package is a finding
 
     if settings.index == "faiss":
         yield Finding("index", "ok", "in memory, with FAISS")
@@ -287,7 +287,7 @@ def _disk(settings: Settings) -> Iterator[Finding]:
 
 def _port(settings: Settings) -> Iterator[Finding]:
     where = f"{settings.host}:{settings.port}"
-    if url := instance.running_at(settings.data_dir):
+    if url := data_folder.running_at(settings.data_dir):
         yield Finding("port", "ok", f"this data folder's server runs, at {url}")
         return
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -308,7 +308,7 @@ def _port(settings: Settings) -> Iterator[Finding]:
 def _tls(settings: Settings) -> Iterator[Finding]:
     if not settings.tls_cert or not settings.tls_key:
         return
-    from app.api.serving import tls_context  # noqa: PLC0415 - so that a broken package is a finding
+    from app.server.http import tls_context  # noqa: PLC0415 - so that a broken package is a finding
 
     server = tls_context(settings.tls_cert, settings.tls_key)
     renew = "Renew the certificate, then restart the server."

@@ -13,7 +13,7 @@ from app.errors import LikenessError
 
 def check_models(settings: Settings) -> Iterator[Finding]:
     """Every package's file is the one that its manifest names; those that run must be there."""
-    from app.runtime.package import find_packages, locate, select  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.package import find_packages, locate, select  # noqa: PLC0415 - so that a broken package is a finding
 
     packages = find_packages(settings.models_dir)
     running = set()
@@ -34,9 +34,9 @@ def check_models(settings: Settings) -> Iterator[Finding]:
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """The embedder really runs where it is to run. A package that was not prepared yet is prepared for the moment."""
-    from app.runtime.package import RunAsIs, find_packages, select  # noqa: PLC0415 - as above
-    from app.runtime.prepare import find_prepared  # noqa: PLC0415
-    from app.runtime.session import open_embedder, resolve_device  # noqa: PLC0415
+    from app.inference.package import RunAsIs, find_packages, select  # noqa: PLC0415 - as above
+    from app.inference.prepare import find_prepared  # noqa: PLC0415
+    from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415
 
     package = select(find_packages(settings.models_dir), settings.embedder)
     cache = settings.data_dir / "models"
@@ -62,8 +62,8 @@ def _device_remedy(error: LikenessError) -> str:
 
 def check_galleries(settings: Settings) -> Iterator[Finding]:
     """The packages that galleries were made with, or are moving to, are there, and of the galleries' dimension."""
-    from app.gallery.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
-    from app.runtime.package import find_packages, locate  # noqa: PLC0415 - as above
+    from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.package import find_packages, locate  # noqa: PLC0415 - as above
 
     found = inspect(settings.database)
     if not found.exists or found.problem:

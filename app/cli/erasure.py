@@ -109,7 +109,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _public_key(file: Path) -> bytes:
-    from app.vault import signing  # noqa: PLC0415 (slow to import)
+    from app.db import signing  # noqa: PLC0415 (slow to import)
 
     try:
         text = file.read_text(encoding="utf-8")

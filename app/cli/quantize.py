@@ -10,7 +10,7 @@ import typer
 from app.cli import output
 from app.config import load_settings
 from app.errors import InvalidImage
-from app.runtime.package import CROP_SIDE, find_packages, select
+from app.inference.package import CROP_SIDE, find_packages, select
 from app.types import Pixels
 
 PHOTOS = 2000
@@ -35,11 +35,11 @@ def quantize(
     """
     import numpy as np  # noqa: PLC0415 (the other commands start quicker without)
 
-    from app.bench.photos import SAMPLES, load  # noqa: PLC0415 (the same)
     from app.face.detect import open_detector  # noqa: PLC0415 (the same)
     from app.face.image import Limits  # noqa: PLC0415 (the same)
+    from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 (the same)
     from app.pipeline import Pipeline  # noqa: PLC0415 (the same)
-    from app.runtime.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 (the same)
+    from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 (the same)
 
     settings = load_settings()
     packages, cache = find_packages(settings.models_dir), settings.data_dir / "models"

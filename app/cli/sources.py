@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.bulk import arrays, lines, tars
+from app.bulk import json_lines, npy, tar_stream
 from app.bulk.archive import MANIFEST
-from app.bulk.photos import PEOPLE
-from app.bulk.templates import FACES, IDS, TEMPLATES
+from app.bulk.photo_import import PEOPLE
+from app.bulk.template_import import FACES, IDS, TEMPLATES
 from app.cli import photos
 from app.errors import InvalidInput, Unusable
 
@@ -75,16 +75,16 @@ def _file(path: Path) -> Iterator[bytes]:
 def _member(name: str, path: Path) -> Iterator[bytes]:
     """A file as it is now; one that changes its length while it is read makes no valid tar, which is refused."""
     size = path.stat().st_size
-    yield tars.header(name, size)
+    yield tar_stream.header(name, size)
     yield from _file(path)
-    yield tars.padding(size)
+    yield tar_stream.padding(size)
 
 
 def _folder(path: Path) -> Iterator[bytes]:
     for person, files in photos.people(path).items():
         for file in files:
             yield from _member(f"{person}/{file.relative_to(path / person).as_posix()}", file)
-    yield tars.TAR_END
+    yield tar_stream.TAR_END
 
 
 # ---------------------------------------------------------------- CSV
@@ -95,11 +95,11 @@ def _table(path: Path) -> Source:
     there = [(name, file, line) for name, file, line in rows if file.is_file()]
 
     def pieces() -> Iterator[bytes]:
-        people = b"".join(lines.write(line) for _, _, line in there)
-        yield tars.header(PEOPLE, len(people)) + people + tars.padding(len(people))
+        people = b"".join(json_lines.write(line) for _, _, line in there)
+        yield tar_stream.header(PEOPLE, len(people)) + people + tar_stream.padding(len(people))
         for name, file, _ in there:
             yield from _member(name, file)
-        yield tars.TAR_END
+        yield tar_stream.TAR_END
 
     return Source("photos", pieces, [str(file) for _, file, _ in rows if not file.is_file()])
 
@@ -163,12 +163,12 @@ def _arrays(path: Path, ids: Path | None) -> Source:
 
     def pieces() -> Iterator[bytes]:
         if suffix == ".csv":
-            about = b"".join(lines.write(line) for line in _template_rows(told))
-            yield tars.header(FACES, len(about)) + about + tars.padding(len(about))
+            about = b"".join(json_lines.write(line) for line in _template_rows(told))
+            yield tar_stream.header(FACES, len(about)) + about + tar_stream.padding(len(about))
         else:
             yield from _member(FACES if suffix == ".jsonl" else IDS, told)
         yield from _member(TEMPLATES, path)
-        yield tars.TAR_END
+        yield tar_stream.TAR_END
 
     return Source("templates", pieces)
 
@@ -200,7 +200,7 @@ def _parquet(path: Path) -> Source:
     def about() -> Iterator[bytes]:
         for batch in opened.iter_batches(ROWS, columns=others):
             for row in batch.to_pylist():
-                yield lines.write(_parquet_line(row, id_column))
+                yield json_lines.write(_parquet_line(row, id_column))
 
     def vectors() -> Iterator[Any]:
         for batch in opened.iter_batches(ROWS, columns=[vector_column]):
@@ -209,16 +209,16 @@ def _parquet(path: Path) -> Source:
 
     def pieces() -> Iterator[bytes]:
         size = sum(len(line) for line in about())
-        yield tars.header(FACES, size)
+        yield tar_stream.header(FACES, size)
         yield from about()
-        yield tars.padding(size)
+        yield tar_stream.padding(size)
         dimension = next((some.shape[1] for some in vectors()), 1)
-        head = arrays.head(opened.metadata.num_rows, dimension)
+        head = npy.head(opened.metadata.num_rows, dimension)
         size = len(head) + opened.metadata.num_rows * dimension * 4
-        yield tars.header(TEMPLATES, size) + head
+        yield tar_stream.header(TEMPLATES, size) + head
         for some in vectors():
             yield some.tobytes()
-        yield tars.padding(size) + tars.TAR_END
+        yield tar_stream.padding(size) + tar_stream.TAR_END
 
     return Source("templates", pieces)
 

@@ -14,7 +14,7 @@ from app.config import PREFIX, PROJECT, load_settings
 from app.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from app.bench.contest import Speeds
+    from app.tuning.contest import Speeds
 
 PHOTOS = 100
 """Photos that are taken from the folder, from all over it."""
@@ -35,13 +35,13 @@ def tune(
 
     Run it while nothing else does; a running server takes the result at its next start.
     """
-    from app import tuned  # noqa: PLC0415 (the other commands start quicker without)
-    from app.bench.photos import load  # noqa: PLC0415 (the same)
-    from app.bench.tuning import Setting  # noqa: PLC0415 (the same)
-    from app.bench.tuning import tune as measure  # noqa: PLC0415 (the same)
-    from app.machine import cores  # noqa: PLC0415 (the same)
-    from app.runtime.package import find_packages, select  # noqa: PLC0415 (the same)
-    from app.runtime.session import resolve_device  # noqa: PLC0415 (the same)
+    from app.concurrency.machine import cores  # noqa: PLC0415 (the same)
+    from app.inference import tuned  # noqa: PLC0415 (the other commands start quicker without)
+    from app.inference.package import find_packages, select  # noqa: PLC0415 (the same)
+    from app.inference.session import resolve_device  # noqa: PLC0415 (the same)
+    from app.tuning.measure import Setting  # noqa: PLC0415 (the same)
+    from app.tuning.measure import tune as measure  # noqa: PLC0415 (the same)
+    from app.tuning.sample_photos import load  # noqa: PLC0415 (the same)
 
     given = {} if device is None else {"device": device}
     settings = load_settings(**given)

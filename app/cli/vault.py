@@ -13,11 +13,11 @@ import typer
 from app.cli import options, output
 from app.config import Settings, load_settings
 from app.errors import Unusable
-from app.instance import prepare_data_dir
+from app.server.data_folder import prepare_data_dir
 
 if TYPE_CHECKING:
+    from app.db.key_file import Rings
     from app.gallery.store import Store
-    from app.vault.keyfile import Rings
 
 vault = typer.Typer(no_args_is_help=True, help="Encryption of templates, crops and snapshots at rest.")
 
@@ -34,7 +34,7 @@ class _Opened:
 @vault.command()
 def status(as_json: options.AsJson = False) -> None:
     """How many templates and crops lie under which key. Exit code 1: not all as the settings would store them now."""
-    from app.gallery.resealing import PLAIN, census  # noqa: PLC0415 (slow to import)
+    from app.db.key_rotation import PLAIN, census  # noqa: PLC0415 (slow to import)
 
     with _opened() as found:
         counts = census(found.store.database)
@@ -73,17 +73,17 @@ def unseal() -> None:
 @vault.command("new-key")
 def make_key() -> None:
     """Print a new key for LIKENESS_ENCRYPTION_KEY_FILE."""
-    from app.vault import keyfile, sealing  # noqa: PLC0415 (the other commands need less)
+    from app.db import encryption, key_file  # noqa: PLC0415 (the other commands need less)
 
-    output.say(keyfile.encode_key(sealing.new_key()))
+    output.say(key_file.encode_key(encryption.new_key()))
 
 
 def _reseal(*, sealed: bool) -> None:
-    from app.gallery.blobs import Blobs  # noqa: PLC0415 (slow to import)
-    from app.gallery.resealing import reseal  # noqa: PLC0415 (the same)
-    from app.gallery.secrets import SecretStore  # noqa: PLC0415 (the same)
-    from app.gallery.snapshots import Snapshots  # noqa: PLC0415 (the same)
+    from app.db.key_rotation import reseal  # noqa: PLC0415 (the same)
+    from app.db.sealed_columns import Blobs  # noqa: PLC0415 (slow to import)
+    from app.db.secrets import SecretStore  # noqa: PLC0415 (the same)
     from app.main import SNAPSHOT_FOLDER  # noqa: PLC0415 (the same)
+    from app.search.snapshots import Snapshots  # noqa: PLC0415 (the same)
 
     with _opened() as found:
         rings, database = found.rings, found.store.database
@@ -115,9 +115,9 @@ def _reseal(*, sealed: bool) -> None:
 @contextmanager
 def _opened() -> Iterator[_Opened]:
     """Raises Unusable where the keys are not those of the database."""
-    from app.gallery.blobs import Blobs  # noqa: PLC0415 (the same)
+    from app.db.key_file import load_rings  # noqa: PLC0415 (the same)
+    from app.db.sealed_columns import Blobs  # noqa: PLC0415 (the same)
     from app.gallery.store import Store  # noqa: PLC0415 (the same)
-    from app.vault.keyfile import load_rings  # noqa: PLC0415 (the same)
 
     settings = load_settings()
     seals = settings.encryption == "seal"

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.face.yunet import YuNet
-from app.runtime.package import Package
-from app.runtime.prepare import prepared
-from app.runtime.session import Device, Session, resolve_device
+from app.inference.package import Package
+from app.inference.prepare import prepared
+from app.inference.session import Device, Session, resolve_device
 from app.types import Box, Detection, Landmarks, Pixels
 
 MIN_FACE: Final = 20

@@ -1,6 +1,7 @@
 """YuNet in ONNX Runtime: what it sees in one input, as rows of numbers.
 
-Rows are decoded and freed of doubles as OpenCV's FaceDetectorYN does it, and equal its own (tests/test_yunet.py); ONNX
+Rows are decoded and freed of doubles as OpenCV's FaceDetectorYN does it, and equal its own
+(tests/face/test_yunet.py); ONNX
 Runtime takes half its time, and one session serves any number of threads.
 """
 
@@ -14,8 +15,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.batcher import Batcher
-from app.runtime.session import Session
+from app.concurrency.batcher import Batcher
+from app.inference.session import Session
 from app.types import Pixels
 
 MULTIPLE: Final = 32

@@ -11,15 +11,15 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.gallery import changes
-from app.gallery.blobs import Blobs
-from app.gallery.database import Database, in_parts
-from app.gallery.placement import ORIGIN_COLUMNS, insert_origins, origin_of
+from app.db.engine import Database, in_parts
+from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
+from app.db.sealed_columns import Blobs
+from app.gallery import change_log
+from app.gallery.faces import ORIGIN_COLUMNS, insert_origins, origin_of
 from app.gallery.records import Consent, Counts, Gallery, Metadata, NewFace, Origin, to_bytes
-from app.gallery.subjects import ensure_subjects, subject_row
-from app.gallery.tables import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
-from app.gallery.templates import faces_by, template_of, with_second
-from app.gallery.texts import clean_consent, clean_id, clean_name, encode_metadata, fold
+from app.gallery.subject_rows import ensure_subjects, subject_row
+from app.gallery.template_columns import faces_by, template_of, with_second
+from app.gallery.text import clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.types import Box, Template
 
 EXPORT_ROWS = 1_000
@@ -219,7 +219,7 @@ def write_faces(
 
 def record_added(connection: Connection, gallery: Gallery, pairs: Sequence[tuple[int, int]], now: str) -> None:
     """The change log's entries; to be the transaction's last write."""
-    changes.record_all(connection, gallery.key, [(changes.ADD, subject, face) for subject, face in pairs], now)
+    change_log.record_all(connection, gallery.key, [(change_log.ADD, subject, face) for subject, face in pairs], now)
 
 
 def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:

@@ -21,23 +21,14 @@ from typing import Any, Literal, TypeAlias
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.db import signing
+from app.db.engine import Database
+from app.db.pagination import decode_cursor, encode_cursor
+from app.db.schema import ANSWERED_REQUESTS, CHANGES, CROPS, FACE_ORIGINS, FACES, RECEIPTS, SECOND_TEMPLATES, SUBJECTS
+from app.db.signing import Signer
 from app.errors import NotFound, Unusable
-from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import Database
-from app.gallery.gallery import Galleries
 from app.gallery.records import Erased, Page
-from app.gallery.tables import (
-    ANSWERED_REQUESTS,
-    CHANGES,
-    CROPS,
-    FACE_ORIGINS,
-    FACES,
-    RECEIPTS,
-    SECOND_TEMPLATES,
-    SUBJECTS,
-)
-from app.vault import signing
-from app.vault.signing import Signer
+from app.gallery.service import Galleries
 
 Reason: TypeAlias = Literal["asked", "expired"]
 Document: TypeAlias = dict[str, Any]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
+from app.concurrency.periodic import Repeating
 from app.errors import NotFound
-from app.gallery.background import Repeating
 from app.gallery.erasure import Erasures
-from app.gallery.gallery import Galleries
+from app.gallery.service import Galleries
 
 AT_ONCE = 100
 Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]

@@ -18,7 +18,7 @@ Metadata: TypeAlias = Mapping[str, object]
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
 IndexKind: TypeAlias = Literal["fp32", "fp16", "int8", "approximate"]
-"""How a gallery's vectors are searched (`app.gallery.scans`)."""
+"""How a gallery's vectors are searched (`app.search.quantised`)."""
 T = TypeVar("T")
 Keys: TypeAlias = NDArray[np.int64]
 """(N,) int64: internal keys of faces or subjects."""

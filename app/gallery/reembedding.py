@@ -14,8 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound
-from app.gallery import changes
+from app.gallery import change_log
 from app.gallery.records import (
     Gallery,
     Reembedding,
@@ -26,8 +27,7 @@ from app.gallery.records import (
     to_bytes,
 )
 from app.gallery.store import Store
-from app.gallery.tables import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
-from app.gallery.templates import template_of, with_second
+from app.gallery.template_columns import template_of, with_second
 from app.types import Template
 
 
@@ -77,7 +77,7 @@ class Reembeddings:
                     "source_generation": embedder.generation,
                     "target": target,
                     "target_dimension": dimension,
-                    "target_generation": changes.begin_stamp(),
+                    "target_generation": change_log.begin_stamp(),
                     "state": "embedding",
                     "started_at": _now(),
                 }

@@ -19,16 +19,16 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.db.cache import Memo
+from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
+from app.db.pagination import decode_cursor, encode_cursor
+from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, GALLERIES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
+from app.db.sealed_columns import Blobs
 from app.errors import Conflict, InvalidInput, NotFound
-from app.gallery import bulk, changes
-from app.gallery.blobs import Blobs
+from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
-from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import BUSY_TIMEOUT_S, Database, in_parts
-from app.gallery.enrolling import Enrolling, face_rows, placed
-from app.gallery.feed import Feed
-from app.gallery.memo import Memo
-from app.gallery.moving import MOVING_GALLERIES, gallery_of, hold, moving_gallery
+from app.gallery.change_reader import Feed
+from app.gallery.enrollment import Enrolling, face_rows, placed
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -49,19 +49,10 @@ from app.gallery.records import (
     gallery_not_found,
     two_packages,
 )
-from app.gallery.subjects import ensure_subjects, make_subjects, subject_row, touch_subjects
-from app.gallery.tables import (
-    ANSWERED_REQUESTS,
-    CROPS,
-    FACES,
-    GALLERIES,
-    JOB_REFUSALS,
-    JOBS,
-    SECOND_TEMPLATES,
-    SUBJECTS,
-)
-from app.gallery.templates import faces_by, with_second
-from app.gallery.texts import (
+from app.gallery.row_lock import MOVING_GALLERIES, gallery_of, hold, moving_gallery
+from app.gallery.subject_rows import ensure_subjects, make_subjects, subject_row, touch_subjects
+from app.gallery.template_columns import faces_by, with_second
+from app.gallery.text import (
     MAX_METADATA_BYTES,
     clean_consent,
     clean_id,
@@ -141,7 +132,7 @@ class Store:
         search: IndexKind = "fp32",
     ) -> Gallery:
         """Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
-        now, stamp = _now(), changes.begin_stamp()
+        now, stamp = _now(), change_log.begin_stamp()
         values = {
             "id": clean_id(gallery_id, "gallery"),
             "embedder": embedder,
@@ -156,7 +147,7 @@ class Store:
         with self._database.write() as connection:
             row = connection.execute(insert).one_or_none()
             if row is not None:
-                changes.begin(connection, row.key, stamp, now)
+                change_log.begin(connection, row.key, stamp, now)
         if row is None:
             message = f"There is already a gallery {values['id']!r}."
             raise Conflict(message, code="gallery_exists", gallery=values["id"])
@@ -314,8 +305,8 @@ class Store:
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
-            changes.record(
-                connection, gallery.key, changes.REMOVE_SUBJECT, subject_key=subject.key, faces=[None], now=_now()
+            change_log.record(
+                connection, gallery.key, change_log.REMOVE_SUBJECT, subject_key=subject.key, faces=[None], now=_now()
             )
         self._database.request_scrub()
         return subject
@@ -348,7 +339,9 @@ class Store:
             connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
             _forget_in_jobs(connection, gallery)
             note(connection, erased)
-            changes.record(connection, gallery.key, changes.ERASE, subject_key=subject.key, faces=[None], now=_now())
+            change_log.record(
+                connection, gallery.key, change_log.ERASE, subject_key=subject.key, faces=[None], now=_now()
+            )
         self._database.request_scrub()
         return erased
 
@@ -476,8 +469,8 @@ class Store:
             face_key: int = _find_face(connection, gallery, subject, face_id, lock=True).key
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
             _update_subject(connection, SUBJECTS.c.key == subject.key, {})
-            changes.record(
-                connection, gallery.key, changes.REMOVE, subject_key=subject.key, faces=[face_key], now=_now()
+            change_log.record(
+                connection, gallery.key, change_log.REMOVE, subject_key=subject.key, faces=[face_key], now=_now()
             )
         self._database.request_scrub()
         return face_key, subject.key
@@ -487,7 +480,7 @@ class Store:
     def prune_changes(self, older_than: timedelta) -> int:
         """Removes the change log's old entries, but each gallery's last; says how many."""
         with self._database.write() as connection:
-            return changes.prune(connection, _now(-older_than))
+            return change_log.prune(connection, _now(-older_than))
 
     def expired(self, limit: int) -> list[tuple[str, str]]:
         """Galleries' and subjects' ids of those that have expired, those longest ago first."""

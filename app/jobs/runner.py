@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection
 
+from app.concurrency.periodic import Repeating, Trouble
 from app.errors import LikenessError
-from app.gallery.background import Repeating, Trouble
 from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore

@@ -17,12 +17,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.db.engine import Database
+from app.db.pagination import decode_cursor, encode_cursor
+from app.db.schema import GALLERIES, JOB_REFUSALS, JOBS
 from app.errors import NotFound
-from app.gallery.cursors import decode_cursor, encode_cursor
-from app.gallery.database import Database
-from app.gallery.moving import hold
 from app.gallery.records import Gallery, Page
-from app.gallery.tables import GALLERIES, JOB_REFUSALS, JOBS
+from app.gallery.row_lock import hold
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
 
 REPORT_ROWS = 1_000

@@ -24,9 +24,9 @@ from PIL import Image
 from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
 from app.face.image import Limits
+from app.inference.package import find_packages, select
+from app.inference.prepare import prepared
 from app.pipeline import Pipeline, choose_face
-from app.runtime.package import find_packages, select
-from app.runtime.prepare import prepared
 from app.types import Pixels
 from training.data.folder import IMAGE_ENDINGS
 

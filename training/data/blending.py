@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.runtime.package import atomic_file
+from app.inference.package import atomic_file
 from app.types import Pixels
 from training.data.aligning import crop_jpeg
 from training.data.dataset import FaceSet

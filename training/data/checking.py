@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.face.embed import Embedder
+from app.inference.embedder import Embedder
 from app.types import Pixels
 from training.data.dataset import FaceSet
 from training.data.templates import ROWS, Templates, embed_set, sums, unit

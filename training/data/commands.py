@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.runtime.session import Device
+from app.inference.session import Device
 from training.data import open_dataset, read_drop_list, without_people
 from training.data.aligning import FAILED, Stages, align_folder, detector_file, read_failed
 from training.data.blending import write_blends

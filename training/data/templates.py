@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import LikenessError, OperatingPointUnavailable, Unusable
-from app.face.embed import Embedder
-from app.runtime.package import Package, Thresholds, find_packages, load_package, select
-from app.runtime.session import Device, open_embedder
+from app.inference.embedder import Embedder
+from app.inference.package import Package, Thresholds, find_packages, load_package, select
+from app.inference.session import Device, open_embedder
 from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
 

@@ -1,0 +1,120 @@
+"""What imports of every sort share: the upload, and a batch that becomes one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sqlalchemy.engine import Connection
+
+from app.bulk import tar_stream
+from app.bulk.json_lines import FaceLine
+from app.bulk.sealed_files import read_sealed
+from app.db.encryption import Sealer
+from app.db.signing import Signer
+from app.errors import InvalidInput, Unusable
+from app.gallery.bulk import BulkFace, BulkSubject, Written
+from app.gallery.records import Gallery, Origin
+from app.gallery.service import Galleries
+from app.jobs.files import JobFiles
+from app.jobs.runner import Running
+from app.operations import Operations
+from app.types import Box, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What imports and exports work with."""
+
+    operations: Operations
+    galleries: Galleries
+    files: JobFiles
+    max_image_bytes: int
+    max_bytes: int
+    """Of an upload, and of what it is when unpacked."""
+    threads: int
+    package_sha256: Callable[[str], str | None]
+    """Of a package's file, by its id; None where the package is not here."""
+    signer: Signer
+
+
+class Upload:
+    """What was uploaded for a job: a tar stream that can be read any number of times."""
+
+    def __init__(self, tools: Tools, job: Running) -> None:
+        secret = job.secret
+        if secret is None:
+            raise Unusable("The key of the job's upload is gone.", code="upload_missing")
+        self._path = tools.files.upload(job.job.id)
+        self._sealer = Sealer([secret])
+        self._max_bytes = tools.max_bytes
+
+    def entries(self) -> Iterator[tar_stream.Entry]:
+        return tar_stream.entries(lambda: read_sealed(self._path, self._sealer), self._max_bytes)
+
+    def member(self, *names: str) -> tar_stream.Entry:
+        """The first file of one of these names. Raises InvalidInput ``invalid_archive``."""
+        for entry in self.entries():
+            if entry.name.removeprefix("./") in names and entry.problem is None:
+                return entry
+        raise InvalidInput(f"The archive has no {' or '.join(names)}.", code="invalid_archive")
+
+
+@dataclass(slots=True)
+class Batch:
+    """What goes into one transaction; ``items`` are the faces' numbers within the job, and what they came under."""
+
+    subjects: list[BulkSubject] = field(default_factory=list)
+    faces: list[BulkFace] = field(default_factory=list)
+    vectors: list[Vector] = field(default_factory=list)
+    items: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, item: int, name: str, face: BulkFace, vector: Vector) -> None:
+        self.items.append((item, name))
+        self.faces.append(face)
+        self.vectors.append(vector)
+
+    def write(self, tools: Tools, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
+        """The faces, and that they are written: in one transaction."""
+        if not self.faces and not self.subjects:
+            job.checkpoint(saved)
+            return
+
+        def also(connection: Connection, written: Written) -> None:
+            job.counts["enrolled"] += written.faces
+            job.counts["new_subjects"] += written.subjects
+            for place in written.taken:
+                item, name = self.items[place]
+                job.refuse(item, name, "face_exists", "a face of this id is there already")
+            job.checkpoint(saved, connection)
+
+        vectors = np.stack(self.vectors) if self.vectors else np.empty((0, gallery.dimension), np.float32)
+        tools.galleries.write_many(gallery.id, self.subjects, self.faces, vectors, package, also=also)
+
+
+def gallery_of(tools: Tools, job: Running) -> Gallery:
+    """Raises NotFound ``gallery_not_found``."""
+    return tools.galleries.gallery(job.job.gallery or "")
+
+
+def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
+    reasons = error.details.get("reasons", [])
+    job.refuse(
+        item, name, error.code, error.message, [str(one) for one in reasons] if isinstance(reasons, list) else ()
+    )
+
+
+def face_of(told: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:
+    return BulkFace(
+        subject=told.subject,
+        template=template,
+        quality=told.quality,
+        reasons=[str(reason) for reason in told.reasons],
+        box=Box(*told.box),
+        crop=crop,
+        face_id=told.face_id,
+        created_at=told.created_at,
+        origin=None if told.origin is None else Origin(**told.origin.model_dump()),
+    )

@@ -1,0 +1,68 @@
+"""NumPy's file format, read and written as a stream of rows."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy
+
+from app.bulk.sealed_files import Pieces
+from app.errors import InvalidInput
+from app.types import Vectors
+
+DTYPES = frozenset({"float16", "float32", "float64"})
+SKIP_BYTES = 1024 * 1024
+
+
+class RowReader:
+    """The rows of a two-dimensional array of floats, `dimension` in each.
+
+    Raises InvalidInput ``invalid_archive`` where it is something else, ``invalid_template`` where rows have another
+    length.
+    """
+
+    def __init__(self, file: Pieces, dimension: int) -> None:
+        self._file = file
+        try:
+            opened: Any = file  # numpy asks for no more than `read`
+            version = npy.read_magic(opened)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, in_columns, dtype = read(opened)
+        except ValueError as error:
+            raise InvalidInput("The templates are no NumPy file.", code="invalid_archive") from error
+        if len(shape) != 2 or in_columns or dtype.name not in DTYPES:
+            message = "Templates are a two-dimensional array of floats, row by row."
+            raise InvalidInput(message, code="invalid_archive")
+        if shape[1] != dimension:
+            message = f"The gallery's templates have {dimension} numbers, not {shape[1]}."
+            raise InvalidInput(message, code="invalid_template")
+        self._dtype = dtype
+        self._dimension = dimension
+        self.count = int(shape[0])
+
+    def read(self, rows: int) -> Vectors:
+        """(rows, dimension) float32. Raises InvalidInput ``invalid_archive`` at the end."""
+        size = rows * self._dimension * self._dtype.itemsize
+        data = self._file.read(size)
+        if len(data) != size:
+            raise InvalidInput("The templates are cut short.", code="invalid_archive")
+        with np.errstate(over="ignore", invalid="ignore"):  # what float32 can't hold is no template
+            return np.frombuffer(data, self._dtype).reshape(rows, self._dimension).astype(np.float32)
+
+    def skip(self, rows: int) -> None:
+        """Raises as `read`."""
+        left = rows * self._dimension * self._dtype.itemsize
+        while left:
+            piece = self._file.read(min(left, SKIP_BYTES))
+            if not piece:
+                raise InvalidInput("The templates are cut short.", code="invalid_archive")
+            left -= len(piece)
+
+
+def head(rows: int, dimension: int) -> bytes:
+    """What stands before `rows` rows of float32, little endian."""
+    file = io.BytesIO()
+    npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)})
+    return file.getvalue()

@@ -1,0 +1,210 @@
+"""Moves galleries to other embedder packages while they are in use: from their faces' stored crops, as a job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from app.errors import Conflict, LikenessError, NotFound
+from app.gallery.crops import decode_crop
+from app.gallery.records import Gallery, Reembedding, StoredCrop, WithoutCrop
+from app.gallery.reembedding import Reembeddings
+from app.gallery.service import Galleries
+from app.inference.embedders import Embedders
+from app.inference.package import CROP_SIDE
+from app.jobs.records import Job
+from app.jobs.runner import Running
+from app.jobs.store import JobStore
+from app.types import Pixels
+
+KIND = "reembed"
+EMBED, CLEAR = "embed", "clear"
+"""The two kinds of work: before the switch, and after the end."""
+BATCH = 32
+"""Faces in one transaction: a quarter of a second's work for a CPU, which is how long others may wait behind it."""
+CLEAR_BATCH = 500
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A re-embedding, and the job that works on it or did so last."""
+
+    reembedding: Reembedding
+    job: Job | None
+
+
+class Reembedder:
+    """The steps of moving a gallery. Safe to share between threads; ``wake`` has a new job begun at once.
+
+    Every call that names a gallery may raise NotFound ``gallery_not_found``, and, but for `begin`,
+    ``reembedding_not_found``.
+    """
+
+    def __init__(
+        self,
+        galleries: Galleries,
+        reembeddings: Reembeddings,
+        embedders: Embedders,
+        jobs: JobStore,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._galleries = galleries
+        self._reembeddings = reembeddings
+        self._embedders = embedders
+        self._jobs = jobs
+        self._wake = wake
+
+    def begin(
+        self,
+        gallery_id: str,
+        embedder: str,
+        *,
+        without_crop: WithoutCrop = "refuse",
+        keep_days: float = 7.0,
+        who: str | None = None,
+    ) -> Progress:
+        """Begins, or goes on with what has stopped; the job switches at its end.
+
+        Raises InvalidInput ``package_unknown``, ``package_ambiguous``; Unusable ``package_unavailable``; Conflict as
+        `Reembeddings.begin` says.
+        """
+        gallery = self._galleries.gallery(gallery_id)
+        with self._embedders.use(self._embedders.choose(embedder).id) as used:
+            found = self._reembeddings.begin(
+                gallery, used.id, used.embedder.dimension, without_crop=without_crop, keep_days=keep_days
+            )
+        return self._work_on(gallery, found, EMBED, who)
+
+    def find(self, gallery_id: str) -> Progress:
+        found = self._reembeddings.find(self._galleries.gallery(gallery_id))
+        return Progress(found, self._job(found))
+
+    def rollback(self, gallery_id: str) -> Progress:
+        """Back to the package before. Raises Conflict ``reembedding_not_switched``."""
+        found = self._reembeddings.rollback(self._galleries.gallery(gallery_id))
+        return Progress(found, self._job(found))
+
+    def finish(self, gallery_id: str, *, who: str | None = None) -> Progress:
+        """Removes the package before. Raises Conflict ``reembedding_not_switched``."""
+        gallery = self._galleries.gallery(gallery_id)
+        return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
+
+    def cancel(self, gallery_id: str, *, who: str | None = None) -> Progress:
+        """Gives it up and removes what there is of the target. Raises Conflict ``reembedding_switched``."""
+        gallery = self._galleries.gallery(gallery_id)
+        return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
+
+    def look(self) -> None:
+        """Finishes what is due by now, and has cleared what was left uncleared."""
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        for found in self._reembeddings.all():
+            try:
+                if found.keep_until is not None and found.keep_until <= now:
+                    self.finish(found.gallery)
+                elif found.state == "ending":
+                    self._work_on(self._galleries.gallery(found.gallery), found, CLEAR, None)
+            except LikenessError as error:
+                _log.warning("a re-embedding could not be finished: %s", error.code)
+
+    def work(self, running: Running) -> None:
+        """The jobs' work; see `app.jobs.runner.Work`."""
+        gallery = self._galleries.gallery(running.job.gallery or "")
+        if running.params["step"] == CLEAR:
+            self._clear(running, gallery)
+            return
+        found = self._reembeddings.find(gallery)
+        if found.target != running.params["target"]:
+            raise NotFound(f"Gallery {gallery.id!r} goes to {found.target} now.", code="reembedding_not_found")
+        while found.state == "embedding":
+            self._embed(running, gallery, found)
+            if running.cancelled:
+                return
+            found = self._completed(gallery, found, running.counts["unreadable"])
+        if found.state == "ready":
+            self._galleries.prepare(gallery.id, found.target)
+            if not running.cancelled:
+                self._reembeddings.switch(gallery)
+
+    # Inside
+
+    def _work_on(self, gallery: Gallery, found: Reembedding, step: str, who: str | None) -> Progress:
+        """A job for this step, unless one of its is under way."""
+        job = self._job(found)
+        if job is not None and not job.finished:
+            if job.params["step"] == step:
+                return Progress(found, job)
+            self._jobs.cancel(job.id)
+        job = self._jobs.create(KIND, gallery, {"step": step, "source": found.source, "target": found.target}, who=who)
+        found = self._reembeddings.assign(gallery, job.id)
+        self._wake()
+        return Progress(found, job)
+
+    def _job(self, found: Reembedding) -> Job | None:
+        try:
+            return None if found.job is None else self._jobs.job(found.job)
+        except NotFound:  # finished so long ago that it is not kept any more
+            return None
+
+    def _embed(self, running: Running, gallery: Gallery, found: Reembedding) -> None:
+        after = running.saved.get("after", 0)
+        running.progress(running.done, running.done + self._reembeddings.left(gallery, found.target))
+        while not running.cancelled:
+            faces = self._reembeddings.crops(gallery, found.target, after, BATCH)
+            if not faces:
+                return
+            crops = {face: pixels for face in faces if (pixels := self._pixels(running, face)) is not None}
+            with self._embedders.use(found.target) as used:
+                templates, _ = used.embedder.embed(list(crops.values()))
+            after = faces[-1].key
+            saved = {"after": after}
+            running.progress(running.done + len(faces))
+            self._reembeddings.add(
+                gallery,
+                list(zip(crops, templates, strict=True)),
+                lambda connection, saved=saved: running.checkpoint(saved, connection),  # type: ignore[misc]
+            )
+
+    def _completed(self, gallery: Gallery, found: Reembedding, unreadable: int) -> Reembedding:
+        """As it was, where faces moved meanwhile: they have new keys, after all others."""
+        try:
+            return self._reembeddings.complete(gallery, unreadable)
+        except Conflict as error:
+            if error.code != "reembedding_incomplete":
+                raise
+            return found
+
+    def _pixels(self, running: Running, face: StoredCrop) -> Pixels | None:
+        """None where there is no crop; where it can't be read the job's report says so."""
+        if face.jpeg is None:
+            running.counts["without_crop"] += 1
+            return None
+        pixels = _decoded(face.jpeg)
+        if pixels is None:
+            running.refuse(face.key, face.face_id, "invalid_image", "The stored crop can't be read.")
+        running.counts["unreadable" if pixels is None else "embedded"] += 1
+        return pixels
+
+    def _clear(self, running: Running, gallery: Gallery) -> None:
+        after: int = running.saved.get("after", 0)
+        running.progress(running.done, self._galleries.counts(gallery.id).faces)
+        while not running.cancelled:
+            keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
+            if doomed:
+                running.counts["dropped"] += len(self._galleries.delete_faces(gallery.id, doomed))
+            if not keys and self._reembeddings.forget(gallery):
+                return
+            after = keys[-1] if keys else 0
+            running.progress(running.done + len(keys))
+            running.checkpoint({"after": after})
+
+
+def _decoded(jpeg: bytes) -> Pixels | None:
+    """None where it is no crop."""
+    try:
+        pixels = decode_crop(jpeg)
+    except (OSError, ValueError, SyntaxError):
+        return None
+    return pixels if pixels.shape == (CROP_SIDE, CROP_SIDE, 3) else None

@@ -1,0 +1,119 @@
+"""Where bulk work is handed in and fetched: what the API needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeAlias
+
+from app.bulk.archive import export_gallery, import_archive
+from app.bulk.import_batch import Tools
+from app.bulk.photo_import import import_photos
+from app.bulk.sealed_files import SpoolWriter, read_sealed
+from app.bulk.template_import import import_templates
+from app.db.encryption import Sealer, new_key
+from app.errors import Conflict, InvalidInput, NotFound, Unusable
+from app.gallery.records import Gallery, two_packages
+from app.jobs.records import Job
+from app.jobs.runner import Runner, Running, Work
+from app.jobs.store import JobStore, new_job_id
+
+IMPORT, EXPORT = "import", "export"
+Content: TypeAlias = Literal["photos", "templates", "archive"]
+_IMPORTS: Mapping[str, Callable[[Tools, Running], None]] = {
+    "photos": import_photos,
+    "templates": import_templates,
+    "archive": import_archive,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportTerms:
+    """How an upload is to be taken. ``package`` is due for templates, ``trust`` may be for archives."""
+
+    content: Content
+    quality: str
+    package: str | None
+    normalize: bool
+    trust: str | None
+
+
+class Arrival:
+    """An upload on its way in, sealed with a key that its job's row will hold alone."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.secret = new_key()
+        self.writer = SpoolWriter(tools.files.draft(), self.secret, tools.max_bytes)
+
+
+class Desk:
+    def __init__(self, tools: Tools, jobs: JobStore) -> None:
+        self._tools = tools
+        self._jobs = jobs
+
+    def works(self) -> dict[str, Work]:
+        """What the runner is to do, by kind."""
+        return {IMPORT: partial(_import, self._tools), EXPORT: partial(export_gallery, self._tools)}
+
+    def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
+        """Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
+        ``upload_not_kept``."""
+        gallery = self._tools.galleries.gallery(gallery_id)
+        if terms.content == "templates" and terms.package != gallery.embedder:
+            message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
+            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=terms.package)
+        if terms.content != "photos" and len(gallery.taken) > 1:  # photos are embedded here, with both
+            raise two_packages(gallery.id)
+        try:
+            return gallery, Arrival(self._tools)
+        except OSError as error:
+            raise Unusable(f"The upload can't be kept: {error.strerror}", code="upload_not_kept") from None
+
+    def begin_import(self, gallery: Gallery, terms: ImportTerms, arrival: Arrival, who: str, runner: Runner) -> Job:
+        """The job over what has arrived. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
+        if not arrival.writer.size:
+            raise InvalidInput("there is nothing in the upload", code="empty_upload")
+        job_id = new_job_id()
+        target = self._tools.files.upload(job_id)
+        arrival.writer.finish(target)
+        params = {
+            "content": terms.content,
+            "quality": terms.quality,
+            "package": terms.package,
+            "normalize": terms.normalize,
+            "trust": terms.trust or "",
+        }
+        try:
+            job = self._jobs.create(
+                IMPORT, gallery, params, who=who, place=self._tools.files.place, secret=arrival.secret, job_id=job_id
+            )
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+        runner.wake()
+        return job
+
+    def begin_export(self, gallery_id: str, who: str, runner: Runner, *, crops: bool) -> Job:
+        """Raises NotFound ``gallery_not_found``."""
+        gallery = self._tools.galleries.gallery(gallery_id)
+        job = self._jobs.create(
+            EXPORT, gallery, {"crops": crops}, who=who, place=self._tools.files.place, secret=new_key()
+        )
+        runner.wake()
+        return job
+
+    def result(self, job: Job) -> Iterator[bytes]:
+        """What the job has left to be fetched. Raises NotFound ``result_not_found``."""
+        secret = self._jobs.secret(job)
+        path = self._tools.files.result(job.id)
+        if job.result is None or secret is None:
+            raise NotFound("The job has left nothing to be fetched.", code="result_not_found", job=job.id)
+        if not path.exists():
+            message = "The job's file is in the data folder of another server; ask that one."
+            raise NotFound(message, code="result_not_found", job=job.id)
+        return read_sealed(path, Sealer([secret]))
+
+
+def _import(tools: Tools, job: Running) -> None:
+    _IMPORTS[job.params["content"]](tools, job)

@@ -1,0 +1,109 @@
+"""Importing templates that were made elsewhere, by the gallery's own package: `templates.npy`, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from app.bulk import json_lines
+from app.bulk.import_batch import Batch, Tools, Upload, face_of, gallery_of, refuse
+from app.bulk.json_lines import FaceLine
+from app.bulk.npy import RowReader
+from app.bulk.sealed_files import Pieces
+from app.errors import Conflict, InvalidInput
+from app.gallery.bulk import BulkSubject
+from app.gallery.records import Gallery
+from app.gallery.service import is_unit
+from app.jobs.runner import Running
+from app.types import Vector
+
+TEMPLATES, FACES, IDS = "templates.npy", "faces.jsonl", "ids.txt"
+"""Rows, and as many lines about them: of JSON, or the subject's id alone."""
+AT_ONCE = 2_000
+"""With more, what a batch frees lies among what lives on, and less of it goes back (docs/performance.md)."""
+
+
+def import_templates(tools: Tools, job: Running) -> None:
+    upload = Upload(tools, job)
+    gallery = gallery_of(tools, job)
+    package = str(job.params["package"])
+    if package != gallery.embedder:
+        message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
+        raise Conflict(message, code="package_mismatch")
+    if not job.saved:
+        _check(upload, gallery, job)
+    at = int(job.saved["next"])
+    rows = _rows(upload, gallery)
+    rows.skip(at)
+    told = _told(upload, at)
+    while some := list(islice(told, AT_ONCE)):
+        vectors = rows.read(len(some))
+        if job.params["normalize"]:
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            np.divide(vectors, lengths, out=vectors, where=lengths > 0)
+        batch = Batch()
+        units = is_unit(vectors)
+        for place, one in enumerate(some):
+            vector = vectors[place] if units[place] else None
+            error = _add(tools, batch, at + place, one, vector)
+            if error is not None:
+                refuse(job, at + place, one.subject if isinstance(one, FaceLine) else "", error)
+        at += len(some)
+        job.progress(at)
+        batch.write(tools, job, gallery, package, {"next": at})
+        if job.cancelled:
+            return
+
+
+def _add(
+    tools: Tools, batch: Batch, item: int, told: FaceLine | InvalidInput, vector: Vector | None
+) -> InvalidInput | None:
+    """Why it can't be added, if it can't; ``vector`` None: it is none of length 1."""
+    if isinstance(told, InvalidInput):
+        return told
+    subject = BulkSubject(told.subject, told.name, told.metadata)
+    try:
+        tools.galleries.check_subject(subject)
+    except InvalidInput as error:
+        return error
+    if vector is None:
+        return InvalidInput("not a vector of length 1", code="invalid_template")
+    if told.name is not None or told.metadata is not None:
+        batch.subjects.append(subject)
+    batch.add(item, told.subject, face_of(told, vector.astype("<f4").tobytes()), vector)
+    return None
+
+
+def _check(upload: Upload, gallery: Gallery, job: Running) -> None:
+    """Reads all of it once: what does not fit together is refused as a whole."""
+    rows = _rows(upload, gallery)
+    rows.skip(rows.count)
+    total = sum(1 for _ in json_lines.split(upload.member(FACES, IDS).pieces()))
+    if total != rows.count:
+        message = f"There are {rows.count} templates, and {total} lines about them."
+        raise InvalidInput(message, code="invalid_archive")
+    job.progress(0, total)
+    job.checkpoint({"next": 0})
+
+
+def _rows(upload: Upload, gallery: Gallery) -> RowReader:
+    return RowReader(Pieces(upload.member(TEMPLATES).pieces()), gallery.dimension)
+
+
+def _told(upload: Upload, begin: int) -> Iterator[FaceLine | InvalidInput]:
+    entry = upload.member(FACES, IDS)
+    plain = entry.name.endswith(IDS)
+    for line in islice(json_lines.split(entry.pieces()), begin, None):
+        try:
+            yield _plain_id(line) if plain else json_lines.parse(line, FaceLine)
+        except InvalidInput as error:
+            yield error
+
+
+def _plain_id(line: bytes) -> FaceLine:
+    try:
+        return FaceLine(subject=line.decode())
+    except UnicodeDecodeError:
+        raise InvalidInput("not UTF-8", code="invalid_id") from None

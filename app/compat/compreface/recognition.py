@@ -1,0 +1,228 @@
+"""Photos and embeddings in, similarities out: recognize, verify, detect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Query, Request
+
+from app.api.service import Service, ServiceDep, entry_of
+from app.compat.compreface.answers import Json, face_answer, rounded, versions_of, wanted_faces, with_versions
+from app.compat.compreface.errors import EMPTY_FIELD, VALIDATION, Refused
+from app.compat.compreface.home import home_of
+from app.compat.compreface.reading import (
+    FILE,
+    MAX_PREDICTIONS,
+    SOURCE_AND_TARGET,
+    EmbeddingsBody,
+    FaceParams,
+    PredictionParams,
+    RecognizeParams,
+    VerificationBody,
+    face_id_of,
+    read_images,
+    read_json,
+    template_of,
+)
+from app.compat.compreface.rules import FACE, PREFIX, RECOGNITION
+from app.compat.similarity import Similarity
+from app.errors import AmbiguousFace
+from app.gallery.records import Candidate, FaceRow
+from app.operations import cosine
+from app.types import Face, Template
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.post(f"{PREFIX}detection/detect")
+async def detect(request: Request, service: ServiceDep, query: Annotated[FaceParams, Query()]) -> Json:
+    images, params = await read_images(request, service, FILE, query)
+    embedded = params.wants("calculator")
+
+    def work() -> Json:
+        file = images["file"]
+        photo = service.operations.embed(file)[0] if embedded else service.operations.detect(file)
+        faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+        result = [face_answer(face, photo, params, embedded=embedded) for face in faces]
+        return with_versions({"result": result}, params, _versions(service, params, faces))
+
+    return await service.run(work)
+
+
+@router.post(f"{PREFIX}verification/verify")
+async def verify(request: Request, service: ServiceDep, query: Annotated[FaceParams, Query()]) -> Json:
+    """The one face of the first photo against each face of the second."""
+    images, params = await read_images(request, service, SOURCE_AND_TARGET, query)
+
+    def work() -> Json:
+        source, model = service.operations.embed(images["source_image"])
+        similarity = _scale(service, model)
+        faces = wanted_faces(source, params.det_prob_threshold, params.limit)
+        if len(faces) > 1:
+            raise AmbiguousFace("More than one face in the source image")
+        target, _ = service.operations.embed(images["target_image"], model)
+        matches = [
+            face_answer(face, target, params, embedded=True)
+            | {"similarity": _similarity(similarity, _template(faces[0]), _template(face))}
+            for face in wanted_faces(target, params.det_prob_threshold, params.limit)
+        ]
+        answer = {"source_image_face": face_answer(faces[0], source, params, embedded=True), "face_matches": matches}
+        return {"result": [with_versions(answer, params, _versions(service, params, faces))]}
+
+    return await service.run(work)
+
+
+@router.post(f"{PREFIX}verification/embeddings/verify")
+async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
+    asked = await read_json(request, service, VerificationBody)
+    if not asked.source or not asked.targets:
+        raise Refused(EMPTY_FIELD, f"Field {'targets' if asked.source else 'source'} cannot be empty")
+    source, targets = asked.source, asked.targets
+
+    def work() -> Json:
+        package = service.embedders.default
+        return _compared(service, template_of(source, package.id, package.manifest.dimension or 0), targets)
+
+    return await service.run(work)
+
+
+@router.post(f"{RECOGNITION}/recognize")
+async def recognize(request: Request, service: ServiceDep, query: Annotated[RecognizeParams, Query()]) -> Json:
+    home = await home_of(request, service)
+    images, params = await read_images(request, service, FILE, query)
+    if not params.detect_faces:
+        message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
+        raise Refused(VALIDATION, message)
+
+    def work() -> Json:
+        photo = service.operations.embed_for(home.id, images["file"])
+        faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+        templates = [_template(face) for face in faces]
+        similarity = _scale(service, templates[0].package)
+        rankings = _rank(service, home.id, templates, params.prediction_count)
+        result = [
+            face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
+            for face, ranking in zip(faces, rankings, strict=True)
+        ]
+        return with_versions({"result": result}, params, _versions(service, params, faces))
+
+    return await service.run(work)
+
+
+@router.post(f"{RECOGNITION}/embeddings/recognize")
+async def recognize_embeddings(
+    request: Request, service: ServiceDep, query: Annotated[PredictionParams, Query()]
+) -> Json:
+    asked = await read_json(request, service, EmbeddingsBody)
+    if not asked.embeddings:
+        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
+    embeddings = asked.embeddings
+    home = await home_of(request, service)
+
+    def work() -> Json:
+        similarity = _scale(service, home.embedder)
+        templates = [template_of(one, home.embedder, home.dimension) for one in embeddings]
+        rankings = _rank(service, home.id, templates, query.prediction_count)
+        return {
+            "result": [
+                {"embedding": one, "similarities": _subjects(similarity, ranking)}
+                for one, ranking in zip(embeddings, rankings, strict=True)
+            ]
+        }
+
+    return await service.run(work)
+
+
+@router.post(f"{FACE}/verify")
+async def verify_face(
+    request: Request, service: ServiceDep, face_id: str, query: Annotated[FaceParams, Query()]
+) -> Json:
+    """Each face of the photo against one that is enrolled."""
+    wanted = face_id_of(face_id)
+    entry_of(request).target = wanted
+    home = await home_of(request, service)
+    images, params = await read_images(request, service, FILE, query)
+
+    def work() -> Json:
+        enrolled = service.galleries.find_face(home.id, wanted)
+        similarity = _scale(service, enrolled.package)
+        photo = service.operations.embed_for(home.id, images["file"])
+        faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
+        result = [
+            face_answer(face, photo, params, embedded=True)
+            | {
+                "subject": enrolled.subject,
+                "similarity": _similarity(similarity, _stored(enrolled), _template(face)),
+            }
+            for face in faces
+        ]
+        return with_versions({"result": result}, params, _versions(service, params, faces))
+
+    return await service.run(work)
+
+
+@router.post(f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify")
+async def verify_face_embeddings(request: Request, service: ServiceDep, face_id: str) -> Json:
+    wanted = face_id_of(face_id)
+    entry_of(request).target = wanted
+    asked = await read_json(request, service, EmbeddingsBody)
+    if not asked.embeddings:
+        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
+    embeddings = asked.embeddings
+    home = await home_of(request, service)
+
+    def work() -> Json:
+        return _compared(service, _stored(service.galleries.find_face(home.id, wanted)), embeddings)
+
+    return await service.run(work)
+
+
+def _rank(service: Service, gallery: str, templates: Sequence[Template], count: int) -> list[list[Candidate]]:
+    return service.operations.rank(gallery, templates, min(count, MAX_PREDICTIONS))
+
+
+def _subjects(similarity: Similarity, ranking: Sequence[Candidate]) -> list[Json]:
+    return [{"subject": one.subject, "similarity": rounded(similarity.of_cosine(one.score))} for one in ranking]
+
+
+def _compared(service: Service, first: Template, embeddings: Sequence[Sequence[float]]) -> Json:
+    """The embeddings with their similarities to the template, the most alike first."""
+    similarity = _scale(service, first.package)
+    dimension = len(first.vector)
+    found = [
+        {
+            "embedding": one,
+            "similarity": _similarity(similarity, first, template_of(one, first.package, dimension)),
+        }
+        for one in embeddings
+    ]
+    return {"result": sorted(found, key=lambda one: -one["similarity"])}
+
+
+def _scale(service: Service, package: str) -> Similarity:
+    return Similarity.of(service.operations.thresholds(package))
+
+
+def _similarity(similarity: Similarity, one: Template, other: Template) -> float:
+    return rounded(similarity.of_cosine(cosine(one, other)))
+
+
+def _template(face: Face) -> Template:
+    if face.template is None:
+        raise ValueError("the face was not embedded")
+    return face.template
+
+
+def _stored(row: FaceRow) -> Template:
+    return Template(np.frombuffer(row.template, "<f4").astype(np.float32), row.package)
+
+
+def _versions(service: Service, params: FaceParams, faces: Sequence[Face]) -> Json:
+    """The calculator's is the package of the faces' templates, where they have any."""
+    if not params.status:
+        return {}
+    detector = next(model.id for model in service.models() if model.loaded and model.task == "detect")
+    template = faces[0].template
+    return versions_of(detector, template.package if template else None, params)

@@ -1,0 +1,106 @@
+"""One request as its operation sees it, and what several operations do alike."""
+
+from __future__ import annotations
+
+import binascii
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.access.records import AuditEntry, Grant
+from app.api.service import Service
+from app.compat.rekognition import errors
+from app.compat.rekognition.asked import ImageSource
+from app.compat.rekognition.errors import Refused
+from app.compat.similarity import Similarity
+from app.errors import NotFound
+from app.face.quality import QualityLevel
+from app.gallery.records import FaceRow, Gallery, gallery_not_found
+from app.types import Face, Photo, Template
+
+MAX_IMAGE_BYTES = 5 * 1024 * 1024
+"""Rekognition's limit; the server's own holds too."""
+LEVELS = {
+    "NONE": QualityLevel.NONE,
+    "LOW": QualityLevel.LOW,
+    "MEDIUM": QualityLevel.MEDIUM,
+    "HIGH": QualityLevel.HIGH,
+    "AUTO": QualityLevel.MEDIUM,
+}
+"""`AUTO` is what enrollments are held to unless asked otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """``region``: the one that the client signed for; it goes into the names of resources."""
+
+    service: Service
+    grant: Grant
+    entry: AuditEntry
+    region: str
+
+    def gallery(self, collection: str) -> Gallery:
+        """Raises NotFound (``gallery_not_found``), also for one that the key may not see."""
+        self.entry.gallery = collection
+        if not self.grant.sees(collection):
+            raise gallery_not_found(collection)
+        return self.service.galleries.gallery(collection)
+
+    def image(self, source: ImageSource) -> bytes:
+        """Raises Refused: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
+        SerializationException."""
+        if (source.Bytes is None) == (source.S3Object is None):
+            raise Refused(errors.INVALID_PARAMETER, "An image is either Bytes or S3Object.")
+        if source.Bytes is None:
+            message = "Unable to get object metadata from S3: this server reads no S3 objects. Send the image as Bytes."
+            raise Refused(errors.INVALID_S3, message)
+        limit = min(MAX_IMAGE_BYTES, self.service.limits.image_bytes)
+        if len(source.Bytes) // 4 * 3 > limit + 2:
+            raise _too_large(limit)
+        try:
+            data = binascii.a2b_base64(source.Bytes.encode("ascii"), strict_mode=True)
+        except (binascii.Error, UnicodeEncodeError):
+            raise Refused(errors.SERIALIZATION, "Bytes is not base64.", code="invalid_base64") from None
+        if not data:
+            raise Refused(errors.INVALID_PARAMETER, "Value at 'image.bytes': 1 byte at least is due.")
+        if len(data) > limit:
+            raise _too_large(limit)
+        return data
+
+    def scale(self, package: str) -> Similarity:
+        return Similarity.of(self.service.operations.thresholds(package))
+
+    def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
+        """Raises Refused (InvalidParameterException), as Rekognition does for a face that a search is to begin with."""
+        try:
+            return self.service.galleries.find_face(gallery.id, face_id)
+        except NotFound as error:
+            if error.code != "face_not_found":
+                raise
+            raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
+
+
+def template_of(face: Face) -> Template:
+    if face.template is None:
+        raise ValueError("the face was not embedded")
+    return face.template
+
+
+def stored_template(row: FaceRow) -> Template:
+    return Template(np.frombuffer(row.template, "<f4").astype(np.float32), row.package)
+
+
+def good_enough(photo: Photo, quality: str) -> list[Face]:
+    """The photo's faces that a quality filter leaves, largest first."""
+    minimum = LEVELS[quality].minimum
+    return [
+        face for face in sorted(photo.faces, key=lambda face: -face.detection.box.area) if face.quality.score >= minimum
+    ]
+
+
+def no_faces() -> Refused:
+    return Refused(errors.INVALID_PARAMETER, "There are no faces in the image. Should be at least 1.", code="no_face")
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(errors.IMAGE_TOO_LARGE, f"An image has at most {limit} bytes.", code="image_too_large")

@@ -1,0 +1,139 @@
+"""Which requests are Rekognition's, who they are from, and how answers and errors look."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope
+
+from app.access.records import Grant
+from app.api.body import load_json, read_body
+from app.api.protocols import Dialect, address_of
+from app.api.rules import Visit
+from app.api.service import Service, ServiceDep, entry_of, grant_of
+from app.compat.rekognition import asked
+from app.compat.rekognition.call import Call
+from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
+from app.compat.rekognition.proving import Prover
+from app.compat.rekognition.replays import Replays
+from app.compat.rekognition.rules import PATH, find_operation
+from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, read_claim
+from app.errors import LikenessError, NotFound
+
+MEDIA_TYPE = "application/x-amz-json-1.1"
+TARGET_HEADER = "x-amz-target"
+MAX_JSON = 256 * 1024
+"""Bytes of a body without images: 4,096 faces' ids, and more."""
+HASHED_HERE = 64 * 1024
+"""Bytes of a body that are hashed at once; more of them in a thread."""
+ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
+MAX_ATTEMPT = 100
+CLAIM, FREE = "rekognition_claim", "rekognition_free"
+_TRY_AGAIN = FAULTS | {THROUGHPUT}
+
+router = APIRouter(include_in_schema=False)
+
+
+class Rekognition(Dialect):
+    """`POST /`, of a body that is signed: to know whose it is, it has to be read."""
+
+    reads_first = True
+
+    def __init__(self) -> None:
+        self._prover = Prover()
+        self._replays = Replays()
+
+    def speaks(self, scope: Scope) -> bool:
+        return (scope["method"], scope["path"]) == ("POST", PATH)
+
+    def visit(self, scope: Scope) -> Visit | None:
+        operation = find_operation(Headers(scope=scope).get(TARGET_HEADER, ""))
+        return None if operation is None else Visit(operation.rule)
+
+    async def enter(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
+        """Raises Refused and InvalidInput where the request is nobody's, Overloaded where its key asks too often."""
+        request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
+        claim = read_claim(request, time.time())
+        if not self._prover.is_known(claim):  # whoever names no key of ours is not listened to any longer
+            await service.guard.attempt(lambda: self._prover.expect(service.keys, claim), address_of(scope))
+        operation = find_operation(request.header(TARGET_HEADER))
+        limits = service.limits
+        limit = limits.body_bytes(operation.images) if operation and operation.images else MAX_JSON
+        body = (await read_body(Request(scope, receive), limit, limits.seconds, service.workers.take)).data
+        body_hash = await _hash(body)
+        grant = await self._prove(scope, service, claim, request, body_hash)
+        if operation is not None:
+            attempt = " ".join(filter(None, (request.header(name)[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
+            self._replays.use(claim.signature, attempt, changes=operation.rule.changes)
+        scope[CLAIM] = claim
+        scope[FREE] = self._replays.free
+        return grant, _again(body)
+
+    def answer(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
+        found = answer_of(error)
+        content = {"__type": found.name, "message": found.message, "Message": found.message}
+        headers = _headers(request_id) | {"x-amzn-ErrorType": found.name}
+        return Response(json.dumps(content), found.status, headers, MEDIA_TYPE)
+
+    async def _prove(
+        self, scope: Scope, service: Service, claim: Claim, request: SignedRequest, body_hash: str
+    ) -> Grant:
+        check_body(request, body_hash)
+        token = self._prover.recall(claim, request, body_hash)
+        recalled = None if token is None else service.keys.recall(token)
+        return await service.guard.admit(
+            recalled,
+            lambda: self._prover.prove(service.keys, claim, request, body_hash),
+            address_of(scope),
+            known=token is not None,
+        )
+
+
+@router.post(PATH)
+async def call(request: Request, service: ServiceDep) -> Response:
+    """Every operation: `X-Amz-Target` says which."""
+    operation = find_operation(request.headers.get(TARGET_HEADER, ""))
+    if operation is None:
+        raise NotFound("there is no such operation")
+    claim: Claim = request.scope[CLAIM]
+    call_ = Call(service, grant_of(request), entry_of(request), claim.region)
+    body = await request.body()
+
+    def work() -> dict[str, Any]:
+        return operation.work(call_, asked.read(operation.model, load_json(body) if body else {}))
+
+    try:
+        answer = await service.run(work)
+    except LikenessError as error:
+        if answer_of(error).name in _TRY_AGAIN:
+            request.scope[FREE](claim.signature)  # clients do, maybe within the same second
+        raise
+    content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
+    return Response(content, headers=_headers(request.scope["request_id"]), media_type=MEDIA_TYPE)
+
+
+def _headers(request_id: str) -> dict[str, str]:
+    return {"x-amzn-RequestId": request_id}
+
+
+async def _hash(body: bytes) -> str:
+    if len(body) <= HASHED_HERE:
+        return hashlib.sha256(body).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
+
+
+def _again(body: bytes) -> Receive:
+    """What a route reads a body from that was read already."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    return receive

@@ -1,0 +1,136 @@
+"""Our values as Rekognition's shapes. What we do not compute is left out."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from app.compat.pose import pose_of
+from app.face.quality import RAMPS, measure
+from app.gallery.records import Gallery, Origin, PlacedFace
+from app.gallery.text import is_unnamed
+from app.types import Box, Face, Photo, Reason
+
+Shape: TypeAlias = dict[str, Any]
+ACCOUNT = "000000000000"
+"""In the names of resources, where AWS has the account's number."""
+LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
+"""Left and right as one looks at the photo, in Rekognition as in ours."""
+STEPS = 10_000
+"""Of a percent that are told apart."""
+_VERSION = re.compile(r"[0-9.]+")
+REASONS = {
+    Reason.SMALL_FACE: "SMALL_BOUNDING_BOX",
+    Reason.LOW_SHARPNESS: "LOW_SHARPNESS",
+    Reason.LOW_BRIGHTNESS: "LOW_BRIGHTNESS",
+    Reason.OVEREXPOSED: "LOW_FACE_QUALITY",
+    Reason.EXTREME_POSE: "EXTREME_POSE",
+    Reason.CUT_OFF: "LOW_FACE_QUALITY",
+    Reason.LOW_SCORE: "LOW_CONFIDENCE",
+}
+
+
+def arn(gallery: str, region: str) -> str:
+    return f"aws:rekognition:{region}:{ACCOUNT}:collection/{gallery}"
+
+
+def face_id_to(face_id: str) -> str:
+    """32 hexadecimal digits as Rekognition groups them."""
+    return "-".join((face_id[:8], face_id[8:12], face_id[12:16], face_id[16:20], face_id[20:]))
+
+
+def face_id_from(face_id: str) -> str:
+    return face_id.replace("-", "")
+
+
+def percent(share: float) -> float:
+    """0 to 100, rounded downwards: no rounding lifts anything over a threshold."""
+    return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
+
+
+def seconds(time: str) -> float:
+    """Since 1970."""
+    return round(datetime.fromisoformat(time).timestamp(), 3)
+
+
+def bounding_box(box: Box, width: int, height: int) -> Shape:
+    """In shares of the photo. Our coordinates are of pixels' centres, Rekognition's of their edges."""
+    return {
+        "Left": (box.x + 0.5) / width,
+        "Top": (box.y + 0.5) / height,
+        "Width": box.width / width,
+        "Height": box.height / height,
+    }
+
+
+def face_detail(face: Face, photo: Photo) -> Shape:
+    """`FaceDetail`, and `ComparedFace`, which has the same members as far as ours go.
+
+    Brightness is the mean grey value of the face's middle in percent. Sharpness is ours: 0 where faces are too blurred
+    to be told apart, 100 where more would not help.
+    """
+    detection = face.detection
+    detail: Shape = {
+        "BoundingBox": bounding_box(detection.box, photo.width, photo.height),
+        "Confidence": percent(detection.score),
+        "Landmarks": [
+            {"Type": name, "X": (float(x) + 0.5) / photo.width, "Y": (float(y) + 0.5) / photo.height}
+            for name, (x, y) in zip(LANDMARKS, detection.landmarks, strict=True)
+        ],
+        "Quality": _quality(face, photo),
+    }
+    pose = pose_of(detection.landmarks)
+    if pose is not None:
+        # Rekognition's signs, seen in the examples of its documentation: clockwise, to the photo's right, upwards.
+        angles = {"Roll": -pose.roll, "Yaw": -pose.yaw, "Pitch": pose.pitch}
+        detail["Pose"] = {name: round(angle, 2) for name, angle in angles.items()}
+    return detail
+
+
+def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
+    """Its box and how sure the detector is."""
+    return bounding_box(face.detection.box, photo.width, photo.height), percent(face.detection.score)
+
+
+def stored_face(face: PlacedFace, gallery: Gallery) -> Shape:
+    """`Face`, with what is known of where it came from."""
+    shape: Shape = {"FaceId": face_id_to(face.face_id)}
+    if face.origin is not None:
+        shape |= _origin(face.origin, face.box)
+    version = gallery.embedder.partition("@")[2]
+    if _VERSION.fullmatch(version):
+        shape["IndexFacesModelVersion"] = version
+    if not is_unnamed(face.subject):
+        shape["UserId"] = face.subject
+    return shape
+
+
+def reasons_of(face: Face) -> list[str]:
+    """Why a face is too poor; never none."""
+    return sorted({REASONS[reason] for reason in face.quality.reasons}) or ["LOW_FACE_QUALITY"]
+
+
+def largest_first(faces: Sequence[Face]) -> list[Face]:
+    return sorted(faces, key=lambda face: -face.detection.box.area)
+
+
+def status_of(has_faces: bool) -> str:
+    return "ACTIVE" if has_faces else "CREATED"
+
+
+def _origin(origin: Origin, box: Box) -> Shape:
+    shape: Shape = {
+        "BoundingBox": bounding_box(box, origin.width, origin.height),
+        "ImageId": face_id_to(origin.image_id),
+        "Confidence": percent(origin.score),
+    }
+    return shape | ({} if origin.external_id is None else {"ExternalImageId": origin.external_id})
+
+
+def _quality(face: Face, photo: Photo) -> Shape:
+    measures = measure(face.crop, face.detection, photo.width, photo.height)
+    sharpness = RAMPS[Reason.LOW_SHARPNESS](measures.sharpness)
+    return {"Brightness": percent(measures.brightness / 255), "Sharpness": percent(sharpness)}

@@ -1,0 +1,219 @@
+"""Users: our subjects, those that somebody named. Associating a face moves it to the user's subject."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
+
+from app.compat.rekognition import asked, errors
+from app.compat.rekognition.call import Call, good_enough, stored_template, template_of
+from app.compat.rekognition.errors import Refused
+from app.compat.rekognition.matching import match_users
+from app.compat.rekognition.shapes import (
+    Shape,
+    face_detail,
+    face_id_from,
+    face_id_to,
+    largest_first,
+    percent,
+    reasons_of,
+    status_of,
+)
+from app.errors import NotFound
+from app.gallery.faces import AlreadyAnswered, KeptAnswer
+from app.gallery.records import Gallery, Move, PlacedFace
+from app.gallery.text import is_unnamed, unnamed_id
+
+MOST_FACES = 100
+"""Of one user."""
+PAGE = 500
+Keeping: TypeAlias = Callable[[Shape], KeptAnswer | None]
+"""What an answer becomes that is to be kept; None where nobody will ask again."""
+Work: TypeAlias = Callable[[Keeping], Shape]
+
+
+def create(call: Call, wanted: asked.OfUser) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    call.entry.subject = wanted.UserId
+
+    def make(keeping: Keeping) -> Shape:
+        call.service.galleries.create_subject(gallery.id, wanted.UserId, answer=keeping({}))
+        return {}
+
+    return _once(call, gallery, "CreateUser", wanted, make)
+
+
+def delete(call: Call, wanted: asked.OfUser) -> Shape:
+    """The faces stay, as nobody's."""
+    gallery = call.gallery(wanted.CollectionId)
+    call.entry.subject = wanted.UserId
+
+    def remove(keeping: Keeping) -> Shape:
+        call.service.galleries.dissolve_subject(gallery.id, wanted.UserId, keeping({}))
+        return {}
+
+    return _once(call, gallery, "DeleteUser", wanted, remove)
+
+
+def list_all(call: Call, wanted: asked.ListUsers) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    page = call.service.galleries.people(gallery.id, wanted.NextToken, wanted.MaxResults or PAGE)
+    listed: Shape = {
+        "Users": [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
+    }
+    return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
+
+
+def associate(call: Call, wanted: asked.AssociateFaces) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    call.entry.subject = wanted.UserId
+    return _once(call, gallery, "AssociateFaces", wanted, partial(_associate, call, gallery, wanted))
+
+
+def disassociate(call: Call, wanted: asked.DisassociateFaces) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    call.entry.subject = wanted.UserId
+    return _once(call, gallery, "DisassociateFaces", wanted, partial(_disassociate, call, gallery, wanted))
+
+
+def search(call: Call, wanted: asked.SearchUsers) -> Shape:
+    """With one face, or with all of a user's."""
+    gallery = call.gallery(wanted.CollectionId)
+    if (wanted.UserId is None) == (wanted.FaceId is None):
+        raise Refused(errors.INVALID_PARAMETER, "Either UserId or FaceId is due.")
+    searched: Shape
+    if wanted.FaceId is not None:
+        probes = [stored_template(call.stored(gallery, face_id_from(wanted.FaceId)))]
+        searched = {"SearchedFace": {"FaceId": wanted.FaceId}}
+    else:
+        user = wanted.UserId or ""
+        probes = [stored_template(row) for row in call.service.galleries.faces(gallery.id, user, None, PAGE).items]
+        searched = {"SearchedUser": {"UserId": user}}
+    matches = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers, leave_out=wanted.UserId)
+    return {"UserMatches": matches, "FaceModelVersion": gallery.embedder} | searched
+
+
+def search_by_image(call: Call, wanted: asked.SearchUsersByImage) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    photo = call.service.operations.embed_for(gallery.id, call.image(wanted.Image))
+    good = good_enough(photo, wanted.QualityFilter)
+    answer: Shape = {"UserMatches": [], "FaceModelVersion": gallery.embedder}
+    if good:
+        probes = [template_of(good[0])]
+        answer["UserMatches"] = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers)
+        answer["SearchedFace"] = {"FaceDetail": face_detail(good[0], photo)}
+    answer["UnsearchedFaces"] = [
+        {
+            "FaceDetails": face_detail(face, photo),
+            "Reasons": ["FACE_NOT_LARGEST"] if any(face is one for one in good) else reasons_of(face),
+        }
+        for face in largest_first(photo.faces)
+        if not good or face is not good[0]
+    ]
+    return answer
+
+
+def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keeping: Keeping) -> Shape:
+    user = call.service.galleries.subject(gallery.id, wanted.UserId)
+    ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
+    found = call.service.galleries.find_faces(gallery.id, ids)
+    accepted: list[str] = []
+    refused: list[Shape] = []
+    for face in ids:
+        refusal = _foreign(face, found, user.id)
+        if refusal is None and face in found and is_unnamed(found[face].subject) and user.face_count:
+            refusal = _unlike(call, gallery, face, wanted)
+        if refusal is not None:
+            refused.append({"FaceId": face_id_to(face)} | refusal)
+        elif found[face].subject != user.id:  # those that are the user's already are passed over
+            accepted.append(face)
+    if accepted and user.face_count + len(accepted) > MOST_FACES:
+        raise Refused(errors.QUOTA, f"A user has {MOST_FACES} faces at most.", code="conflict")
+    answer: Shape = {
+        "AssociatedFaces": [{"FaceId": face_id_to(face)} for face in accepted],
+        "UnsuccessfulFaceAssociations": refused,
+        "UserStatus": status_of(bool(user.face_count or accepted)),
+    }
+    _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], keeping(answer))
+    return answer
+
+
+def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces, keeping: Keeping) -> Shape:
+    user = call.service.galleries.subject(gallery.id, wanted.UserId)
+    ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
+    found = call.service.galleries.find_faces(gallery.id, ids)
+    refused = [
+        {"FaceId": face_id_to(face)} | refusal
+        for face in ids
+        if (refusal := _foreign(face, found, user.id)) is not None
+    ]
+    mine = [face for face in ids if face in found and found[face].subject == user.id]
+    answer: Shape = {
+        "DisassociatedFaces": [{"FaceId": face_id_to(face)} for face in mine],
+        "UnsuccessfulFaceDisassociations": refused,
+        "UserStatus": status_of(user.face_count > len(mine)),
+    }
+    _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], keeping(answer))
+    return answer
+
+
+def _foreign(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None:
+    """Why a face is none of this user's business."""
+    if face not in found:
+        return {"Reasons": ["FACE_NOT_FOUND"]}
+    owner = found[face].subject
+    if owner == user or is_unnamed(owner):
+        return None
+    return {"UserId": owner, "Reasons": ["ASSOCIATED_TO_A_DIFFERENT_USER"]}
+
+
+def _unlike(call: Call, gallery: Gallery, face: str, wanted: asked.AssociateFaces) -> Shape | None:
+    scale = call.scale(gallery.embedder)
+    probe = stored_template(call.stored(gallery, face))
+    score = call.service.galleries.verify(gallery.id, wanted.UserId, probe).score
+    if score >= scale.cosine_of(wanted.UserMatchThreshold / 100):
+        return None
+    confidence = percent(scale.of_cosine(score))
+    return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
+
+
+def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | None) -> None:
+    """Somebody else may have moved or deleted one of the faces since it was looked at: nothing is moved then."""
+    try:
+        call.service.galleries.move_faces(gallery.id, moves, answer)
+    except NotFound as error:
+        if error.code != "face_not_found":
+            raise
+        raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
+
+
+def _once(call: Call, gallery: Gallery, operation: str, wanted: asked.OfUser, work: Work) -> Shape:
+    """Answers a request that comes again under its token as before; another one under the same token is refused.
+
+    ``work`` writes its answer with what it changes, so that whoever asks again after a crash is answered right.
+    """
+    token = wanted.ClientRequestToken
+    if token is None:
+        return work(lambda _: None)
+    told = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
+    digest = hashlib.sha256(told.encode()).digest()
+    before = _recalled(call, gallery, operation, token, digest)
+    if before is not None:
+        return before
+    try:
+        return work(lambda answer: KeptAnswer(operation, token, digest, json.dumps(answer)))
+    except AlreadyAnswered:
+        return _recalled(call, gallery, operation, token, digest) or {}
+
+
+def _recalled(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
+    before = call.service.galleries.recall_answer(gallery.id, operation, token)
+    if before is None:
+        return None
+    if before[0] != digest:
+        raise Refused(errors.MISMATCH, "This ClientRequestToken was used with other parameters.", code="conflict")
+    answer: Shape = json.loads(before[1])
+    return answer

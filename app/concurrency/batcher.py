@@ -1,0 +1,228 @@
+"""Joins what concurrent callers want into batches for any function over lists.
+
+The contract: the queue is bounded, each future is resolved exactly once, cancelled items are dropped when a batch is
+formed, an error (or a wrong number of results) fails its own batch only, and nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from app.concurrency.machine import compute_here
+from app.errors import LikenessError, Overloaded
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MEMORY = 0.9
+"""How much of the running mean of seconds per item stays at each batch: it follows the last ten batches or so."""
+LEAST_RETRY_S = 0.05
+"""Nobody is told to come back sooner than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[T, R]):
+    item: T
+    since: float
+    future: Future[tuple[R, int]] = field(default_factory=Future)
+
+
+class Batcher(Generic[T, R]):
+    """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
+
+    ``fn`` answers one result per item, in order. ``max_wait_s`` is how long an item may wait for others to fill its
+    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A further worker
+    sets in where a full batch waits, or where ``spare``, told how many are busy, says that there is a core for it: many
+    small batches cost more than few large ones, and would take the cores from other work. ``queue_limit`` bounds the
+    items that wait (those being worked on not counted).
+    """
+
+    def __init__(
+        self,
+        fn: Callable[[list[T]], Sequence[R]],
+        *,
+        max_batch: int,
+        max_wait_s: float,
+        queue_limit: int,
+        workers: int = 1,
+        spare: Callable[[int], bool] = lambda _busy: True,
+        name: str = "batcher",
+    ) -> None:
+        if min(max_batch, queue_limit, workers) < 1 or max_wait_s < 0:
+            raise ValueError("max_batch, queue_limit and workers start at 1, max_wait_s at 0")
+        self._fn, self._max_batch, self._max_wait_s, self._queue_limit = fn, max_batch, max_wait_s, queue_limit
+        self._queue: deque[_Waiting[T, R]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._busy = 0
+        self._spare = spare
+        self._seconds_per_item = 0.0
+        self._sizes: Counter[int] = Counter()
+        self._workers = [
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True) for number in range(workers)
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    @property
+    def waiting(self) -> int:
+        """How many items wait now."""
+        return len(self._queue)
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """How many batches of each size there were."""
+        with self._changed:
+            return dict(self._sizes)
+
+    def submit(self, item: T) -> Future[tuple[R, int]]:
+        """The result to come, with the size of the batch that it came in.
+
+        Raises Overloaded (details: retry_after seconds) when the queue is full, and after `close`. What ``fn`` raises,
+        the future raises.
+        """
+        return self.submit_all([item])[0]
+
+    def submit_all(self, items: Sequence[T]) -> list[Future[tuple[R, int]]]:
+        """Like `submit` for several items, in order: either all of them are taken or none."""
+        with self._changed:
+            if self._closed:
+                raise Overloaded("The service is shutting down.", code="shutting_down", retry_after=LEAST_RETRY_S)
+            if len(self._queue) + len(items) > self._queue_limit:
+                self._drop_cancelled()
+            if len(self._queue) + len(items) > self._queue_limit:
+                retry = max(LEAST_RETRY_S, len(self._queue) * self._seconds_per_item / len(self._workers))
+                raise Overloaded("Too much is waiting already.", retry_after=round(retry, 3))
+            now = time.monotonic()
+            taken: list[_Waiting[T, R]] = [_Waiting(item, now) for item in items]
+            self._queue.extend(taken)
+            self._changed.notify(len(taken))
+        return [each.future for each in taken]
+
+    def run(self, items: Sequence[T]) -> list[R]:
+        """The results for all items, waited for. More items than the queue holds go in one queueful after the other."""
+        return [result for result, _batch in self.run_counted(items)]
+
+    def run_counted(self, items: Sequence[T]) -> list[tuple[R, int]]:
+        """Like `run`, each result with the size of its batch."""
+        results: list[tuple[R, int]] = []
+        for start in range(0, len(items), self._queue_limit):
+            futures = self.submit_all(items[start : start + self._queue_limit])
+            try:
+                results += [future.result() for future in futures]
+            finally:
+                for future in futures:  # after an error or an interrupt nobody wants the rest
+                    future.cancel()
+        return results
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
+        """Takes nothing more; lets the workers finish what waits, or fails it with Overloaded (``drain=False``).
+
+        Returns when all workers have ended, or after ``timeout_s``; whatever still waits then is failed too.
+        """
+        with self._changed:
+            self._closed = True
+            if not drain:
+                self._fail_waiting()
+            self._changed.notify_all()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for worker in self._workers:
+            if worker is not threading.current_thread():
+                worker.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            self._fail_waiting()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fail_waiting(self) -> None:
+        while self._queue:
+            future = self._queue.popleft().future
+            if future.set_running_or_notify_cancel():
+                future.set_exception(Overloaded("The service is shutting down.", code="shutting_down"))
+
+    def _drop_cancelled(self) -> None:
+        self._queue = deque(each for each in self._queue if not each.future.cancelled())
+
+    def _work(self) -> None:
+        compute_here()
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                self._answer(batch)
+            with self._changed:
+                self._busy -= 1
+
+    def _next_batch(self) -> list[_Waiting[T, R]] | None:
+        """Up to ``max_batch`` items that are still wanted, with one more worker busy; None when closed and empty."""
+        with self._changed:
+            self._changed.wait_for(self._wanted)
+            self._wait_for_company()
+            if not self._queue and self._closed:
+                return None
+            batch: list[_Waiting[T, R]] = []
+            while self._queue and len(batch) < self._max_batch:
+                each = self._queue.popleft()
+                if each.future.set_running_or_notify_cancel():
+                    batch.append(each)
+            self._busy += 1
+            if batch:
+                self._sizes[len(batch)] += 1
+            if self._queue:
+                self._changed.notify()  # what this worker was woken for may be another's to do
+            return batch
+
+    def _wanted(self) -> bool:
+        """Whether one more worker should begin. One that is busy looks again when it is done, and leaves nothing."""
+        if self._closed or len(self._queue) >= self._max_batch:
+            return True
+        return bool(self._queue) and (not self._busy or self._spare(self._busy))
+
+    def _wait_for_company(self) -> None:
+        while self._queue and len(self._queue) < self._max_batch and not self._closed:
+            left = self._queue[0].since + self._max_wait_s - time.monotonic()
+            if left <= 0:
+                return
+            self._changed.wait(left)
+
+    def _answer(self, batch: list[_Waiting[T, R]]) -> None:
+        """Resolves every future of the batch, whatever ``fn`` does."""
+        started = time.monotonic()
+        try:
+            answers = self._call([each.item for each in batch])
+        except Exception as error:  # noqa: BLE001 - the worker's edge: every caller must be answered
+            _fail(batch, error)
+        except BaseException as error:  # noqa: BLE001 - an exit raised here must end neither this worker nor a caller
+            wrapped = LikenessError(f"The worker was told to stop: {type(error).__name__}.")
+            wrapped.__cause__ = error
+            _fail(batch, wrapped)
+        else:
+            self._learn((time.monotonic() - started) / len(batch))
+            for each, answer in zip(batch, answers, strict=True):
+                each.future.set_result((answer, len(batch)))
+
+    def _call(self, items: list[T]) -> list[R]:
+        results = list(self._fn(items))
+        if len(results) != len(items):
+            raise LikenessError(f"A batch of {len(items)} was answered with {len(results)} results.")
+        return results
+
+    def _learn(self, seconds: float) -> None:
+        known = self._seconds_per_item
+        self._seconds_per_item = MEMORY * known + (1 - MEMORY) * seconds if known else seconds
+
+
+def _fail(batch: Sequence[_Waiting[T, R]], error: Exception) -> None:
+    for each in batch:
+        each.future.set_exception(error)

@@ -1,0 +1,434 @@
+"""The SQL database itself: opened, brought up to date, its transactions begun, its troubles named.
+
+SQLite by default, PostgreSQL by URL; what is in it is `app.gallery.store`'s.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DatabaseError,
+    DBAPIError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    SQLAlchemyError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from app.db.cache import Version
+from app.db.upsert import inserting
+from app.errors import Conflict, Overloaded, Unusable
+
+KEYS_AT_ONCE = 5_000
+"""Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
+BUSY_TIMEOUT_S = 30.0
+"""How long a SQLite write waits for another process's."""
+POOL_SIZE = 20
+"""Connections kept open; up to as many again for a burst."""
+SCRUB_BUSY_MS = 100
+"""How long emptying SQLite's write-ahead log waits for readers that still use it; writers wait with it."""
+SCRUB_RETRY_S = (0.2, 5.0)
+"""Between attempts to do so: the first, and what it doubles up to."""
+WAL_RETRY_S = 0.01
+"""Between attempts to change a new SQLite file to write-ahead logging."""
+MIGRATIONS = Path(__file__).parent / "migrations"
+VERSION = sa.table("alembic_version", sa.column("version_num"))
+MIGRATION_LOCK = 0x4C494B45
+"""PostgreSQL advisory lock ("LIKE" in ASCII), so that processes starting together migrate one after the other."""
+
+
+class Database:
+    """Transactions on SQLite or PostgreSQL; safe to share between threads.
+
+    `url` is ``sqlite:///path`` or ``postgresql://…``; the schema is brought up to date at opening.
+    SQLite commits with synchronous=FULL: what was acknowledged survives a killed process and a power loss.
+    Deleted rows are overwritten (secure_delete) and the write-ahead log, which still holds the old bytes, is emptied by
+    a background thread as soon as no reader uses it: normally well within a second (`scrub` waits for it).
+    PostgreSQL keeps deleted rows until it vacuums; that, and its own log's retention, are its administrator's.
+    Raises Unusable where the database can't be opened or is newer than this program.
+    """
+
+    def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+        self._busy_timeout_ms = round(busy_timeout_s * 1000)
+        self._engine = open_engine(parse_url(url), self._busy_timeout_ms)
+        self.is_sqlite = self._engine.dialect.name == "sqlite"
+        self.insert = inserting(self._engine.dialect.name)
+        """INSERT with ON CONFLICT, in the database's own dialect."""
+        self._writer = self._engine.execution_options(likeness_write=True)
+        # One process's writers queue here, in turn, not in SQLite's busy handler, which sleeps between attempts.
+        self._write_lock = threading.Lock()
+        self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
+        self._version = Version(self._engine.url.database or "") if self.is_sqlite else None
+        try:
+            self._migrate()
+        except BaseException:
+            self._close()
+            raise
+        self.request_scrub()  # a killed process may have left some behind
+
+    def close(self) -> None:
+        if self._scrubber:
+            self._scrubber.close()
+        self._close()
+
+    def version(self) -> int | None:
+        """Another number after every commit, whoever's; None where there is no such number."""
+        return None if self._version is None else self._version()
+
+    @contextmanager
+    def read(self, *, one_moment: bool = False) -> Iterator[Connection]:
+        """A transaction for reading. With `one_moment` all its statements see the same moment, which on SQLite they
+        always do, and on PostgreSQL otherwise each its own."""
+        with _translated(), self._engine.connect() as connection:
+            if one_moment and not self.is_sqlite:
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            yield connection
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is committed at the end and undone by any error."""
+        with ExitStack() as stack:
+            if self.is_sqlite:
+                stack.enter_context(self._write_lock)
+            stack.enter_context(_translated())
+            yield stack.enter_context(self._writer.begin())
+
+    def request_scrub(self) -> None:
+        """To be called after a deletion: has the write-ahead log emptied soon."""
+        if self._scrubber:
+            self._scrubber.request()
+
+    def scrub(self, timeout_s: float = 10.0) -> bool:
+        """Waits until nothing of what was deleted is left in SQLite's files; False where that took too long."""
+        return self._scrubber.wait(timeout_s) if self._scrubber else True
+
+    def vacuum(self, tables: Iterable[str], *, full: bool = False) -> None:
+        """PostgreSQL: gives deleted rows' space free; with `full` the tables are rewritten, so that nothing of them
+        stays in their files, and locked meanwhile."""
+        if self.is_sqlite:
+            return
+        with _translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
+
+    def _close(self) -> None:
+        if self._version is not None:
+            self._version.close()
+        self._engine.dispose()
+
+    def _scrub_once(self) -> bool:
+        """Moves the write-ahead log into the database and empties it; False while that can't be done."""
+        try:
+            with self._write_lock, closing(self._engine.raw_connection()) as connection:
+                cursor = connection.cursor()
+                cursor.execute(f"PRAGMA busy_timeout = {SCRUB_BUSY_MS}")
+                try:
+                    busy, _, _ = cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+                finally:
+                    cursor.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
+        except (sqlite3.Error, SQLAlchemyError):  # another process writes, no connection is free, the disk is full
+            return False
+        return not busy
+
+    def _migrate(self) -> None:
+        with self.read() as connection:
+            if is_current(connection):
+                return
+        with self.write() as connection:
+            if not self.is_sqlite:
+                _check_encoding(connection)
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+            migrate(connection, "head")
+
+
+def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Few enough for one statement each."""
+    for start in range(0, len(values), KEYS_AT_ONCE):
+        yield values[start : start + KEYS_AT_ONCE]
+
+
+def is_current(connection: Connection) -> bool:
+    """Whether the schema is this program's newest: asked first, because Alembic takes long to import."""
+    if not sa.inspect(connection).has_table(VERSION.name):
+        return False
+    newest = max((path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py")), default=None)
+    return connection.execute(sa.select(VERSION.c.version_num)).scalars().all() == [newest]
+
+
+def migrate(connection: Connection, revision: str) -> None:
+    """Brings the schema up to that revision. Raises Unusable ``database_too_new`` where this program has none of it."""
+    from alembic import command  # noqa: PLC0415 - slow to import, needed here only
+    from alembic.config import Config  # noqa: PLC0415
+    from alembic.util import CommandError  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, revision)
+    except CommandError as error:
+        message = f"The database was made by a newer version of this program: {error}"
+        raise Unusable(message, code="database_too_new") from error
+
+
+@contextmanager
+def fresh_database(url: str, *, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
+    """A transaction in a database without tables, which takes the place of the one at `url` when the block ends well.
+
+    Nobody else may use that one. Raises Conflict ``database_not_empty`` where there is one that is not empty, unless
+    told to `replace` it.
+    """
+    parsed = parse_url(url)
+    with _translated():
+        if parsed.get_backend_name() == "sqlite":
+            with _fresh_sqlite(parsed, replace, is_empty) as connection:
+                yield connection
+            return
+        engine = open_engine(parsed, round(BUSY_TIMEOUT_S * 1000))
+        try:
+            with engine.begin() as connection:
+                _check_encoding(connection)
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATION_LOCK)))
+                if not (is_empty(connection) or replace):
+                    raise _not_empty()
+                there = sa.MetaData()
+                there.reflect(connection)
+                there.drop_all(connection)
+                yield connection
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _fresh_sqlite(url: URL, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
+    """In a file beside the old one, which it replaces at the end."""
+    busy_ms = round(BUSY_TIMEOUT_S * 1000)
+    path = Path(url.database or "")
+    if path.exists():
+        old = open_engine(url, busy_ms)
+        try:
+            with old.connect() as connection:
+                if not (is_empty(connection) or replace):
+                    raise _not_empty()
+            with closing(old.raw_connection()) as raw:  # so that its log, which goes first, holds nothing
+                raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            old.dispose()
+    draft = path.with_name(f"{path.name}.restoring")
+    for name in _sqlite_files(draft):
+        name.unlink(missing_ok=True)
+    engine = open_engine(url.set(database=str(draft)), busy_ms)
+    try:
+        with engine.execution_options(likeness_write=True).begin() as connection:
+            yield connection
+        with closing(engine.raw_connection()) as raw:
+            raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        engine.dispose()
+        for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
+            name.unlink(missing_ok=True)
+        draft.replace(path)
+    finally:
+        engine.dispose()
+        for name in _sqlite_files(draft):
+            name.unlink(missing_ok=True)
+
+
+def _sqlite_files(path: Path) -> tuple[Path, ...]:
+    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")))
+
+
+def _not_empty() -> Conflict:
+    return Conflict("There is a database already that is not empty.", code="database_not_empty")
+
+
+class _Scrubber:
+    """A thread that, once asked, tries `attempt` until it succeeds; it starts with the first request."""
+
+    def __init__(self, attempt: Callable[[], bool]) -> None:
+        self._attempt = attempt
+        self._condition = threading.Condition()
+        self._requested = 0
+        self._done = 0
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def request(self) -> None:
+        with self._condition:
+            self._requested += 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="scrubber", daemon=True)
+                self._thread.start()
+            self._condition.notify_all()
+
+    def wait(self, timeout_s: float) -> bool:
+        with self._condition:
+            target = self._requested
+            return self._condition.wait_for(lambda: self._done >= target, timeout_s)
+
+    def close(self) -> None:
+        """One last attempt; what remains is for the next start."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        pause, longest = SCRUB_RETRY_S
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._closing or self._requested > self._done)
+                if self._requested == self._done:
+                    return
+                target, last = self._requested, self._closing
+            succeeded = self._attempt()
+            with self._condition:
+                if succeeded:
+                    self._done = target
+                    pause = SCRUB_RETRY_S[0]
+                    self._condition.notify_all()
+                elif last:
+                    return
+                else:
+                    self._condition.wait_for(lambda: self._closing, pause)
+                    pause = min(longest, 2 * pause)
+
+
+def parse_url(url: str) -> URL:
+    try:
+        return make_url(url)
+    except ArgumentError as error:  # its text would repeat the URL, password and all
+        raise Unusable("The database URL can't be understood.", code="database_unsupported") from error
+
+
+def open_engine(url: URL, busy_timeout_ms: int) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        return _open_sqlite(url, busy_timeout_ms)
+    if url.get_backend_name() == "postgresql":
+        return _open_postgresql(url)
+    message = f"Likeness keeps galleries in SQLite or PostgreSQL, not in {url.get_backend_name()}."
+    raise Unusable(message, code="database_unsupported")
+
+
+def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise Unusable("The SQLite database must be a file.", code="database_unsupported")
+    path = Path(url.database)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Made here, so that nobody else can read it; SQLite gives its other files the same mode.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise Unusable(f"The database can't be opened: {error}", code="database_unavailable") from error
+    engine = sa.create_engine(
+        url.set(drivername="sqlite+pysqlite"),
+        pool_size=POOL_SIZE,
+        max_overflow=POOL_SIZE,
+        connect_args={"factory": _SqliteConnection},
+    )
+    sa.event.listen(engine, "checkin", lambda connection, _record: connection and connection.close_cursors())
+    sa.event.listen(engine, "connect", lambda connection, _record: _prepare_sqlite(connection, busy_timeout_ms))
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+class _SqliteConnection(sqlite3.Connection):
+    """One that can end what was begun with it. A result that an error left unread, alive as long as that error's
+    traceback is, would go on holding the lock, or an old moment, from within the pool."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._cursors: weakref.WeakSet[sqlite3.Cursor] = weakref.WeakSet()
+
+    def cursor(self, *arguments: Any, **options: Any) -> Any:
+        cursor = super().cursor(*arguments, **options)
+        self._cursors.add(cursor)
+        return cursor
+
+    def close_cursors(self) -> None:
+        for cursor in list(self._cursors):
+            cursor.close()
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
+    connection.isolation_level = None  # transactions begin in `_begin_sqlite`, not when the driver thinks best
+    connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+    _enter_wal(connection, busy_timeout_ms / 1000)
+    for pragma in (
+        "synchronous = FULL",  # NORMAL may lose the last commits with the power
+        "foreign_keys = ON",
+        "secure_delete = ON",  # what is deleted is overwritten
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
+    """Readers never wait for the writer then. SQLite's busy timeout does not cover the change itself, made once."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(WAL_RETRY_S)
+        else:
+            return
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    """A writer takes the lock at once: one that read first could find, too late, that another wrote meanwhile."""
+    write = connection.get_execution_options().get("likeness_write")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _open_postgresql(url: URL) -> Engine:
+    try:
+        return sa.create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            pool_size=POOL_SIZE,
+            max_overflow=POOL_SIZE,
+            pool_pre_ping=True,
+            connect_args={"client_encoding": "utf8"},
+        )
+    except ModuleNotFoundError as error:
+        message = "PostgreSQL needs the driver psycopg: pip install 'likeness[postgresql]'."
+        raise Unusable(message, code="database_driver_missing") from error
+
+
+def _check_encoding(connection: Connection) -> None:
+    encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+    if encoding != "UTF8":
+        message = f"The PostgreSQL database must be encoded in UTF8, not {encoding}: names are in any script."
+        raise Unusable(message, code="database_unsupported")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """The database's troubles as errors of ours; the driver's text stays in the cause, for the log."""
+    try:
+        yield
+    except PoolTimeout as error:
+        raise Overloaded("All database connections are busy.", code="database_busy") from error
+    except OperationalError as error:
+        if "database is locked" in str(error.orig):
+            raise Overloaded("The database is busy.", code="database_busy") from error
+        raise Unusable("The database can't be used at the moment.", code="database_unavailable") from error
+    except DBAPIError as error:
+        broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
+        if broken or error.connection_invalidated:  # damaged, no database at all, or gone
+            raise Unusable("The database can't be used.", code="database_unavailable") from error
+        raise

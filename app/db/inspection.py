@@ -1,0 +1,122 @@
+"""Looks at a database without changing it: is it there, is it ours, can it be written to, is it whole?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.db.engine import open_engine, parse_url
+from app.db.schema import GALLERIES, REEMBEDDINGS, SECRETS
+
+LOOK_BUSY_MS = 2_000
+"""How long somebody else's lock is waited for."""
+SHOWN = 3
+
+
+@dataclass(slots=True)
+class Inspection:
+    """``problem`` is empty where the database could be looked at; then the rest holds."""
+
+    kind: str
+    exists: bool = True
+    problem: str = ""
+    revision: str | None = None
+    newest: str | None = None
+    known: bool = True
+    """Whether this program knows the revision: one that it does not was made by a newer version."""
+    writable: bool = False
+    damage: list[str] = field(default_factory=list)
+    clock_off_s: float = 0.0
+    """How far the database's clock is from this machine's; 0 for SQLite, which has none."""
+    sealed: dict[str, bytes] = field(default_factory=dict)
+    """The server's secrets as they are stored, by name."""
+    needs: list[Need] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A package that so many ``galleries`` have templates of, or move to; ``example`` is the id of one of them."""
+
+    package: str
+    dimension: int
+    galleries: int
+    example: str
+
+
+def inspect(url: str) -> Inspection:
+    """Raises Unusable where the URL is none that is supported, or its driver is missing."""
+    parsed = parse_url(url)
+    found = Inspection("SQLite" if parsed.get_backend_name() == "sqlite" else "PostgreSQL")
+    if found.kind == "SQLite" and not Path(parsed.database or "").exists():
+        found.exists = False
+        return found
+    engine = open_engine(parsed, LOOK_BUSY_MS)
+    try:
+        with engine.connect() as connection:
+            _look(connection, found)
+        found.writable = _takes_writes(engine)
+    except SQLAlchemyError as error:  # its text may hold the URL, password and all
+        found.problem = type(getattr(error, "orig", None) or error).__name__
+    finally:
+        engine.dispose()
+    return found
+
+
+def _look(connection: Connection, found: Inspection) -> None:
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415 - slow to import
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+    scripts = ScriptDirectory(str(Path(__file__).parent / "migrations"))
+    found.newest = scripts.get_current_head()
+    found.revision = MigrationContext.configure(connection).get_current_revision()
+    found.known = found.revision in {None, *(one.revision for one in scripts.walk_revisions())}
+    if sa.inspect(connection).has_table(SECRETS.name):
+        found.sealed = {row.name: bytes(row.sealed) for row in connection.execute(sa.select(SECRETS))}
+    found.needs = _needs(connection)
+    if found.kind == "SQLite":
+        rows = connection.exec_driver_sql("PRAGMA quick_check(3)").scalars().all()
+        found.damage = [str(row) for row in rows if row != "ok"]
+        if orphans := connection.exec_driver_sql("PRAGMA foreign_key_check").fetchmany(SHOWN):
+            found.damage.append(f"rows without the row they belong to, in {', '.join(sorted({o[0] for o in orphans}))}")
+        return
+    now: datetime = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+    found.clock_off_s = (datetime.now(UTC) - now).total_seconds()
+
+
+def _needs(connection: Connection) -> list[Need]:
+    """Of whatever version the schema is."""
+    tables = sa.inspect(connection)
+    queries = []
+    if tables.has_table(GALLERIES.name):
+        queries.append(sa.select(GALLERIES.c.embedder.label("package"), GALLERIES.c.dimension, GALLERIES.c.id))
+    if tables.has_table(REEMBEDDINGS.name):
+        c = REEMBEDDINGS.c
+        for package, dimension in ((c.source, c.source_dimension), (c.target, c.target_dimension)):
+            query = sa.select(package.label("package"), dimension.label("dimension"), GALLERIES.c.id)
+            queries.append(query.select_from(REEMBEDDINGS.join(GALLERIES)))
+    if not queries:
+        return []
+    every = sa.union(*queries).subquery()
+    count, example = sa.func.count().label("galleries"), sa.func.min(every.c.id).label("example")
+    query = sa.select(every.c.package, every.c.dimension, count, example).group_by(every.c.package, every.c.dimension)
+    rows = connection.execute(query.order_by(every.c.package))
+    return [Need(row.package, row.dimension, row.galleries, row.example) for row in rows]
+
+
+def _takes_writes(engine: Engine) -> bool:
+    """Begins to write and takes it back."""
+    try:
+        with engine.execution_options(likeness_write=True).connect() as connection:
+            if engine.dialect.name == "sqlite":
+                connection.exec_driver_sql("PRAGMA user_version = 0")
+            else:
+                connection.exec_driver_sql("CREATE TEMPORARY TABLE likeness_doctor (one integer) ON COMMIT DROP")
+            connection.rollback()
+    except SQLAlchemyError:
+        return False
+    return True

@@ -1,0 +1,129 @@
+"""Files that hold one secret or a few: made whole or not at all, readable by their owner alone."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.db.encryption import KEY_BYTES, Sealer, new_key
+from app.errors import Unusable
+
+VAULT_FILE = "vault.key"
+"""In the data folder: what the server's own secrets are sealed with where no encryption key is given."""
+_SEPARATORS = re.compile(r"[\s,]+")
+
+
+def load_or_make(path: Path) -> Sealer:
+    """The ring of the keys in `path`, which is made, with one key, where it is missing, and closed to others.
+
+    Raises Unusable ``vault_key_unusable``.
+    """
+    if not path.exists():
+        write_new(path, encode_key(new_key()))
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & 0o077:
+            path.chmod(0o600)
+    except OSError as error:
+        raise Unusable(f"{path}: cannot be closed to others ({error})", code="vault_key_unusable") from None
+    return Sealer(read_keys(path))
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRings:
+    """``faces``: of the encryption keys, None where there are none; ``seals``: whether it seals or only opens.
+    ``secrets``: what the server's own secrets are sealed with, None where nothing is there yet."""
+
+    faces: Sealer | None
+    seals: bool
+    secrets: Sealer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rings(FoundRings):
+    secrets: Sealer
+
+
+def load_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> Rings:
+    """The rings that a server with these settings has: encryption keys from a `file` or from `text`, and those of
+    VAULT_FILE in `data_dir`, which is made where no encryption key is there to seal secrets with.
+
+    Raises Unusable ``vault_key_unusable``.
+    """
+    if not (seals and (file or text)):
+        load_or_make(data_dir / VAULT_FILE)
+    found = find_rings(data_dir, file, text, seals=seals)
+    if found.secrets is None:
+        raise Unusable(f"{data_dir / VAULT_FILE}: is gone", code="vault_key_unusable")
+    return Rings(found.faces, found.seals, found.secrets)
+
+
+def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> FoundRings:
+    """The same without making anything."""
+    given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
+    path = data_dir / VAULT_FILE
+    own = read_keys(path) if path.exists() else ()
+    both = list(dict.fromkeys([*given, *own] if seals else [*own, *given]))
+    return FoundRings(Sealer(given) if given else None, seals, Sealer(both) if both else None)
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """The keys in a file, each KEY_BYTES as base64 on a line of its own; `#` begins a comment.
+
+    Raises Unusable ``vault_key_unusable``, which never shows what was read.
+    """
+    try:
+        text = path.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise Unusable(f"{path}: cannot be read as keys ({reason})", code="vault_key_unusable") from None
+    return parse_keys("\n".join(line.partition("#")[0] for line in text.splitlines()), str(path))
+
+
+def parse_keys(text: str, where: str) -> tuple[bytes, ...]:
+    """Keys separated by white space or commas; `where` is what an error names. Raises Unusable
+    ``vault_key_unusable``."""
+    keys = []
+    for number, word in enumerate(filter(None, _SEPARATORS.split(text)), 1):
+        try:
+            key = base64.b64decode(word, validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            message = f"{where}: key {number} is not {KEY_BYTES} bytes as base64 (`openssl rand -base64 {KEY_BYTES}`)"
+            raise Unusable(message, code="vault_key_unusable")
+        keys.append(key)
+    if not keys:
+        raise Unusable(f"{where}: holds no key", code="vault_key_unusable")
+    return tuple(keys)
+
+
+def encode_key(key: bytes) -> str:
+    return base64.b64encode(key).decode()
+
+
+def write_new(path: Path, text: str) -> bool:
+    """Writes a new file whole or not at all; False where there is one already."""
+    draft = draft_of(path, text)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True
+
+
+def draft_of(path: Path, text: str) -> Path:
+    """A file beside `path` that only its owner can read, with `text` in it, on the disk."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return draft

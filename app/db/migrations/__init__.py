@@ -1,0 +1,1 @@
+"""Alembic's migrations, run at every start by `app.db.engine.Database`."""

@@ -1,0 +1,284 @@
+"""The SQL tables as they are now; `migrations/` holds how they came to be so."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    false,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+KEY = BigInteger().with_variant(Integer, "sqlite")
+"""SQLite numbers rows by itself only where the column is an INTEGER."""
+
+GALLERIES = Table(
+    "galleries",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("embedder", Text, nullable=False),
+    Column("dimension", Integer, nullable=False),
+    Column("store", String(8), nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("last_change", BigInteger, nullable=False, server_default="0"),
+    Column("last_stamp", BigInteger, nullable=False, server_default="0"),
+    Column("search", String(16), nullable=False, server_default="fp32"),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
+    sqlite_autoincrement=True,  # keys are never used again: a late write can't reach another's rows
+)
+
+SUBJECTS = Table(
+    "subjects",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("id", Text, nullable=False),
+    Column("name", Text),
+    Column("folded", Text, nullable=False),  # id and name as substring search compares them
+    Column("metadata", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("updated_at", String(32), nullable=False),
+    Column("expires_at", String(32)),
+    Column("consent", Text),  # JSON
+    UniqueConstraint("gallery_key", "id"),
+    Index(None, "gallery_key", "key"),
+    Index(None, "expires_at"),
+    sqlite_autoincrement=True,
+)
+
+FACES = Table(
+    "faces",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), nullable=False),
+    Column("face_id", String(32), nullable=False, unique=True),
+    Column("package", Text, nullable=False),
+    Column("template", LargeBinary, nullable=False),
+    Column("quality", Float, nullable=False),
+    Column("reasons", Text, nullable=False),
+    Column("x", Float, nullable=False),
+    Column("y", Float, nullable=False),
+    Column("width", Float, nullable=False),
+    Column("height", Float, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "gallery_key", "key"),
+    Index(None, "subject_key", "key"),
+    sqlite_autoincrement=True,
+)
+
+CROPS = Table(
+    # Apart from the faces, so that reading a million templates doesn't read a million pictures.
+    "crops",
+    METADATA,
+    Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("jpeg", LargeBinary, nullable=False),
+)
+
+FACE_ORIGINS = Table(
+    # What only some callers ask about a face; a face without a row here is as good as any.
+    "face_origins",
+    METADATA,
+    Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("gallery_key", KEY, nullable=False),
+    Column("image_id", String(32), nullable=False),
+    Column("external_id", Text),
+    Column("width", Integer, nullable=False),
+    Column("height", Integer, nullable=False),
+    Column("score", Float, nullable=False),
+    Index(None, "gallery_key", "image_id"),
+)
+
+ANSWERED_REQUESTS = Table(
+    # So that a request that is sent again, with the same token, is answered again and not done again.
+    "answered_requests",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("operation", String(32), primary_key=True),
+    Column("token", String(64), primary_key=True),
+    Column("digest", LargeBinary, nullable=False),  # SHA-256 of what was asked
+    Column("answer", Text, nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "created_at"),
+)
+SECOND_TEMPLATES = Table(
+    # Of a gallery that is being re-embedded, a face's template of the other one of the two packages than its row's.
+    "second_templates",
+    METADATA,
+    Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("package", Text, nullable=False),
+    Column("template", LargeBinary, nullable=False),
+)
+
+REEMBEDDINGS = Table(
+    "reembeddings",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("source", Text, nullable=False),
+    Column("source_dimension", Integer, nullable=False),
+    Column("source_generation", BigInteger, nullable=False, server_default="0"),
+    Column("target", Text, nullable=False),
+    Column("target_dimension", Integer, nullable=False),
+    Column("target_generation", BigInteger, nullable=False, server_default="0"),
+    Column("state", String(16), nullable=False),
+    Column("without_crop", String(8), nullable=False),
+    Column("missing", BigInteger, nullable=False, server_default="0"),
+    Column("keep_days", Float, nullable=False),
+    Column("job", String(32)),
+    Column("started_at", String(32), nullable=False),
+    Column("switched_at", String(32)),
+    Column("keep_until", String(32)),
+)
+"""Galleries that are moving from one package to another; `app.gallery.reembedding` writes and reads it."""
+
+CHANGES = Table(
+    # Keys only, never a template or a name: what is erased must leave nothing here.
+    "changes",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("stamp", BigInteger, nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("subject_key", BigInteger),
+    Column("face_key", BigInteger),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "created_at"),
+)
+"""What happened to each gallery's faces, numbered without gaps; `app.gallery.change_log` writes and reads it."""
+
+COLLECTIONS = Table(
+    # No foreign key: a row outlives its gallery until the collection has been dropped.
+    "collections",
+    METADATA,
+    Column("name", String(63), primary_key=True),
+    Column("server", Text, nullable=False),
+    Column("gallery_key", BigInteger, nullable=False),
+    Column("package", Text, nullable=False),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("state", String(8), nullable=False),
+    Column("touched_at", String(32), nullable=False),
+    Index(None, "gallery_key"),
+)
+"""Collections of vectors in Milvus; `app.search.milvus.collections` writes and reads it."""
+
+API_KEYS = Table(
+    "api_keys",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(63), nullable=False, unique=True),
+    Column("name", Text),
+    Column("scopes", Text, nullable=False),  # separated by spaces
+    Column("galleries", Text),  # a JSON list of ids; NULL: all
+    Column("rate", Text),
+    Column("digest", LargeBinary, nullable=False),  # SHA-256 of the secret
+    Column("old_digest", LargeBinary),
+    Column("old_until", String(32)),
+    Column("declared", LargeBinary),
+    Column("expires_at", String(32)),
+    Column("created_at", String(32), nullable=False),
+    Column("rotated_at", String(32)),
+    Column("revoked_at", String(32)),
+    sqlite_autoincrement=True,
+)
+
+AUDIT = Table(
+    # Names of keys, galleries and subjects, not references: the log outlives them.
+    "audit",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("at", String(32), nullable=False),
+    Column("who", Text),
+    Column("operation", Text, nullable=False),
+    Column("gallery", Text),
+    Column("subject", Text),
+    Column("target", Text),
+    Column("status", Integer),
+    Column("request_id", Text, nullable=False),
+    Index(None, "at"),
+    sqlite_autoincrement=True,
+)
+
+RECEIPTS = Table(
+    # Of erasures; the gallery is named, not referred to: a receipt outlives it.
+    "receipts",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False, unique=True),
+    Column("gallery", Text, nullable=False),
+    Column("state", String(8), nullable=False),
+    Column("created_at", String(32), nullable=False),
+    Column("document", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+SECRETS = Table(
+    # The server's own, sealed (`app.db.secrets`); the key to them is in no database.
+    "secrets",
+    METADATA,
+    Column("name", String(255), primary_key=True),
+    Column("sealed", LargeBinary, nullable=False),
+)
+
+JOBS = Table(
+    # A job goes with its gallery, and with it the keys of its files and the names in its report.
+    "jobs",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False, unique=True),
+    Column("kind", String(32), nullable=False),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE")),
+    Column("state", String(16), nullable=False),
+    Column("done", BigInteger, nullable=False, server_default="0"),
+    Column("total", BigInteger),
+    Column("params", Text, nullable=False),
+    Column("saved", Text, nullable=False, server_default="{}"),
+    Column("counts", Text, nullable=False, server_default="{}"),
+    Column("result", Text),
+    Column("secret", LargeBinary),  # seals the job's files, and is in no other place
+    Column("place", String(32)),  # the folder that has them
+    Column("who", Text),
+    Column("cancel_asked", Boolean, nullable=False, server_default=false()),
+    Column("error_code", String(64)),
+    Column("error_message", Text),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("lease_owner", String(32)),
+    Column("lease_until", String(32)),
+    Column("not_before", String(32)),
+    Column("created_at", String(32), nullable=False),
+    Column("started_at", String(32)),
+    Column("finished_at", String(32)),
+    Index(None, "state"),
+    Index(None, "gallery_key"),
+    sqlite_autoincrement=True,
+)
+
+JOB_REFUSALS = Table(
+    "job_refusals",
+    METADATA,
+    Column("job_key", KEY, ForeignKey("jobs.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("item", BigInteger, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("code", String(64), nullable=False),
+    Column("message", Text, nullable=False),
+    Column("reasons", Text, nullable=False),
+)

@@ -1,0 +1,78 @@
+"""The server's own secrets, sealed, in SQL: every server of one database has the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from app.db.encryption import Sealer
+from app.db.engine import Database
+from app.db.schema import SECRETS
+from app.db.sealed_columns import MARK_PREFIX
+
+SIGNING_KEY = "signing-key"
+
+
+class SecretStore:
+    """Safe to share between threads. Every call may raise what `Database` does; those that open, Unusable
+    ``sealed_unreadable`` besides."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+
+    def get(self, name: str) -> bytes | None:
+        with self._database.read() as connection:
+            sealed = connection.execute(sa.select(SECRETS.c.sealed).where(SECRETS.c.name == name)).scalar()
+        return None if sealed is None else self._open(name, sealed)
+
+    def get_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """The secret of that name; `make` makes it where there is none yet, once for all servers."""
+        found = self.get(name)
+        if found is not None:
+            return found
+        values = {"name": name, "sealed": self._seal(name, make())}
+        with self._database.write() as connection:
+            connection.execute(self._database.insert(SECRETS).values(values).on_conflict_do_nothing())
+            sealed = connection.execute(sa.select(SECRETS.c.sealed).where(SECRETS.c.name == name)).scalar_one()
+        return self._open(name, sealed)
+
+    def put(self, name: str, secret: bytes) -> None:
+        """In place of what was there under that name."""
+        values = {"name": name, "sealed": self._seal(name, secret)}
+        insert = self._database.insert(SECRETS).values(values)
+        insert = insert.on_conflict_do_update(index_elements=["name"], set_={"sealed": values["sealed"]})
+        with self._database.write() as connection:
+            connection.execute(insert)
+        self._database.request_scrub()
+
+    def remove(self, name: str) -> bool:
+        """Whether it was there."""
+        with self._database.write() as connection:
+            removed = connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name)).rowcount
+        self._database.request_scrub()
+        return bool(removed)
+
+    def reseal(self) -> int:
+        """Seals anew, with the ring's first key, what another key sealed; says how many."""
+        with self._database.write() as connection:
+            mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)  # marks are their own keys'
+            rows = connection.execute(sa.select(SECRETS).where(mine).order_by(SECRETS.c.name).with_for_update()).all()
+            stale = [row for row in rows if not bytes(row.sealed).startswith(self._sealer.mark)]
+            for row in stale:
+                sealed = self._seal(row.name, self._open(row.name, row.sealed))
+                connection.execute(sa.update(SECRETS).where(SECRETS.c.name == row.name).values(sealed=sealed))
+        self._database.request_scrub()
+        return len(stale)
+
+    def _seal(self, name: str, secret: bytes) -> bytes:
+        return self._sealer.seal(secret, purpose_of(name))
+
+    def _open(self, name: str, sealed: bytes) -> bytes:
+        return self._sealer.open(bytes(sealed), purpose_of(name))
+
+
+def purpose_of(name: str) -> bytes:
+    """What a secret of that name is sealed for."""
+    return b"secret\0" + name.encode()

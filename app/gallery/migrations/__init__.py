@@ -1,1 +1,0 @@
-"""Alembic's migrations, run at every start by `app.gallery.database.Database`."""

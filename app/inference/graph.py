@@ -1,0 +1,560 @@
+"""Rewriting of ONNX graphs: small exact steps, each a function that changes a model in place.
+
+Every step leaves what it doesn't recognise as it is, so the same list serves graphs of any origin. Weights are combined
+in float64 and stored as float32; nothing else changes a result but rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from app.inference.package import SourceInput
+
+Floats: TypeAlias = NDArray[np.float64]
+
+MIN_OPSET = 18
+"""The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
+MIN_IR = 8
+"""IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
+LARGE_GEMM = 1_000_000
+"""Weights from which on a Gemm is bound by reading them (4 MB: more than a core's own cache) and gains by a batch."""
+LARGEST_SHAPE = 64
+"""Constants of up to so many numbers may be shapes, axes and the like; larger ones are weights."""
+MIN_LENGTH = 1e-12
+"""Lengths below this count as this in the normalisation, so that the zero vector stays zero instead of NaN."""
+CHEAP_PRODUCTS = 32
+"""Products per output value up to which a Conv is run twice by `split_prelu`: measured on SFace's layers (AVX-512)."""
+MIN_SLOPE_GAP = 1e-3
+"""How far a PReLU's slopes must stay from 1 for the division by (1 - slope) in `split_prelu`."""
+
+
+class Graph:
+    """Look-ups and edits over a model's main graph; linear scans, so that nothing goes stale (graphs are small)."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.model = model
+        self.proto = model.graph
+
+    def of_type(self, *types: str) -> list[NodeProto]:
+        return [node for node in self.proto.node if node.op_type in types and node.domain in ("", "ai.onnx")]
+
+    def constant(self, name: str) -> NDArray[np.generic] | None:
+        tensor = next((each for each in self.proto.initializer if each.name == name), None)
+        return None if tensor is None else numpy_helper.to_array(tensor)
+
+    def floats(self, name: str) -> Floats | None:
+        """A constant as float64; None where the name is no floating-point constant."""
+        value = self.constant(name)
+        return value.astype(np.float64) if value is not None and value.dtype.kind == "f" else None
+
+    def producer(self, name: str) -> NodeProto | None:
+        return next((node for node in self.proto.node if name in node.output), None)
+
+    def consumers(self, name: str) -> list[NodeProto]:
+        return [node for node in self.proto.node if name in node.input]
+
+    def only_consumer(self, name: str) -> NodeProto | None:
+        """The one node that reads ``name``; None where several do, or where it is an output of the graph."""
+        readers = self.consumers(name)
+        is_output = any(output.name == name for output in self.proto.output)
+        return readers[0] if len(readers) == 1 and not is_output else None
+
+    def fresh(self, hint: str) -> str:
+        """A name like ``hint`` that nothing has yet."""
+        taken = {name for node in self.proto.node for name in (*node.input, *node.output)}
+        taken |= {each.name for each in (*self.proto.initializer, *self.proto.input, *self.proto.output)}
+        candidates = (hint if count == 0 else f"{hint}_{count}" for count in range(len(taken) + 1))
+        return next(name for name in candidates if name not in taken)
+
+    def add_constant(self, hint: str, value: NDArray[np.generic]) -> str:
+        name = self.fresh(hint)
+        self.proto.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def add_floats(self, hint: str, value: Floats) -> str:
+        return self.add_constant(hint, value.astype(np.float32))
+
+    def bypass(self, node: NodeProto) -> None:
+        """Removes a node whose first output is, or has become, its first input."""
+        source, target = node.input[0], node.output[0]
+        producer = self.producer(source)
+        if any(output.name == target for output in self.proto.output):
+            if producer is None or any(output.name == source for output in self.proto.output):
+                return
+            producer.output[list(producer.output).index(source)] = target
+            source, target = target, source
+        self.proto.node.remove(node)
+        for reader in self.consumers(target):
+            _replace(reader, target, source)
+
+    def replace(self, node: NodeProto, replacements: list[NodeProto]) -> None:
+        """Puts nodes in the place of one."""
+        position = list(self.proto.node).index(node)
+        self.proto.node.remove(node)
+        for offset, each in enumerate(replacements):
+            self.proto.node.insert(position + offset, each)
+
+
+def _replace(node: NodeProto, old: str, new: str) -> None:
+    for position, name in enumerate(node.input):
+        if name == old:
+            node.input[position] = new
+
+
+def attribute(node: NodeProto, name: str, default: object) -> object:
+    found = next((each for each in node.attribute if each.name == name), None)
+    return default if found is None else helper.get_attribute_value(found)
+
+
+def opset(model: ModelProto) -> int:
+    """The version of ONNX's own operators that the model is written in."""
+    return int(next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")))
+
+
+def keep_data_inputs(model: ModelProto) -> None:
+    """Takes initializers and unused names off the list of inputs: what stays is what a caller must give."""
+    constants = {each.name for each in model.graph.initializer}
+    used = {name for node in model.graph.node for name in node.input}
+    inputs = [each for each in model.graph.input if each.name not in constants and each.name in used]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, MIN_IR)
+
+
+def raised_opset(model: ModelProto) -> ModelProto:
+    """The same model at `MIN_OPSET` or its own higher opset (a new object: the converter works that way)."""
+    if opset(model) >= MIN_OPSET:
+        return model
+    converted: ModelProto = onnx.version_converter.convert_version(model, MIN_OPSET)
+    return converted
+
+
+def fold_constants(model: ModelProto) -> None:
+    """Computes beforehand every node whose inputs are all constants (dequantised weights, shapes)."""
+    known = {each.name for each in model.graph.initializer} | {""}
+    folded = []
+    for node in model.graph.node:  # nodes stand in an order in which they can run
+        if _is_foldable(node, known):
+            folded.append(node)
+            known.update(node.output)
+    if not folded:
+        return
+    kept = [node for node in model.graph.node if node not in folded]
+    read = {name for node in kept for name in node.input} | {each.name for each in model.graph.output}
+    wanted = [name for node in folded for name in node.output if name in read]
+    model.graph.initializer.extend(_evaluate(model, folded, wanted))
+    for node in folded:
+        model.graph.node.remove(node)
+
+
+def _is_foldable(node: NodeProto, known: set[str]) -> bool:
+    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial", "Dropout")
+    branches = any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for each in node.attribute)
+    return not random and not branches and all(name in known for name in node.input)
+
+
+def _evaluate(model: ModelProto, nodes: list[NodeProto], wanted: list[str]) -> list[TensorProto]:
+    """The tensors of these names, that nodes without any input make."""
+    read = {name for node in nodes for name in node.input}
+    constants = [each for each in model.graph.initializer if each.name in read]
+    outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
+    made = helper.make_graph(nodes, "constants", [], outputs, constants)
+    alone = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors; others are about what was left for us to fold
+    session = onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [numpy_helper.from_array(value, name) for name, value in zip(wanted, session.run(wanted, {}), strict=True)]
+
+
+def drop_inference_no_ops(model: ModelProto) -> None:
+    """Removes Dropout and Identity, which do nothing in inference."""
+    graph = Graph(model)
+    for node in graph.of_type("Dropout", "Identity"):
+        training = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else np.array(False)
+        mask_read = any(graph.consumers(name) for name in node.output[1:] if name)
+        if training is not None and not training.any() and not mask_read:
+            graph.bypass(node)
+
+
+def free_batch(model: ModelProto) -> None:
+    """Lets the first axis of input and output be any N where the file fixes it, also inside constant Reshapes."""
+    graph = Graph(model)
+    shapes = known_shapes(model)
+    for node in graph.of_type("Reshape"):
+        target = graph.constant(node.input[1])
+        before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
+        keeps_batch = before and after and before[0] == after[0] == 1 and not attribute(node, "allowzero", 0)
+        if target is not None and keeps_batch and target[0] == 1:
+            free = target.copy()
+            free[0] = 0  # 0 copies the input's axis
+            node.input[1] = graph.add_constant(f"{node.input[1]}_free", free)
+    for value in (*graph.proto.input, *graph.proto.output):
+        value.type.tensor_type.shape.dim[0].Clear()
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    del graph.proto.value_info[:]
+
+
+def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
+    """Name -> shape as ONNX infers it; None for a free axis. Names of unknown rank are missing."""
+    inferred = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
+    return {
+        each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
+        for each in (*inferred.value_info, *inferred.input, *inferred.output)
+        if each.type.tensor_type.HasField("shape")
+    }
+
+
+def _without_weights(model: ModelProto) -> ModelProto:
+    """The same graph with its large constants as inputs: inference is then fast, and needs only small ones' values."""
+    large = [each for each in model.graph.initializer if np.prod(each.dims) > LARGEST_SHAPE]
+    names = {each.name for each in large}
+    inputs = [each for each in model.graph.input if each.name not in names]
+    inputs += [helper.make_tensor_value_info(each.name, each.data_type, list(each.dims)) for each in large]
+    small = [each for each in model.graph.initializer if each.name not in names]
+    graph = helper.make_graph(model.graph.node, "shapes", inputs, model.graph.output, small)
+    return helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
+    """Makes the one input (N, side, side, 3) uint8 RGB; the nodes put before the graph make its old input of it."""
+    graph = Graph(model)
+    crops = graph.fresh("crops")
+    nodes = _adaption(graph, form, crops)
+    old = graph.proto.input[0].name
+    for reader in graph.consumers(old):
+        _replace(reader, old, nodes[-1].output[0])
+    for position, node in enumerate(nodes):
+        graph.proto.node.insert(position, node)
+    graph.proto.input[0].CopyFrom(helper.make_tensor_value_info(crops, TensorProto.UINT8, ["N", side, side, 3]))
+
+
+def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
+    """Nodes from the contract's crops to the source's own input."""
+    channel_axis, per_channel = (1, (3, 1, 1)) if form.layout == "nchw" else (3, (3,))
+    nodes = [helper.make_node("Identity", [crops], [f"{crops}_as_given"])]
+
+    def then(kind: str, *constants: str, **attributes: int | list[int]) -> None:
+        inputs = [nodes[-1].output[0], *constants]
+        nodes.append(helper.make_node(kind, inputs, [f"{crops}_{kind.lower()}"], None, None, None, None, **attributes))
+
+    if form.layout == "nchw":
+        then("Transpose", perm=[0, 3, 1, 2])
+    if form.colour == "bgr":
+        then("Gather", graph.add_constant("reversed_channels", np.array([2, 1, 0], np.int64)), axis=channel_axis)
+    if form.dtype == "float32":
+        then("Cast", to=int(TensorProto.FLOAT))
+    if any(form.mean):
+        then("Sub", graph.add_floats("crops_mean", np.array(form.mean).reshape(per_channel)))
+    if form.std != (1.0, 1.0, 1.0):
+        then("Mul", graph.add_floats("crops_scale", 1 / np.array(form.std).reshape(per_channel)))
+    return nodes
+
+
+def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
+    """(scale, shift), each of shape (C,) or (1,), where a node computes scale*x + shift per channel; else None."""
+    if node.op_type == "BatchNormalization":
+        values = [graph.floats(name) for name in node.input[1:5]]
+        if any(value is None for value in values) or attribute(node, "training_mode", 0):
+            return None
+        gamma, beta, mean, variance = (value for value in values if value is not None)
+        scale = gamma / np.sqrt(variance + float(str(attribute(node, "epsilon", 1e-5))))
+        return scale, beta - mean * scale
+    second = _per_channel(graph.floats(node.input[1])) if len(node.input) == 2 else None
+    if second is None:
+        return None
+    zero, one = np.zeros(1), np.ones(1)
+    forms = {"Mul": (second, zero), "Add": (one, second), "Sub": (one, -second)}
+    if node.op_type == "Div" and (second != 0).all():
+        return 1 / second, zero
+    return forms.get(node.op_type)
+
+
+def _per_channel(value: Floats | None) -> Floats | None:
+    """A constant that broadcasts over (N, C, H, W) per channel, as (C,); a single number as (1,); others None."""
+    if value is None or value.size == 1:
+        return None if value is None else value.reshape(1)
+    channels_first = value.ndim in (3, 4) and value.shape[-2:] == (1, 1) and value.shape[-3] == value.size
+    return value.reshape(-1) if channels_first else None
+
+
+def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
+    """Changes a Conv's or Gemm's weights so that it answers scale*y + shift per output channel; False: it can't."""
+    weight = graph.floats(node.input[1]) if node.op_type in ("Conv", "Gemm") else None
+    if weight is None or not _is_plain(node):
+        return False
+    out_axis = 1 if node.op_type == "Gemm" and not attribute(node, "transB", 0) else 0
+    bias = _bias(graph, node, weight.shape[out_axis])
+    if bias is None:
+        return False
+    along_outputs = [-1 if axis == out_axis else 1 for axis in range(weight.ndim)]
+    _set_weights(graph, node, weight * scale.reshape(along_outputs), bias * scale + shift)
+    return True
+
+
+def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
+    """Changes a Conv's or Gemm's weights so that it sees scale*x + shift per input channel; False: not exactly.
+
+    A padded Conv can't take a shift: its border of zeros would have to become the shift's value.
+    """
+    if node.op_type == "Conv":
+        return _scale_conv_inputs(graph, node, scale, shift)
+    return node.op_type == "Gemm" and _scale_gemm_inputs(graph, node, scale, shift)
+
+
+def _scale_conv_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
+    weight = graph.floats(node.input[1])  # (M, C/groups, *kernel)
+    if weight is None or (shift.any() and _is_padded(node)):
+        return False
+    bias = _bias(graph, node, len(weight))
+    if bias is None:
+        return False
+    groups = int(str(attribute(node, "group", 1)))
+    per_output = (len(weight) // groups, weight.shape[1])
+
+    def seen_by_outputs(values: Floats) -> Floats:  # (C,) or (1,) -> (M, C/groups): what each output's weights meet
+        channels = np.broadcast_to(values, groups * per_output[1]).reshape(groups, per_output[1])
+        return channels.repeat(per_output[0], axis=0)
+
+    kernel_sums = weight.reshape(*weight.shape[:2], -1).sum(axis=2)
+    scaled = weight * seen_by_outputs(scale).reshape(*weight.shape[:2], *[1] * (weight.ndim - 2))
+    _set_weights(graph, node, scaled, bias + (kernel_sums * seen_by_outputs(shift)).sum(axis=1))
+    return True
+
+
+def _scale_gemm_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
+    weight = graph.floats(node.input[1])
+    if weight is None or not _is_plain(node):
+        return False
+    transposed = bool(attribute(node, "transB", 0))
+    rows = weight if transposed else weight.T  # (D, K)
+    bias = _bias(graph, node, len(rows))
+    if bias is None or rows.shape[1] % scale.size or rows.shape[1] % shift.size:
+        return False
+    # a flattened (C, H, W) keeps each channel's values together
+    scale, shift = (np.repeat(values, rows.shape[1] // values.size) for values in (scale, shift))
+    scaled = rows * scale
+    _set_weights(graph, node, scaled if transposed else scaled.T, bias + rows @ shift)
+    return True
+
+
+def _is_plain(node: NodeProto) -> bool:
+    plain = attribute(node, "alpha", 1.0) == 1.0 and attribute(node, "beta", 1.0) == 1.0
+    return node.op_type == "Conv" or (plain and not attribute(node, "transA", 0))
+
+
+def _is_padded(node: NodeProto) -> bool:
+    pads, auto = attribute(node, "pads", []), attribute(node, "auto_pad", b"NOTSET")
+    return auto not in (b"NOTSET", b"VALID") or (isinstance(pads, list) and any(pads))
+
+
+def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
+    """The node's bias as (size,), zeros where it has none; None where it is not a constant."""
+    if len(node.input) < 3 or not node.input[2]:
+        return np.zeros(size)
+    value = graph.floats(node.input[2])
+    return None if value is None else np.broadcast_to(value.reshape(-1), size)
+
+
+def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) -> None:
+    """Gives the node new constants; the old ones may serve other nodes."""
+    inputs = [node.input[0], graph.add_floats(f"{node.output[0]}_weight", weight)]
+    inputs.append(graph.add_floats(f"{node.output[0]}_bias", bias))
+    del node.input[:]
+    node.input.extend(inputs)
+
+
+def fuse_batch_norm_into_previous(model: ModelProto) -> None:
+    """Conv or Gemm followed by BatchNormalization becomes one node."""
+    graph = Graph(model)
+    for norm in graph.of_type("BatchNormalization"):
+        before, affine = graph.producer(norm.input[0]), affine_of(graph, norm)
+        alone = graph.only_consumer(norm.input[0]) is not None
+        if before is not None and affine is not None and alone and scale_outputs(graph, before, *affine):
+            graph.bypass(norm)
+
+
+def fuse_affine_into_next(model: ModelProto) -> None:
+    """A per-channel scale and shift before a Conv or Gemm (a Flatten may lie between) goes into its weights."""
+    graph = Graph(model)
+    shapes = known_shapes(model)
+    for node in reversed(graph.of_type("BatchNormalization", "Mul", "Add", "Sub", "Div")):
+        before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
+        keeps_shape = before is not None and len(before) == 4 and before[1] is not None and before == after
+        affine = affine_of(graph, node) if keeps_shape else None
+        reader = _weights_after(graph, node.output[0])
+        if affine is not None and reader is not None and scale_inputs(graph, reader, *affine):
+            graph.bypass(node)
+
+
+def _weights_after(graph: Graph, name: str) -> NodeProto | None:
+    """The Conv or Gemm that alone reads ``name`` as its data, directly or through a Flatten."""
+    reader = graph.only_consumer(name)
+    if reader is not None and reader.op_type == "Flatten" and attribute(reader, "axis", 1) == 1:
+        name = reader.output[0]
+        reader = graph.only_consumer(name)
+    return reader if reader is not None and reader.op_type in ("Conv", "Gemm") and reader.input[0] == name else None
+
+
+def unit_output(model: ModelProto) -> None:
+    """Divides each row of the one output by its length; the zero vector stays zero."""
+    graph = Graph(model)
+    output = graph.proto.output[0]
+    raw = output.name
+    length, safe, vectors = graph.fresh("length"), graph.fresh("safe_length"), graph.fresh("vectors")
+    axis = graph.add_constant("length_axis", np.array([1], np.int64))
+    least = graph.add_floats("least_length", np.array(MIN_LENGTH))
+    graph.proto.node.append(helper.make_node("ReduceL2", [raw, axis], [length], keepdims=1))
+    graph.proto.node.append(helper.make_node("Max", [length, least], [safe]))
+    graph.proto.node.append(helper.make_node("Div", [raw, safe], [vectors]))
+    output.name = vectors
+
+
+def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
+    """Writes PReLU, which ONNX Runtime's CPU provider runs slowly and in the plain layout only, in nodes that it runs
+    in its blocked layout: a*x + (1-a)*relu(x), per-channel factors as 1x1 depthwise Convs.
+
+    Where the layer after or before can take a factor (1-a) into its weights, the half of it is enough:
+    a/(1-a)*x + relu(x); not with ``keep_scale``, as that gives each channel a scale of its own. One slope for all
+    channels becomes a LeakyRelu, which fuses into the Conv before it.
+    """
+    graph = Graph(model)
+    ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
+    for node in graph.of_type("PRelu"):
+        slope = _per_channel(graph.floats(node.input[1]))
+        if slope is None:
+            continue
+        if slope.size == 1:
+            leaky = helper.make_node("LeakyRelu", [node.input[0]], [node.output[0]], alpha=float(slope[0]))
+            graph.replace(node, [leaky])
+        elif ranks.get(node.input[0]) == 4:
+            graph.replace(node, list(_split(graph, node, slope, keep_scale=keep_scale)))
+
+
+def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) -> Iterator[NodeProto]:
+    source, target = node.input[0], node.output[0]
+    positive, linear = graph.fresh(f"{target}_positive"), graph.fresh(f"{target}_linear")
+    yield helper.make_node("Relu", [source], [positive])
+    if not keep_scale and _neighbour_takes(graph, node, 1 - slope):
+        slope = slope / (1 - slope)
+    else:
+        unscaled, positive = positive, graph.fresh(f"{target}_steeper")
+        yield _scaled(graph, unscaled, positive, 1 - slope)
+    before = graph.producer(source)
+    if before is not None and _is_cheap(graph, before):
+        again = NodeProto()
+        again.CopyFrom(before)
+        again.name, again.output[0] = linear, linear
+        scale_outputs(graph, again, slope, np.zeros(1))
+        yield again
+    else:
+        yield _scaled(graph, source, linear, slope)
+    yield helper.make_node("Add", [linear, positive], [target])
+
+
+def _is_cheap(graph: Graph, node: NodeProto) -> bool:
+    """Whether running a Conv twice costs less than reading its result once more (Relu fuses into one of the two)."""
+    weight = graph.floats(node.input[1]) if node.op_type == "Conv" else None
+    return weight is not None and weight[0].size <= CHEAP_PRODUCTS and graph.only_consumer(node.output[0]) is not None
+
+
+def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
+    """Whether the weights after the PReLU, or those before it, have taken ``factor`` upon them."""
+    if (np.abs(factor) < MIN_SLOPE_GAP).any():
+        return False
+    nothing = np.zeros(1)
+    after = _weights_after(graph, node.output[0])
+    if after is not None and scale_inputs(graph, after, factor, nothing):
+        return True
+    before = graph.producer(node.input[0])
+    # a PReLU keeps factors only where they are positive: prelu(f*x) = f*prelu(x)
+    movable = before is not None and graph.only_consumer(node.input[0]) is not None and bool((factor > 0).all())
+    return before is not None and movable and scale_outputs(graph, before, factor, nothing)
+
+
+def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto:
+    weight = graph.add_floats(f"{target}_factor", factor.reshape(-1, 1, 1, 1))
+    return helper.make_node("Conv", [source, weight], [target], kernel_shape=[1, 1], group=factor.size)
+
+
+def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
+    """Runs all before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
+
+    On a CPU one image's layers fit the cache and a batch's don't, while the Gemm's weights are read from memory once
+    for all images instead of once for each. Graphs without a Gemm of ``large`` weights stay as they are.
+    """
+    graph = Graph(model)
+    gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= large]
+    if not gemms:
+        return
+    feature, crops = gemms[-1].input[0], graph.proto.input[0].name
+    trunk = _ancestors(graph, feature)
+    rest = [node for node in graph.proto.node if not any(name in trunk for name in node.output)]
+    crossing = {name for node in rest for name in node.input if name in trunk or name == crops}
+    if crossing != {feature}:
+        return
+    scan = _scan(graph, [node for node in graph.proto.node if node not in rest], crops, feature)
+    del graph.proto.node[:]
+    graph.proto.node.extend([scan, *rest])
+
+
+def _weight_count(graph: Graph, node: NodeProto) -> int:
+    weight = graph.constant(node.input[1])
+    return 0 if weight is None else weight.size
+
+
+def _ancestors(graph: Graph, name: str) -> set[str]:
+    """All tensors that nodes compute on the way to ``name``, itself included."""
+    needed, names = {name}, set[str]()
+    for node in reversed(graph.proto.node):  # nodes stand in an order in which they can run
+        if needed.intersection(node.output):
+            needed.update(node.input)
+            names.update(node.output)
+    return names
+
+
+def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> NodeProto:
+    """One node that runs ``nodes``, which make (1, K) ``feature`` of one image, for each image of ``crops``."""
+    given = graph.proto.input[0].type.tensor_type
+    image, row, axis = graph.fresh("image"), graph.fresh("image_feature"), graph.fresh("image_axis")
+    one, inner = graph.fresh("image_batch"), graph.fresh("image_batch_feature")
+    body = [helper.make_node("Unsqueeze", [image, axis], [one])]
+    for node in nodes:
+        body.append(NodeProto())
+        body[-1].CopyFrom(node)
+        _replace(body[-1], crops, one)
+        body[-1].output[:] = [inner if name == feature else name for name in node.output]
+    body.append(helper.make_node("Squeeze", [inner, axis], [row]))
+    used = {name for node in body for name in node.input}
+    constants = [each for each in graph.proto.initializer if each.name in used]
+    constants.append(numpy_helper.from_array(np.array([0], np.int64), axis))
+    sides = [dim.dim_value for dim in given.shape.dim[1:]]
+    inputs = [helper.make_tensor_value_info(image, given.elem_type, sides)]
+    outputs = [helper.make_tensor_value_info(row, TensorProto.FLOAT, [None])]
+    return helper.make_node(
+        "Scan",
+        [crops],
+        [feature],
+        num_scan_inputs=1,
+        body=helper.make_graph(body, "per_image", inputs, outputs, constants),
+    )
+
+
+def tidy(model: ModelProto) -> None:
+    """Removes constants that nothing reads and notes of the exporting tool, then lets ONNX check the whole."""
+    used = {name for node in model.graph.node for name in node.input}
+    used |= {each.name for each in model.graph.output}
+    kept = [each for each in model.graph.initializer if each.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    del model.graph.value_info[:]
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+    onnx.checker.check_model(model, full_check=True)

@@ -1,0 +1,184 @@
+"""Prepares a model file once: rewrites its graph into the package contract, checks it against the file, keeps it.
+
+The rewriting steps themselves are in `app.inference.graph`; a start that finds a prepared file loads none of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import Unusable
+from app.inference.package import CROP_SIDE, Package, Rewrite, RewriteYuNet, RunAsIs, SourceInput, atomic_file, locate
+from app.inference.reference import plain_session, source_input
+from app.types import Pixels, Vectors
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+Target: TypeAlias = Literal["cpu", "cuda"]
+
+STEPS_VERSION = 3
+"""Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
+MIN_COSINE = 0.99999
+"""What the prepared graph must keep to the file as it came, on every crop."""
+
+
+def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
+    """The model file to run for ``package`` on ``target``: the file itself, or its prepared graph from the cache.
+
+    Raises Unusable: package_not_preparable, cache_not_writable, and what `locate` raises.
+    """
+    source = locate(package, cache_dir)
+    plan = package.manifest.prepare
+    if isinstance(plan, RunAsIs):
+        return source
+    kept = find_prepared(package, cache_dir, target)
+    return kept if kept is not None else _make(package, plan, source, cache_dir, target)
+
+
+def _key(package: Package, target: Target) -> str:
+    """Names what a prepared file depends on: the source's bytes, the plan, the steps and the device."""
+    plan = hashlib.sha256(package.manifest.prepare.model_dump_json().encode()).hexdigest()
+    return f"{package.id}-{package.manifest.sha256[:16]}-{plan[:8]}-{target}-v{STEPS_VERSION}"
+
+
+def find_prepared(package: Package, cache_dir: Path, target: Target) -> Path | None:
+    """The kept file; one whose bytes are not those its name promises is removed."""
+    for path in cache_dir.glob(f"{_key(package, target)}.*.onnx"):
+        if _digest(path.read_bytes()) == path.suffixes[-2].removeprefix("."):
+            return path
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _make(package: Package, plan: Rewrite | RewriteYuNet, source: Path, cache_dir: Path, target: Target) -> Path:
+    from onnx import ModelProto  # noqa: PLC0415 - only a first start needs it
+
+    try:
+        model = ModelProto.FromString(source.read_bytes())
+        graph = _rewritten(model, plan, target)
+    except Unusable:
+        raise
+    except Exception as error:
+        message = f"{source} could not be prepared for {package.id}: {error}. Does the manifest describe its input?"
+        raise Unusable(message, code="package_not_preparable", package=package.id) from error
+    content: bytes = graph.SerializeToString()
+    path = cache_dir / f"{_key(package, target)}.{_digest(content)}.onnx"
+    try:
+        with atomic_file(path) as temporary:
+            temporary.write_bytes(content)
+    except OSError as error:
+        message = f"Cannot keep the prepared model in {cache_dir}: {error.strerror}. Make the folder writable."
+        raise Unusable(message, code="cache_not_writable", folder=str(cache_dir)) from error
+    return path
+
+
+def _rewritten(source: ModelProto, plan: Rewrite | RewriteYuNet, target: Target) -> ModelProto:
+    """What is to be run, checked against the file."""
+    if isinstance(plan, RewriteYuNet):
+        from app.inference.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
+
+        graph = rewrite_yunet(source)
+        check_yunet(source, graph)
+    else:
+        graph = rewrite(source, plan, target)
+        check_prepared(source, graph, plan, check_crops())
+    return graph
+
+
+def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising: bool = False) -> ModelProto:
+    """A new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32, any N.
+
+    ``for_quantising`` leaves out what a quantiser can't follow: subgraphs, and channels of very different scales.
+    Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
+    """
+    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+    model = type(source).FromString(source.SerializeToString())
+    graph.keep_data_inputs(model)
+    _refuse_unknown_forms(model)
+    model = graph.raised_opset(model)
+    graph.free_batch(model)
+    graph.fold_constants(model)
+    if plan.input != SourceInput():
+        graph.accept_crops(model, plan.input, CROP_SIDE)
+    graph.drop_inference_no_ops(model)
+    graph.fuse_batch_norm_into_previous(model)
+    graph.fuse_affine_into_next(model)
+    if not plan.unit_output:
+        graph.unit_output(model)
+    if target == "cpu":
+        graph.split_prelu(model, keep_scale=for_quantising)
+    if target == "cpu" and not for_quantising:
+        graph.run_trunk_per_image(model)
+    graph.tidy(model)
+    return model
+
+
+def _refuse_unknown_forms(model: ModelProto) -> None:
+    outside = [each.name for each in model.graph.initializer if each.external_data]
+    if outside:
+        message = f"The graph keeps weights outside its file ({outside[0]}...), which no hash covers: export one file."
+        raise Unusable(message, code="package_not_preparable")
+    if (len(model.graph.input), len(model.graph.output)) != (1, 1):
+        names = [each.name for each in (*model.graph.input, *model.graph.output)]
+        raise Unusable(f"The graph must have one input and one output, not {names}.", code="package_not_preparable")
+
+
+def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, crops: Pixels) -> float:
+    """The lowest cosine between what both graphs make of (N, 112, 112, 3) uint8 RGB crops.
+
+    The source sees them one by one as its own input, the rewritten graph all at once.
+    Raises Unusable package_not_preparable below `MIN_COSINE`.
+    """
+    expected = run_source(source, plan, crops)
+    found = _unit(_run(rewritten, crops))
+    worst = float((expected * found).sum(axis=1).min())
+    if not worst >= MIN_COSINE:
+        message = f"The rewritten graph differs from its source: cosine {worst:.7f}, at least {MIN_COSINE} is needed."
+        raise Unusable(message, code="package_not_preparable", cosine=worst)
+    return worst
+
+
+def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.float64]:
+    """(N, D) unit float64: the file's own graph on crops given one by one as it wants them. The slow oracle."""
+    from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+    runnable = type(source).FromString(source.SerializeToString())
+    keep_data_inputs(runnable)
+    session = plain_session(runnable)
+    rows = [session.run(None, {session.get_inputs()[0].name: source_input(crop, plan.input)})[0] for crop in crops]
+    return _unit(np.concatenate(rows))
+
+
+def check_crops() -> Pixels:
+    """(4, 112, 112, 3) uint8: the same every time, from coarse blocks of colour to noise."""
+    generator = np.random.default_rng(0)
+    blocks = (56, 16, 4, 1)
+    return np.stack([_blocks(generator, block) for block in blocks])
+
+
+def _blocks(generator: np.random.Generator, block: int) -> Pixels:
+    coarse = generator.integers(0, 256, (CROP_SIDE // block, CROP_SIDE // block, 3), np.uint8)
+    return coarse.repeat(block, axis=0).repeat(block, axis=1)
+
+
+def _unit(vectors: Vectors) -> NDArray[np.float64]:
+    rows = vectors.astype(np.float64)  # lengths in float32 would be off by more than the two graphs differ
+    unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def _run(model: ModelProto, crops: Pixels) -> Vectors:
+    session = plain_session(model)
+    vectors: Vectors = session.run(None, {session.get_inputs()[0].name: crops})[0]
+    return vectors

@@ -1,0 +1,151 @@
+"""8-bit integers in place of floats, for processors that multiply them faster (AVX-512 VNNI and the like).
+
+The quantised graph answers other vectors than its source: it is a package of its own, with its own operating points.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from app.errors import InvalidInput, Unusable
+from app.inference.package import (
+    FileSource,
+    Manifest,
+    Package,
+    Provenance,
+    Rewrite,
+    RunAsIs,
+    load_package,
+    locate,
+    sha256_of,
+    write_manifest,
+)
+from app.inference.prepare import rewrite, run_source
+from app.inference.session import Session
+from app.types import Pixels
+
+CALIBRATION_CROPS = 256
+"""Crops whose activations set the ranges."""
+LEAST_CROPS = 16
+"""Fewer would set ranges that other faces leave."""
+COMPARED_CROPS = 64
+"""Crops whose vectors are compared with the source's."""
+WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
+
+
+def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: Path, *, ranges_from: str) -> Package:
+    """Writes the package NAME-int8 into ``models_dir``, from the rewritten graph of ``package`` and (N, 112, 112, 3)
+    uint8 RGB aligned ``crops``, which ``ranges_from`` describes. It has no operating points yet.
+
+    Raises InvalidInput too_few_crops; Unusable package_not_preparable, package_exists, and what `locate` raises.
+    """
+    if package.manifest.task != "embed":
+        raise Unusable(f"{package.id} is no embedder.", code="package_not_preparable", package=package.id)
+    if len(crops) < LEAST_CROPS:
+        message = f"{len(crops)} faces are too few to set the ranges by: give {LEAST_CROPS} at least, better 256."
+        raise InvalidInput(message, code="too_few_crops", found=len(crops), needed=LEAST_CROPS)
+    folder = models_dir / f"{package.manifest.name}-int8"
+    if folder.exists():
+        raise Unusable(f"{folder} is there already; remove it first.", code="package_exists", folder=str(folder))
+    source: ModelProto = ModelProto.FromString(locate(package, cache).read_bytes())
+    plan = package.manifest.prepare if isinstance(package.manifest.prepare, Rewrite) else Rewrite()
+    model = quantize(rewrite(source, plan, "cpu", for_quantising=True), crops)
+    figures = _compared(source, plan, model, spread(crops, COMPARED_CROPS))
+    folder.mkdir(parents=True)
+    path = folder / FileSource().path
+    path.write_bytes(model.SerializeToString())
+    write_manifest(folder, _manifest(package, sha256_of(path), figures, ranges_from))
+    return load_package(folder)
+
+
+def spread(crops: Pixels, count: int) -> Pixels:
+    """Up to ``count`` of the crops, from all over them."""
+    chosen: Pixels = crops[np.linspace(0, len(crops) - 1, num=min(count, len(crops)), dtype=np.int64)]
+    return chosen
+
+
+def _compared(source: ModelProto, plan: Rewrite, model: ModelProto, crops: Pixels) -> dict[str, float]:
+    found = Session(model.SerializeToString(), "cpu").run(crops)[0].astype(np.float64)
+    cosines = (found * run_source(source, plan, crops)).sum(axis=1)
+    return {
+        "cosine_to_source_mean": round(float(cosines.mean()), 6),
+        "cosine_to_source_lowest": round(float(cosines.min()), 6),
+    }
+
+
+def _manifest(package: Package, sha256: str, figures: dict[str, float], ranges_from: str) -> Manifest:
+    source = package.manifest
+    words = (
+        f"{source.provenance.text} Rewritten and quantised to int8 (weights per channel) from {package.id}, "
+        f"SHA-256 {source.sha256}; ranges from {ranges_from}."
+    )
+    return source.model_copy(
+        update={
+            "name": f"{source.name}-int8",
+            "title": f"{source.title}, int8",
+            "description": f"{source.name} in 8-bit integers; its templates do not compare with {source.id}'s.",
+            "source": FileSource(),
+            "sha256": sha256,
+            "prepare": RunAsIs(),
+            "provenance": Provenance(text=words, url=source.provenance.url, figures=dict(figures)),
+            "calibrations": (),
+        }
+    )
+
+
+def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
+    """Static quantisation (QDQ, weights per channel) of a graph that fulfils the contract and has no subgraphs; ranges
+    from up to `CALIBRATION_CROPS` of (N, 112, 112, 3) uint8 ``crops``. What lies before the first convolution and after
+    the last layer with weights stays in float32.
+    """
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # noqa: PLC0415 - slow to import
+
+    name = model.graph.input[0].name
+    with tempfile.TemporaryDirectory() as folder:
+        ready, path = Path(folder) / "ready.onnx", Path(folder) / "int8.onnx"
+        onnx.save(onnx.shape_inference.infer_shapes(model), ready)
+        quantize_static(
+            str(ready),
+            str(path),
+            _calibration_reader(name, spread(crops, CALIBRATION_CROPS)),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=[node.name for node in outside_network(onnx.load(ready))],
+        )
+        quantised: ModelProto = onnx.load(path)
+        return quantised
+
+
+def _calibration_reader(name: str, crops: Pixels) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader  # noqa: PLC0415 - slow to import
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime ships no types
+        def __init__(self) -> None:
+            self._crops: Iterator[Pixels] = iter(crops)
+
+        def get_next(self) -> dict[str, Pixels] | None:
+            crop = next(self._crops, None)
+            return None if crop is None else {name: crop[None]}
+
+    return Reader()
+
+
+def outside_network(model: ModelProto) -> list[onnx.NodeProto]:
+    """Nodes before the first convolution (pixels' conversion) and after the last layer with weights (normalisation)."""
+    nodes = list(model.graph.node)
+    for position, node in enumerate(nodes):
+        node.name = node.name or f"node_{position}"
+    first = next((i for i, node in enumerate(nodes) if node.op_type == "Conv"), None)
+    if first is None:
+        raise Unusable("The graph has no convolution where a network could begin.", code="package_not_preparable")
+    last = max(i for i, node in enumerate(nodes) if node.op_type in WEIGHTED)
+    return nodes[:first] + nodes[last + 1 :]

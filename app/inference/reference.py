@@ -1,0 +1,35 @@
+"""A model run as it stands, nothing rewritten: what its prepared graph is held against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.inference.package import SourceInput
+from app.types import Pixels
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+def plain_session(model: ModelProto) -> Any:
+    """ONNX Runtime's own session with one thread, to compare what graphs answer."""
+    import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3  # errors; what matters is compared
+    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
+    """(1, ...) in the source's own layout, type and colour order, of one (H, W, 3) uint8 RGB picture."""
+    pixels = crop if form.colour == "rgb" else crop[:, :, ::-1]
+    values = pixels.transpose(2, 0, 1) if form.layout == "nchw" else pixels
+    if form.dtype == "uint8":
+        return np.ascontiguousarray(values)[None]
+    per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
+    mean, std = (np.array(each, np.float32).reshape(per_channel) for each in (form.mean, form.std))
+    return np.ascontiguousarray((values.astype(np.float32) - mean) / std)[None]

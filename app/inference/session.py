@@ -1,0 +1,164 @@
+"""ONNX Runtime sessions with explicit providers, and the embedder's contract on top of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from app.errors import Unusable
+from app.inference.package import CROP_SIDE, Package
+from app.inference.prepare import Target, prepared
+from app.types import Pixels, Vectors
+
+Device: TypeAlias = Literal["cpu", "cuda", "auto"]
+
+CUDA = "CUDAExecutionProvider"
+CPU = "CPUExecutionProvider"
+ERRORS_ONLY = 3
+"""ONNX Runtime's log level: what matters is checked here and raised."""
+KEPT_FOR = 2**20
+"""Bytes of input up to which a run's memory is kept for the next one. To ask the system for it anew costs a small run
+half its time; after a large one it would be hundreds of megabytes that nobody may ever need again."""
+UNIT_TOLERANCE = 1e-3
+"""How far a vector's length may be from 1: float32 rounding stays far below, a forgotten normalisation far above."""
+
+
+class Session:
+    """One loaded graph on one device; `run` may be called from several threads at once.
+
+    ``threads`` is how many threads work on one call (CPU); several callers with 1 each do the most in all.
+    Raises Unusable: device_unavailable (``cuda`` asked for and not really used), model_not_loadable.
+    """
+
+    def __init__(
+        self, model: Path | bytes, device: Device = "auto", threads: int = 1, *, sizes_vary: bool = False
+    ) -> None:
+        """``sizes_vary``: inputs have many sizes; memory is not planned by size, and given back after a large one."""
+        chosen = resolve_device(device)
+        self._session = _open(model, chosen, threads, sizes_vary=sizes_vary)
+        used = self._session.get_providers()
+        if device == "cuda" and CUDA not in used:
+            raise _unavailable(
+                "the session did not get the CUDA provider: its driver, CUDA or cuDNN libraries are missing"
+            )
+        self.device: Target = "cuda" if CUDA in used else "cpu"
+        self._giving_back = _giving_back() if sizes_vary and self.device == "cpu" else None
+        self.inputs: list[Any] = self._session.get_inputs()
+        """Each with name, shape and type, as ONNX Runtime describes them."""
+        self.outputs: list[Any] = self._session.get_outputs()
+
+    def run(self, *inputs: NDArray[np.generic]) -> list[NDArray[np.generic]]:
+        """All outputs, in the graph's order, for all inputs in the graph's order."""
+        named = {each.name: value for each, value in zip(self.inputs, inputs, strict=True)}
+        options = self._giving_back if max(value.nbytes for value in inputs) > KEPT_FOR else None
+        outputs: list[NDArray[np.generic]] = self._session.run(None, named, options)
+        return outputs
+
+
+def resolve_device(device: Device) -> Target:
+    """``auto`` is CUDA where this ONNX Runtime has it and a session really gets it, else the CPU.
+
+    Raises Unusable device_unavailable where ``cuda`` is asked for and cannot be had.
+    """
+    if device == "cpu":
+        return "cpu"
+    if CUDA not in ort.get_available_providers():
+        if device == "auto":
+            return "cpu"
+        raise _unavailable(f"this ONNX Runtime {ort.__version__} was built without CUDA; install likeness[gpu]")
+    return "cuda"
+
+
+def _unavailable(reason: str) -> Unusable:
+    message = f"device=cuda cannot be used: {reason}. Or set LIKENESS_DEVICE=cpu."
+    return Unusable(message, code="device_unavailable", device="cuda", reason=reason)
+
+
+def _giving_back() -> Any:
+    """How a run is told to give its memory back when it is done."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
+def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = ERRORS_ONLY
+    # spinning threads nearly double the processor time of a face and take it from the other stages
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    options.enable_mem_pattern = not sizes_vary
+    if target == "cuda":
+        ort.preload_dlls()  # finds the CUDA libraries that pip installed
+    # cuDNN would otherwise try all its ways out for each size that it meets
+    cuda = (CUDA, {"cudnn_conv_algo_search": "HEURISTIC"} if sizes_vary else {})
+    providers = [cuda, CPU] if target == "cuda" else [CPU]
+    try:
+        return ort.InferenceSession(model if isinstance(model, bytes) else str(model), options, providers=providers)
+    except Exception as error:
+        name = "the model" if isinstance(model, bytes) else str(model)
+        message = f"ONNX Runtime cannot load {name}: {error}"
+        raise Unusable(message, code="model_not_loadable") from error
+
+
+class EmbedderSession:
+    """An embedding package, loaded: aligned crops in, unit vectors out.
+
+    Raises Unusable package_contract_broken where the graph is not what its manifest says.
+    """
+
+    def __init__(self, package: Package, session: Session) -> None:
+        self.package_id = package.id
+        self.device = session.device
+        self._session = session
+        dimension = package.manifest.dimension
+        if package.manifest.task != "embed" or dimension is None:
+            raise _broken(package.id, f"its task is {package.manifest.task}, not embed")
+        self.dimension = dimension
+        self._check_contract()
+
+    def run(self, crops: Pixels) -> Vectors:
+        """(N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, any N from 0."""
+        if len(crops) == 0:
+            return np.zeros((0, self.dimension), np.float32)
+        vectors: Vectors = self._session.run(crops)[0].astype(np.float32, copy=False)
+        return vectors
+
+    def _check_contract(self) -> None:
+        """Runs two crops through: what the graph says of its shapes is one thing, what it does another."""
+        expected = ("tensor(uint8)", [CROP_SIDE, CROP_SIDE, 3])
+        given = [(each.type, list(each.shape[1:])) for each in self._session.inputs]
+        if given != [expected]:
+            raise _broken(self.package_id, f"its input is {given}, not {expected}")
+        grey = np.full((2, CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
+        grey[1, CROP_SIDE // 2 :] = 32
+        try:
+            vectors = self.run(grey)
+        except Exception as error:
+            raise _broken(self.package_id, f"it cannot run two crops at once: {error}") from error
+        lengths = np.linalg.norm(vectors, axis=-1)
+        if vectors.shape != (2, self.dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
+            raise _broken(self.package_id, f"it answers {vectors.shape} with lengths {lengths}")
+
+
+def _broken(package_id: str, problem: str) -> Unusable:
+    message = f"The model of {package_id} does not keep the package contract: {problem}. Export it anew."
+    return Unusable(message, code="package_contract_broken", package=package_id)
+
+
+def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
+    """Locates, prepares (the first time) and loads an embedding package, and makes sure that it keeps its contract.
+
+    Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
+    """
+    target = resolve_device(device)
+    session = Session(prepared(package, cache_dir, target), device, threads)
+    if session.device != target:  # auto found a CUDA build whose libraries are missing
+        session = Session(prepared(package, cache_dir, session.device), session.device, threads)
+    return EmbedderSession(package, session)

@@ -1,0 +1,183 @@
+"""YuNet's file, rewritten once for ONNX Runtime: any number of photos of any size, pixels in, one row an anchor out.
+
+The file as it came is made for one photo of 640 × 640, as floats, and its block-quantised biases are written in a way
+that OpenCV reads and ONNX Runtime refuses. Only its arithmetic is kept; how rows become faces is `app.face.yunet`'s.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper
+
+from app.errors import Unusable
+from app.inference import graph as steps
+from app.inference.package import SourceInput
+from app.inference.reference import plain_session, source_input
+
+STRIDES = (8, 16, 32)
+"""Pixels between neighbouring anchors of the three levels, either way."""
+HEADS = ("bbox", "kps", "cls", "obj")
+"""What the file answers for each level, as ``bbox_8``: a box, five landmarks, and two factors of the score."""
+PLACES, FACTORS = 14, 2
+"""How many numbers an anchor has of the first two, and of the others."""
+SIDE = 640
+"""Of the file's own input."""
+TOLERANCE = 1e-3
+"""By how much any number may differ from the file's: boxes and landmarks are in strides, the score lies in 0-1."""
+PIXELS = SourceInput(layout="nchw", dtype="float32", colour="bgr")
+
+
+def rewrite_yunet(source: ModelProto) -> ModelProto:
+    """(N, H, W, 3) uint8 RGB with sides of whole 32 pixels -> (N, K, 15) float32.
+
+    Of the K anchors, those of each stride in turn, row by row: the box's centre (from the anchor) and the logarithms of
+    its width and height, five landmarks x, y (from the anchor), all in strides, and the score 0-1.
+
+    Raises Unusable package_not_preparable where the graph is no YuNet.
+    """
+    model = _runnable(source)
+    names = {each.name for each in model.graph.output}
+    if names != {f"{head}_{stride}" for head in HEADS for stride in STRIDES}:
+        raise Unusable(f"A YuNet answers bbox_8 and the like, not {sorted(names)}.", code="package_not_preparable")
+    steps.fold_constants(model)
+    _take_rgb(model)
+    _join_heads(model)
+    steps.accept_crops(model, SourceInput(layout=PIXELS.layout, dtype=PIXELS.dtype), SIDE)
+    for place, name in enumerate(("N", "H", "W")):
+        dim = model.graph.input[0].type.tensor_type.shape.dim[place]
+        dim.Clear()
+        dim.dim_param = name
+    steps.tidy(model)
+    return model
+
+
+def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
+    """The largest difference in any number that both graphs answer for two photos of noise and blocks of colour.
+
+    Raises Unusable package_not_preparable above `TOLERANCE`.
+    """
+    photos = _photos()
+    found = plain_session(rewritten).run(None, {rewritten.graph.input[0].name: photos})[0]
+    original = plain_session(_runnable(source))
+    taken, names = original.get_inputs()[0].name, [each.name for each in original.get_outputs()]
+    worst = 0.0
+    for photo, rows in zip(photos, found, strict=True):
+        answer = dict(zip(names, original.run(None, {taken: source_input(photo, PIXELS)}), strict=True))
+        expected = np.concatenate([_rows(answer, stride) for stride in STRIDES])
+        worst = max(worst, float(np.abs(rows - expected).max()))
+    if not worst <= TOLERANCE:
+        message = f"The rewritten YuNet differs from its file by {worst:.2g}, at most {TOLERANCE} is allowed."
+        raise Unusable(message, code="package_not_preparable", difference=worst)
+    return worst
+
+
+def _runnable(source: ModelProto) -> ModelProto:
+    """A copy that ONNX Runtime takes: what has one scale for all its numbers says nothing of blocks."""
+    model: ModelProto = ModelProto.FromString(source.SerializeToString())
+    steps.keep_data_inputs(model)
+    graph = steps.Graph(model)
+    for node in graph.of_type("DequantizeLinear"):
+        scale = graph.constant(node.input[1])
+        if scale is not None and scale.size == 1 and scale.ndim <= 1:
+            del node.attribute[:]
+    return model
+
+
+def _take_rgb(model: ModelProto) -> None:
+    """The first layer's weights change places in the colours' stead."""
+    graph = steps.Graph(model)
+    for node in graph.consumers(model.graph.input[0].name):
+        node.input[1] = graph.add_floats(f"{node.input[1]}_rgb", _constant(graph, node, 1)[:, ::-1])
+
+
+def _join_heads(model: ModelProto) -> None:
+    """One output in place of twelve; the score is the root of its two factors' product, as in OpenCV.
+
+    The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. As one of 16 they are a
+    whole block of ONNX Runtime's layout: alone, each would be filled up to one.
+    """
+    graph = steps.Graph(model)
+    nodes = [node for stride in STRIDES for node in _head(graph, stride)]
+    sizes, last = np.array([PLACES, FACTORS], np.int64), np.array([2], np.int64)
+    nodes += [
+        helper.make_node("Concat", [f"anchors_{stride}" for stride in STRIDES], ["anchors"], axis=1),
+        helper.make_node("Split", ["anchors", graph.add_constant("sizes", sizes)], ["places", "factors"], axis=2),
+        helper.make_node("Sigmoid", ["factors"], ["likelihoods"]),
+        helper.make_node("ReduceProd", ["likelihoods", graph.add_constant("last_axis", last)], ["product"], keepdims=1),
+        helper.make_node("Sqrt", ["product"], ["score"]),
+        helper.make_node("Concat", ["places", "score"], ["rows"], axis=2),
+    ]
+    model.graph.node.extend(nodes)
+    del model.graph.value_info[:], model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info("rows", TensorProto.FLOAT, ["N", "K", PLACES + 1]))
+    _drop_unread(model)
+
+
+def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
+    """A stride's four heads as one: a 1x1 Conv of the features, a 3x3 depthwise one, then one row an anchor."""
+    deep = [_conv_before(graph, f"{head}_{stride}") for head in HEADS]
+    point = [_conv_before(graph, conv.input[0]) for conv in deep]
+    if len({conv.input[0] for conv in point}) != 1:
+        raise Unusable("A YuNet's heads share their features, these don't.", code="package_not_preparable")
+
+    def joined(name: str, convs: list[NodeProto], groups: int) -> NodeProto:
+        node = NodeProto()
+        node.CopyFrom(convs[0])
+        node.name, node.output[0] = name, name
+        for place in (1, 2):
+            values = np.concatenate([_constant(graph, conv, place) for conv in convs])
+            node.input[place] = graph.add_floats(f"{name}_{place}", values)
+        kept = [each for each in node.attribute if each.name != "group"]
+        del node.attribute[:]
+        node.attribute.extend([*kept, helper.make_attribute("group", groups)])
+        return node
+
+    first, second = joined(f"point_{stride}", point, 1), joined(f"deep_{stride}", deep, PLACES + FACTORS)
+    second.input[0] = first.output[0]
+    rows = graph.add_constant(f"rows_{stride}", np.array([0, -1, PLACES + FACTORS], np.int64))
+    return [
+        first,
+        second,
+        helper.make_node("Transpose", [second.output[0]], [f"last_{stride}"], perm=[0, 2, 3, 1]),
+        helper.make_node("Reshape", [f"last_{stride}", rows], [f"anchors_{stride}"]),
+    ]
+
+
+def _conv_before(graph: steps.Graph, name: str) -> NodeProto:
+    """The Conv whose result ``name`` is, but for its order and for Sigmoid."""
+    node = graph.producer(name)
+    while node is not None and node.op_type in ("Sigmoid", "Reshape", "Transpose"):
+        node = graph.producer(node.input[0])
+    if node is None or node.op_type != "Conv" or len(node.input) != 3:
+        raise Unusable(f"A YuNet's {name} is made by two layers with biases.", code="package_not_preparable")
+    return node
+
+
+def _constant(graph: steps.Graph, node: NodeProto, place: int) -> NDArray[np.float64]:
+    value = graph.floats(node.input[place])
+    if value is None:
+        raise Unusable(f"{node.input[place]} of this YuNet is not constant.", code="package_not_preparable")
+    return value
+
+
+def _drop_unread(model: ModelProto) -> None:
+    """Removes the nodes on the way to outputs that are no longer there."""
+    read, kept = {each.name for each in model.graph.output}, []
+    for node in reversed(model.graph.node):  # nodes stand in an order in which they can run
+        if read.intersection(node.output):
+            read.update(node.input)
+            kept.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(reversed(kept))
+
+
+def _rows(answer: dict[str, NDArray[np.float32]], stride: int) -> NDArray[np.float32]:
+    box, landmarks, sure, there = (answer[f"{head}_{stride}"][0] for head in HEADS)
+    return np.concatenate([box, landmarks, np.sqrt(sure * there)], axis=1)
+
+
+def _photos() -> NDArray[np.uint8]:
+    generator = np.random.default_rng(0)
+    blocks = generator.integers(0, 256, (SIDE // 32, SIDE // 32, 3), np.uint8).repeat(32, axis=0).repeat(32, axis=1)
+    return np.stack([generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8), blocks])

@@ -1,0 +1,348 @@
+"""A pass over an index's vectors: which rows score high for a probe, at least roughly.
+
+There are three ways. ``fp32`` reads the vectors themselves. ``fp16`` and ``int8`` read a copy of half and of a quarter
+of the size, and say by how much a score of theirs may be wrong at most: whoever asks scores their rows again, exactly,
+and knows by that bound whether any other row could have belonged to the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import faiss
+import numpy as np
+from numpy.typing import NDArray
+
+from app.gallery.records import IndexKind
+from app.search.int8_products import LARGEST, Columns, Levels
+from app.types import Vector, Vectors
+
+BLAS_FROM_QUERIES = 4
+"""From how many queries at once the pass multiplies matrices instead of going query by query: all products first, then
+the best of them, which takes a third of what FAISS's own search for one takes, with a heap. Measured on one core, as
+nanoseconds a row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's heap 141 and 116), 4 by BLAS 93 and 126.
+FAISS's own threshold for BLAS, 128,000, never starts that; it keeps it for the whole process."""
+SPREAD = 6.0
+"""The largest number an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); what is
+larger is cut. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; twice as many levels
+for the middle would cut real vectors."""
+LENGTH = 1.001
+"""No stored vector is longer (`app.gallery.service.UNIT_TOLERANCE`)."""
+ENCODE_ROWS = 8_192
+SCORES_AT_ONCE = 131_072
+"""Of one product of integers: 512 KiB, which stay in a core's cache until they have been looked through."""
+ROWS_AT_ONCE = 32_768
+SAMPLE_ROWS = 2_048
+"""That are scored first, at least, to know from what score on a row is worth a look."""
+SAMPLE_STRIDE = 64
+EXPECT = 2
+"""Times the rows wanted that should be above that: with fewer rows in the sample it is rather off."""
+SETTLE_AT = 4
+"""Times the rows wanted may wait to be sorted."""
+Codes: TypeAlias = NDArray[np.uint8]
+"""(N, bytes of a row), whatever they stand for."""
+LOWEST = np.iinfo(np.int32).min
+NO_ROW = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """For each of Q probes the highest scores of some rows and those rows, (Q, F) each, best first; where there are
+    fewer, -inf and NO_ROW. None of the other rows scores higher than the floor, (Q,), which is -inf without others."""
+
+    scores: NDArray[np.float32]
+    rows: NDArray[np.int64]
+    floors: NDArray[np.float32]
+
+
+class Scan(Protocol):
+    """Rows as they were when it was made; those changed since may be anything. Used from any number of threads."""
+
+    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
+        """About the `fetch` highest scores of each probe, (Q, D), among the rows from `start` to `end`, of which there
+        is one at least. On this thread."""
+        ...
+
+    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
+        """(N,) scores of all of those rows."""
+        ...
+
+    def errors(self, probes: Vectors) -> NDArray[np.float64]:
+        """(Q,) how far a score of each probe may be from the exact one."""
+        ...
+
+
+class Codec(Protocol):
+    """How a kind's copy of the vectors is made and read."""
+
+    def width(self, dimension: int) -> int:
+        """Bytes of a row."""
+        ...
+
+    def encode(self, vectors: Vectors) -> tuple[Codes, float]:
+        """(N, width) and how far, in length, the farthest vector is from what its code stands for."""
+        ...
+
+    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan: ...
+
+
+def codec_of(kind: IndexKind) -> Codec | None:
+    """None for ``fp32``, which has no copy."""
+    if kind == "fp32":
+        return None
+    return HalfCodec() if kind == "fp16" else ByteCodec()
+
+
+@dataclass(frozen=True, slots=True)
+class ExactScan:
+    """Of the vectors themselves."""
+
+    vectors: Vectors
+
+    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
+        count = end - start
+        width = min(fetch, count)
+        if len(probes) < BLAS_FROM_QUERIES:
+            every = np.stack([self.rough(start, end, probe) for probe in probes])  # (Q, N)
+            rows = np.argpartition(every, count - width, axis=1)[:, -width:]
+            scores = np.take_along_axis(every, rows, 1)
+            best = np.argsort(-scores, axis=1, kind="stable")
+            scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
+        else:
+            faiss.omp_set_num_threads(1)  # of this thread: OpenMP keeps it apart for each
+            some = self.vectors[start:end]
+            scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
+        return _near(scores, rows + start, count)
+
+    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
+        scores = np.empty(end - start, np.float32)
+        products: Any = getattr(faiss, "fvec_inner_products_ny")  # noqa: B009 - mypy doesn't see it
+        pointers = [faiss.swig_ptr(array) for array in (scores, probe, self.vectors[start:end])]
+        products(*pointers, len(probe), len(scores))
+        return scores
+
+    def errors(self, probes: Vectors) -> NDArray[np.float64]:
+        return np.full(len(probes), rounding(probes.shape[1]))
+
+
+def rounding(dimension: int) -> float:
+    """How far a float32 score may be from the exact one: a bound for any order of summation, D * eps / 2 for unit
+    vectors (Higham 2002, section 3.1), twice, since two scores are compared, and twice again to be safe."""
+    return 2 * dimension * float(np.finfo(np.float32).eps)
+
+
+class HalfCodec:
+    """float16. A number's rounding error is at most 2^-11 of it, or 2^-25 where it is tiny."""
+
+    def width(self, dimension: int) -> int:
+        return 2 * dimension
+
+    def encode(self, vectors: Vectors) -> tuple[Codes, float]:
+        return np.ascontiguousarray(vectors.astype(np.float16)).view(np.uint8), self.error(vectors.shape[1])
+
+    @staticmethod
+    def error(dimension: int) -> float:
+        return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
+
+    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:
+        return HalfScan(ExactScan(vectors), codes, error)
+
+
+@dataclass(frozen=True, slots=True)
+class HalfScan:
+    """By FAISS, query by query; from BLAS_FROM_QUERIES on the vectors themselves are faster."""
+
+    exact: ExactScan
+    codes: Codes
+    error: float
+
+    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
+        if len(probes) >= BLAS_FROM_QUERIES:
+            return self.exact.nearest(start, end, probes, fetch)
+        codes = self.codes[start:end]
+        width = min(fetch, len(codes))
+        quantizer: Any = faiss.ScalarQuantizer(probes.shape[1], faiss.ScalarQuantizer.QT_fp16)
+        scanner = quantizer.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, None)
+        scanner.set_list(0, 0.0)
+        scores = np.full((len(probes), width), -np.inf, np.float32)
+        rows = np.zeros((len(probes), width), np.int64)
+        for place, probe in enumerate(probes):
+            scanner.set_query(faiss.swig_ptr(probe))
+            heap = (faiss.swig_ptr(scores[place]), faiss.swig_ptr(rows[place]))
+            scanner.scan_codes(len(codes), faiss.swig_ptr(codes), None, *heap, width)
+        best = np.argsort(-scores, axis=1, kind="stable")
+        return _near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1) + start, len(codes))
+
+    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
+        return self.exact.rough(start, end, probe)
+
+    def errors(self, probes: Vectors) -> NDArray[np.float64]:
+        lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
+        return np.asarray(self.exact.errors(probes) + lengths * self.error)
+
+
+class ByteCodec:
+    """Eight bits a number, at one scale for all vectors of a length: 127 is SPREAD / sqrt(D), or 1 where that is more.
+
+    How far a code is from its vector is measured when it is made, so that a vector with one number cut, which no model
+    should make, costs speed and nothing else.
+    """
+
+    def width(self, dimension: int) -> int:
+        return dimension
+
+    def encode(self, vectors: Vectors) -> tuple[Codes, float]:
+        step = _step(vectors.shape[1])
+        codes = np.empty(vectors.shape, np.int8)
+        farthest = 0.0
+        for start in range(0, len(vectors), ENCODE_ROWS):
+            some = vectors[start : start + ENCODE_ROWS]
+            levels = np.clip(np.rint(some / step), -LARGEST, LARGEST)
+            codes[start : start + ENCODE_ROWS] = levels
+            distances = np.linalg.norm(levels * step - some, axis=1)
+            farthest = max(farthest, float(distances.max()))
+        return codes.view(np.uint8), farthest
+
+    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:  # noqa: ARG002 - of other codecs
+        return ByteScan(codes.view(np.int8), error)
+
+
+@dataclass(frozen=True, slots=True)
+class ByteScan:
+    """Codes times probes of eight bits, in integers; a probe's scale is its own."""
+
+    codes: Levels
+    error: float
+
+    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
+        levels, steps = _levels(probes)
+        columns = Columns(levels)
+        best = _Best(len(probes), fetch, probes.shape[1])
+        stride = min((end - start) // SAMPLE_ROWS, SAMPLE_STRIDE)
+        if stride > 1:
+            best.expect(columns.products(np.ascontiguousarray(self.codes[start:end:stride])), stride)
+        size = max(1, min(ROWS_AT_ONCE, SCORES_AT_ONCE // len(probes)))
+        for begin in range(start, end, size):
+            best.offer(columns.products(self.codes[begin : min(end, begin + size)]), begin)
+        return best.found(steps * _step(probes.shape[1]))
+
+    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
+        levels, steps = _levels(probe[None])
+        columns = Columns(levels)
+        scores = np.empty(end - start, np.float32)
+        for begin in range(start, end, ROWS_AT_ONCE):
+            codes = self.codes[begin : min(end, begin + ROWS_AT_ONCE)]
+            scores[begin - start : begin - start + len(codes)] = columns.products(codes)[:, 0]
+        return scores * np.float32(steps[0] * _step(len(probe)))
+
+    def errors(self, probes: Vectors) -> NDArray[np.float64]:
+        """q * v - q' * v' = q' * (v - v') + (q - q') * v, each at most the product of the lengths."""
+        levels, steps = _levels(probes)
+        rounded = levels * steps[:, None]
+        off = np.linalg.norm(probes - rounded, axis=1)
+        return np.asarray(
+            np.linalg.norm(rounded, axis=1) * self.error + off * LENGTH + rounding(probes.shape[1]), np.float64
+        )
+
+
+class _Best:
+    """The highest of the scores offered, for each query: about `keep` of them. What can't be among them is not even
+    looked at."""
+
+    def __init__(self, queries: int, keep: int, dimension: int) -> None:
+        self._queries, self._keep = queries, keep
+        self._span = 4 * LARGEST**2 * dimension  # more than two scores can differ by
+        self._floors = np.full(queries, LOWEST, np.int32)
+        self._floor_of_each = np.empty(0, np.int32)  # of all scores of an offer: comparing rows of few takes longer
+        self._kept: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
+        self._waiting = 0
+
+    def expect(self, sample: NDArray[np.int32], stride: int) -> None:
+        """(M, Q) of every `stride`-th row: above which floors there should be enough."""
+        rank = EXPECT * self._keep // stride + 1
+        if rank < len(sample):
+            there = np.partition(np.ascontiguousarray(sample.T), len(sample) - rank, axis=1)[:, -rank]
+            self._floors = there - 1  # many rows may score the same
+
+    def offer(self, scores: NDArray[np.int32], first_row: int) -> None:
+        """(N, Q) of the rows from `first_row` on."""
+        flat = scores.ravel()
+        if len(self._floor_of_each) < len(flat):
+            self._floor_of_each = np.tile(self._floors, len(scores))
+        places = np.flatnonzero(flat > self._floor_of_each[: len(flat)])
+        if len(places):
+            rows, queries = np.divmod(places, self._queries)
+            self._kept.append((queries, flat[places].astype(np.int64), rows + first_row))
+            self._waiting += len(places)
+            if self._waiting > SETTLE_AT * self._queries * self._keep:
+                self._settle()
+
+    def found(self, steps: NDArray[np.float64]) -> Near:
+        """`steps`: (Q,) what a score of 1 stands for."""
+        places = self._settle()
+        width = int(places.max(initial=-1)) + 1
+        scores = np.full((self._queries, width), -np.inf, np.float32)
+        rows = np.full((self._queries, width), NO_ROW, np.int64)
+        queries, found, found_rows = self._kept[0]
+        scores[queries, places], rows[queries, places] = found * steps[queries], found_rows
+        return Near(scores, rows, np.where(self._floors == LOWEST, -np.inf, self._floors * steps).astype(np.float32))
+
+    def _settle(self) -> NDArray[np.int64]:
+        """Keeps the highest, sorted, and says which place each has among its query's."""
+        nothing = (np.empty(0, np.int64),) * 3
+        queries, scores, rows = (np.concatenate(each) for each in zip(nothing, *self._kept, strict=True))
+        order = np.argsort(queries * self._span - scores)
+        queries, scores, rows = queries[order], scores[order], rows[order]
+        places = np.arange(len(order)) - np.searchsorted(queries, np.arange(self._queries))[queries]
+        next_one = places == self._keep
+        self._floors[queries[next_one]] = scores[next_one]
+        self._floor_of_each = np.empty(0, np.int32)
+        kept = places < self._keep
+        self._kept = [(queries[kept], scores[kept], rows[kept])]
+        self._waiting = 0
+        return np.asarray(places[kept])
+
+
+def _step(dimension: int) -> np.float32:
+    """What one level of an int8 code stands for."""
+    return np.float32(min(1.0, SPREAD / dimension**0.5) / LARGEST)
+
+
+def _levels(probes: Vectors) -> tuple[Levels, NDArray[np.float64]]:
+    """(Q, D) levels and (Q,) what one stands for."""
+    steps = np.maximum(np.abs(probes).max(axis=1), np.finfo(np.float32).tiny).astype(np.float64) / LARGEST
+    return np.rint(probes / steps[:, None]).astype(np.int8), steps
+
+
+def _near(scores: NDArray[np.float32], rows: NDArray[np.int64], count: int) -> Near:
+    """Of `count` rows these are the best."""
+    everything = scores.shape[1] == count
+    return Near(scores, rows, np.full(len(scores), -np.inf, np.float32) if everything else scores[:, -1])
+
+
+def merged(parts: Sequence[Near], fetch: int) -> Near:
+    """What several parts of the rows gave, as one: the `fetch` best."""
+    if len(parts) == 1:
+        return parts[0]
+    scores = np.concatenate([part.scores for part in parts], axis=1)
+    rows = np.concatenate([part.rows for part in parts], axis=1)
+    floors = np.max([part.floors for part in parts], axis=0)
+    best = np.argsort(-scores, axis=1, kind="stable")
+    if best.shape[1] > fetch:
+        floors = np.maximum(floors, np.take_along_axis(scores, best[:, fetch : fetch + 1], 1)[:, 0])
+    best = best[:, :fetch]
+    return Near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1), floors)
+
+
+def joined(parts: Sequence[Near]) -> Near:
+    """What several parts of the probes were given, as one."""
+    width = max(part.rows.shape[1] for part in parts)
+    scores, rows = (
+        np.concatenate(
+            [np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=nothing) for array in arrays]
+        )
+        for arrays, nothing in (([part.scores for part in parts], -np.inf), ([part.rows for part in parts], NO_ROW))
+    )
+    return Near(scores, rows, np.concatenate([part.floors for part in parts]))

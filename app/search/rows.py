@@ -1,0 +1,85 @@
+"""The vectors of an index in memory: rows without gaps, and beside them the copy that its kind is searched by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.gallery.records import IndexKind
+from app.memory import room_to_grow
+from app.search.quantised import Codec, Codes, ExactScan, Scan, codec_of
+from app.types import Vectors
+
+
+class Rows:
+    """A removed row is overwritten by the last one, so that removing costs the same at any size.
+
+    Not safe to share between threads, but what `scan` gives may be read while others write: it holds on to the arrays
+    of its time, which are replaced when they grow and never given back before nobody reads them.
+    """
+
+    def __init__(self, dimension: int, kind: IndexKind) -> None:
+        self._exact = np.empty((0, dimension), np.float32)
+        self._codes: Codes = np.empty((0, 0), np.uint8)
+        self._error = 0.0
+        self.count = 0
+        self.kind: IndexKind = "fp32"
+        self._codec: Codec | None = None
+        self.convert(kind)
+
+    @property
+    def vectors(self) -> Vectors:
+        """(N, D), to be let go before rows are added."""
+        return self._exact[: self.count]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows that there are."""
+        return self.vectors.nbytes + self._codes[: self.count].nbytes
+
+    def scan(self) -> Scan:
+        if self._codec is None:
+            return ExactScan(self.vectors)
+        return self._codec.scan(self.vectors, self._codes[: self.count], self._error)
+
+    def append(self, vectors: Vectors) -> None:
+        end = self.count + len(vectors)
+        self._exact = grown(self._exact, self.count, end)
+        self._codes = grown(self._codes, self.count, end)
+        self._exact[self.count : end] = vectors
+        if self._codec is not None:
+            self._codes[self.count : end], error = self._codec.encode(vectors)
+            self._error = max(self._error, error)
+        self.count = end
+
+    def remove(self, row: int) -> None:
+        """The last row takes its place."""
+        last = self.count - 1
+        for array in (self._exact, self._codes):
+            array[row] = array[last]
+            array[last] = 0  # a removed template isn't left behind in memory either
+        self.count = last
+        if not last:
+            self._error = 0.0
+
+    def convert(self, kind: IndexKind) -> None:
+        """Makes the copy anew, as another kind's."""
+        if kind == self.kind:
+            return
+        self.kind, self._codec, self._error = kind, codec_of(kind), 0.0
+        width = 0 if self._codec is None else self._codec.width(self._exact.shape[1])
+        self._codes = room_to_grow(self.count, (width,), np.dtype(np.uint8))
+        if self._codec is not None and self.count:
+            self._codes[: self.count], self._error = self._codec.encode(self.vectors)
+
+
+def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
+    """`array` with room for so many rows, the first `count` as they were, and for more (see `room_to_grow`): the first
+    face after a million that were loaded doesn't wait for them to be copied."""
+    if rows <= len(array):
+        return array
+    larger = room_to_grow(rows, array.shape[1:], array.dtype)
+    larger[:count] = array[:count]
+    return larger

@@ -1,0 +1,127 @@
+"""Which rows of an index are a subject's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import faiss
+import numpy as np
+
+from app.gallery.records import Keys
+from app.search.quantised import NO_ROW
+from app.search.rows import grown
+
+MAP_ENTRY_BYTES = 40
+"""Of a subject in FAISS's map, about."""
+FORGOTTEN_MIN = 1_024
+
+
+class Chains:
+    """Each subject's rows are a doubly linked list through two int32 arrays, so that a row comes, goes and moves at the
+    same cost whatever the size. Not safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._subjects = np.empty(0, np.int64)
+        self._next = np.empty(0, np.int32)
+        self._previous = np.empty(0, np.int32)
+        self._first: Any = faiss.MapLong2Long()  # subject -> its first row; NO_ROW once it has none
+        self._count = 0
+        self._forgotten = 0  # subjects that are in the map with NO_ROW
+        self.subject_count = 0
+        """Subjects that have a row."""
+
+    @property
+    def subjects(self) -> Keys:
+        """(N,) of each row, to be let go before rows are added."""
+        return self._subjects[: self._count]
+
+    @property
+    def size(self) -> int:
+        arrays = (self._subjects, self._next, self._previous)
+        return (
+            sum(array[: self._count].nbytes for array in arrays)
+            + (self.subject_count + self._forgotten) * MAP_ENTRY_BYTES
+        )
+
+    def append(self, subjects: Keys) -> None:
+        """New rows of these subjects, each in front of its subject's list."""
+        start, end = self._count, self._count + len(subjects)
+        self._subjects, self._next, self._previous = (
+            grown(array, start, end) for array in (self._subjects, self._next, self._previous)
+        )
+        self._subjects[start:end] = subjects
+        self._count = end
+        order = np.argsort(subjects, kind="stable")
+        rows = order.astype(np.int32) + np.int32(start)
+        begins = np.append(True, np.diff(subjects[order]) != 0)
+        ends = np.append(begins[1:], True)
+        keys = np.ascontiguousarray(subjects[order][begins], np.int64)
+        old = self._first.search_multiple(keys).astype(np.int32)
+        self._next[rows] = np.append(rows[1:], NO_ROW)
+        self._next[rows[ends]] = old
+        self._previous[rows] = np.append(np.int32(NO_ROW), rows[:-1])
+        self._previous[rows[begins]] = NO_ROW
+        known = old != NO_ROW
+        self._previous[old[known]] = rows[ends][known]
+        self._first.add(keys, rows[begins].astype(np.int64))
+        self.subject_count += int(np.count_nonzero(~known))
+
+    def first(self, subject: int) -> int:
+        """NO_ROW where it has none."""
+        return int(self._first.search(subject))
+
+    def rows_of(self, subject: int) -> Iterator[int]:
+        row = self.first(subject)
+        while row != NO_ROW:
+            yield row
+            row = int(self._next[row])
+
+    def is_alone(self, row: int) -> bool:
+        """Whether it is its subject's only one."""
+        return bool(self._next[row] == NO_ROW == self._previous[row])
+
+    def remove(self, row: int) -> None:
+        """The last row takes its place."""
+        self._unlink(row)
+        last = self._count - 1
+        if row != last:
+            self._move(last, row)
+        self._count = last
+
+    def _unlink(self, row: int) -> None:
+        before, after = int(self._previous[row]), int(self._next[row])
+        if after != NO_ROW:
+            self._previous[after] = before
+        if before != NO_ROW:
+            self._next[before] = after
+            return
+        self._set_first(int(self._subjects[row]), after)
+        if after == NO_ROW:
+            self.subject_count -= 1
+            self._forget_one()
+
+    def _move(self, source: int, target: int) -> None:
+        for column in (self._subjects, self._next, self._previous):
+            column[target] = column[source]
+        before, after = int(self._previous[target]), int(self._next[target])
+        if after != NO_ROW:
+            self._previous[after] = target
+        if before != NO_ROW:
+            self._next[before] = target
+        else:
+            self._set_first(int(self._subjects[target]), target)
+
+    def _set_first(self, subject: int, row: int) -> None:
+        self._first.add(np.array([subject], np.int64), np.array([row], np.int64))
+
+    def _forget_one(self) -> None:
+        """FAISS's map can't forget a key; it is made anew before more of them are forgotten than known."""
+        self._forgotten += 1
+        if self._forgotten > self.subject_count + FORGOTTEN_MIN:
+            # The row being removed is the only one that may still look like a first row without being one.
+            rows = np.flatnonzero(self._previous[: self._count] == NO_ROW)
+            rows = rows[self._first.search_multiple(self._subjects[rows]) == rows]
+            self._first = faiss.MapLong2Long()
+            self._first.add(self._subjects[rows], rows)
+            self._forgotten = 0

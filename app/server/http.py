@@ -1,0 +1,262 @@
+"""The HTTP server around the application: how long it waits for clients, TLS, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from app.api.headers import ANSWER_POLICY, CSP, HEADERS
+from app.api.logs import LOGGER
+from app.api.middleware import ID_HEADER
+from app.api.problems import answer_problem
+from app.errors import InvalidInput, Unusable
+
+FLUSH_S = 5.0
+"""What closing takes at most once the requests are done; then the process ends all the same."""
+MAX_HEAD_BYTES = 16 * 1024
+NOT_HTTP = "The request is not HTTP, or its head is too long."
+LINGER_S = 0.5
+"""From the answer to what is no HTTP until the connection is closed."""
+MAX_PIPELINED = 100
+"""Requests that a client may send without waiting for its answers."""
+_log = logging.getLogger(LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """How long a client is waited for, in seconds."""
+
+    head_s: float
+    """For the whole head of a request."""
+    idle_s: float
+    """Between two requests."""
+    answer_s: float
+    """For room to write into, when it does not take its answer."""
+    drain_s: float
+    """For all of them, once the server is to stop."""
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's connection, which waits forever for a request's head, for the rest of a body that is already answered,
+    and for a client that does not read, and which takes heads of any length; this one does not. (Bodies are timed, and
+    measured, where they are read.)"""
+
+    waits: Waits
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head: asyncio.TimerHandle | None = None
+        self._answer: asyncio.TimerHandle | None = None
+        self._refused = False
+        self._in_head = False
+        self._head_bytes = 0
+        self._unheard = 0  # bytes since the parser last had something to hand on: it keeps what is incomplete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head()
+        self._stop_answer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        self._unheard += len(data)
+        super().data_received(data)
+        if self._unheard > MAX_HEAD_BYTES and not self._refused:
+            self.send_400_response(NOT_HTTP)
+        self._watch_head()
+
+    # What the parser finds; where one of these raises, the request is answered by `send_400_response`.
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes behind a body, where no proxy looks, is nobody's header
+            self._count(name + value)
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
+            raise ValueError("one Host is due (RFC 9112, 3.2)")
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise ValueError("too many requests before their turn")
+        self._in_head, self._unheard = False, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unheard = 0
+        super().on_body(body)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._watch_answer()
+        elif self._refused and self._between_requests:
+            self._refuse(NOT_HTTP)
+        elif not self._between_requests:  # the next one was there already
+            self._stop_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_answer()
+
+    def resume_writing(self) -> None:
+        self._stop_answer()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._watch_answer()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP never gets to the application; it is answered in the one shape all the same, in its turn."""
+        self._refused = True
+        if self._between_requests:
+            self._refuse(msg)
+        elif self.cycle.more_body:  # of the body that is being read
+            if self.pipeline or self.cycle.response_started:
+                self.transport.abort()
+            else:
+                self._refuse(msg)
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+
+    def _refuse(self, msg: str) -> None:
+        request_id = secrets.token_hex(16)
+        problem = answer_problem(InvalidInput(msg, code="invalid_http"), request_id)
+        body = problem.body.model_dump_json().encode()
+        headers = HEADERS | {CSP: ANSWER_POLICY, ID_HEADER: request_id, "content-type": "application/json"}
+        headers |= {"content-length": str(len(body)), "connection": "close"}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)
+        # What is on its way still is taken meanwhile: to close on it would take the answer back (RFC 9112, 9.6).
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    @property
+    def _between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _count(self, part: bytes) -> None:
+        self._head_bytes += len(part)
+        if self._head_bytes > MAX_HEAD_BYTES:
+            raise ValueError("a head this long is not read")
+
+    def _watch_head(self) -> None:
+        """The clock starts with the connection or the first byte after an answer; no further byte sets it back."""
+        if not self._between_requests:
+            self._stop_head()
+        elif self._head is None:
+            self._head = self.loop.call_later(self.waits.head_s, self.transport.abort)
+
+    def _watch_answer(self) -> None:
+        if self._answer is None:
+            self._answer = self.loop.call_later(self.waits.answer_s, self.transport.abort)
+
+    def _stop_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    def _stop_answer(self) -> None:
+        if self._answer is not None:
+            self._answer.cancel()
+            self._answer = None
+
+
+def server_config(
+    app: FastAPI, waits: Waits, *, trusted_proxies: Sequence[str] = (), tls: ssl.SSLContext | None = None
+) -> uvicorn.Config:
+    """Heads of up to 16 KiB, no WebSockets, and clients' addresses from ``trusted_proxies`` only."""
+
+    class Limited(Connection):
+        pass
+
+    Limited.waits = waits
+    factory: Callable[..., ssl.SSLContext] | None = None if tls is None else lambda *_: tls
+    return uvicorn.Config(
+        app,
+        http=Limited,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
+        timeout_keep_alive=waits.idle_s,  # type: ignore[arg-type]  # whole seconds by its type, handed to call_later
+        timeout_graceful_shutdown=waits.drain_s,  # type: ignore[arg-type]  # the same, to wait_for
+        ssl_context_factory=factory,
+    )
+
+
+def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.2 and newer with this certificate. Raises Unusable (``tls_unusable``)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password=_no_password)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise Unusable(f"{cert} and {key} cannot serve TLS: {reason}", code="tls_unusable") from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password, and nobody is there to be asked for it")
+
+
+class Server(uvicorn.Server):
+    """Says that it is draining as soon as it is told to stop, and ends the process when that takes too long."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float, flush_s: float = FLUSH_S) -> None:
+        super().__init__(config)
+        self._app = app
+        self._last_s = drain_s + flush_s
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:
+            watchdog = threading.Timer(self._last_s, _end)
+            watchdog.daemon = True
+            watchdog.start()
+        service = getattr(self._app.state, "service", None)
+        if service is not None:
+            service.status = "draining"
+        super().handle_exit(sig, frame)
+
+
+def _end() -> None:
+    """Nothing acknowledged is lost by it: that is in the database already."""
+    _log.error("what was begun did not end in time, and is given up")
+    logging.shutdown()
+    os._exit(0)
+
+
+def ignore_signals() -> None:
+    """uvicorn handles them while it serves; what it hands on afterwards must not end the process before it is done."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)

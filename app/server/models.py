@@ -1,0 +1,92 @@
+"""The models that the settings name: found, opened, and the settings as tuned for them.
+
+Nothing here needs FastAPI or SQL, so that a start can open the models while those are still imported
+(`app.server.start`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.config import Settings
+from app.errors import Unusable
+from app.face.detect import Detector, open_detector
+from app.inference import tuned
+from app.inference.package import Package, find_packages, select
+from app.inference.session import EmbedderSession, open_embedder, resolve_device
+
+FOLDER = "models"
+"""Of the data folder: prepared graphs and fetched files."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What a server begins with."""
+
+    settings: Settings
+    """As given, and where nothing was given as `likeness tune` chose."""
+    detector_package: Package
+    detector: Detector
+    embedder_package: Package
+    _default: EmbedderSession
+
+    def session(self, package: Package) -> EmbedderSession:
+        """The default's, or another package opened. Raises Unusable as `open_embedder` does."""
+        if package.id == self._default.package_id:
+            return self._default
+        return _open_embedder(package, self.settings)
+
+
+def open_models(settings: Settings) -> Models:
+    """The data folder is there. Raises Unusable where a package is missing, damaged or for another task, or the device
+    can't be had."""
+    packages = find_packages(settings.models_dir)
+    embedder = _select(packages, settings.embedder, "embed")
+    detector = _select(packages, settings.detector, "detect")
+    settings = with_tuned(settings, embedder, detector)
+    return Models(
+        settings=settings,
+        detector_package=detector,
+        detector=open_detector(
+            detector, _cache(settings), settings.device, threads=settings.detect_threads, min_face=settings.min_face
+        ),
+        embedder_package=embedder,
+        _default=_open_embedder(embedder, settings),
+    )
+
+
+def with_tuned(settings: Settings, embedder: Package, detector: Package) -> Settings:
+    """With what `likeness tune` chose on this machine for these packages, but for what was set by hand.
+
+    Raises Unusable where the device can't be had.
+    """
+    found = tuned.read(settings.data_dir, tuned.here(resolve_device(settings.device), embedder.id, detector.id))
+    if found.problem is not None:
+        _log.warning(
+            "tuned settings are not used; run `likeness tune` again", extra={"fields": {"reason": found.problem}}
+        )
+    if found.tuned is None:
+        return settings
+    chosen = {
+        name: value for name, value in found.tuned.choice.model_dump().items() if name not in settings.model_fields_set
+    }
+    _log.info("settings as tuned", extra={"fields": chosen})
+    return settings.model_copy(update=chosen)
+
+
+def _select(packages: dict[str, Package], name: str, task: str) -> Package:
+    package = select(packages, name)
+    if package.manifest.task != task:
+        raise Unusable(f"{package.id} is no package for `{task}`", code="package_wrong_task", package=package.id)
+    return package
+
+
+def _open_embedder(package: Package, settings: Settings) -> EmbedderSession:
+    return open_embedder(package, _cache(settings), settings.device, settings.embed_threads)
+
+
+def _cache(settings: Settings) -> Path:
+    return settings.data_dir / FOLDER

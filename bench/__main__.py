@@ -1,0 +1,132 @@
+"""`python -m bench`: how fast this machine is with it, beside the raw limit and the plain ways."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from app.cli import output
+from app.config import PROJECT, load_settings
+from app.errors import InvalidInput, LikenessError
+
+if TYPE_CHECKING:
+    from bench.effort import Effort
+    from bench.run import Run
+
+WIDTH = 190
+"""Of the table where it is written to no terminal."""
+PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
+ON_REQUEST = ("device",)
+"""Not in a run of everything on a CPU: what it says is of use on a GPU."""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+Parts = Annotated[
+    list[str] | None,
+    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default. device: what --device cuda measures."),
+]
+
+
+@app.command()
+def bench(
+    parts: Parts = None,
+    *,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller and shorter: a few minutes for everything.")] = False,
+    device: Annotated[
+        str, typer.Option(help="`cuda`: images a second by batch size and searches on a GPU, the part `device` alone.")
+    ] = "cpu",
+    photos: Annotated[
+        Path | None,
+        typer.Option(help="Folder or tar of photos with faces; by default LFW beside the project, else its own."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = PROJECT / "bench" / "results",
+    rounds: Annotated[int | None, typer.Option(min=2, help="Rounds of each comparison.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Seconds of each load on the server.")] = None,
+    faces: Annotated[int | None, typer.Option(min=1_000, help="Faces in the largest index.")] = None,
+) -> None:
+    """Measure speed beside the raw limit and the plain ways of doing the same; writes a table, JSON and plots.
+
+    Leave the machine alone meanwhile. Everything takes some 25 minutes on two cores. What the figures mean, and how
+    they are taken, is in docs/performance.md.
+    """
+    from app.tuning.sample_photos import default_source  # noqa: PLC0415 (the same)
+    from bench import plots, report  # noqa: PLC0415 (the other commands start quicker without)
+    from bench.effort import QUICK, WHOLE  # noqa: PLC0415 (the same)
+    from bench.run import Run  # noqa: PLC0415 (the same)
+    from bench.stages import open_stages  # noqa: PLC0415 (the same)
+
+    known = (*PARTS, *ON_REQUEST)
+    chosen = list(parts or (PARTS if device == "cpu" else ON_REQUEST))
+    if unknown := [part for part in chosen if part not in known]:
+        raise InvalidInput(f"{unknown[0]} is no part: {', '.join(known)}", code="unknown_part")
+    effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces)
+    settings, console = load_settings(), Console(width=None if sys.stdout.isatty() else WIDTH)
+    source = photos or default_source()
+    cache = settings.data_dir / "models"
+    with open_stages(settings.models_dir, cache, source, effort.photos, embedder=settings.embedder) as stages:
+        run = Run(stages, effort, device)
+        path = report.path_for(out)
+        asked = {
+            "parts": chosen,
+            "device": device,
+            "effort": asdict(effort),
+            "photos": len(stages.photos),
+            "faces": len(stages.crops),
+        }
+        failed = []
+        for part in chosen:
+            failed += [] if _measured(part, run, console) else [part]
+            report.write(path, run.findings, asked)  # what is known is kept, whatever comes
+    drawn = plots.draw(run.findings, path)
+    report.write(path, run.findings, asked)
+    report.show(run.findings, console)
+    console.print("\n".join(f"Written to {each}" for each in (path, *drawn)), highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _scaled(effort: Effort, rounds: int | None, seconds: float | None, faces: int | None) -> Effort:
+    given = {"rounds": rounds, "seconds": seconds, "faces": faces}
+    changed = replace(effort, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]  # names and types as above
+    if faces is None:
+        return changed
+    growth = tuple(size for size in changed.growth if size <= faces)
+    return replace(changed, rival_faces=min(changed.rival_faces, faces), growth=growth)
+
+
+def _measured(part: str, run: Run, console: Console) -> bool:
+    """One part, its steps told; False, with a note, where it went wrong: the others' figures are worth keeping."""
+    from bench.parts import PARTS as MEASURES  # noqa: PLC0415 (the other commands start quicker without)
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(part)
+        telling = replace(run, say=lambda what: bar.update(task, description=f"{part}: {what}"))
+        try:
+            MEASURES[part](telling)
+        except LikenessError as error:
+            run.note(f"{part}: {error.message}")
+            return False
+        except Exception:  # noqa: BLE001 - a part's edge: it is told, and the others go on
+            run.note(f"{part}: {traceback.format_exc()}")
+            return False
+        console.print(f"{part}: {bar.tasks[0].elapsed or 0:.0f} s")
+    return True
+
+
+def main() -> None:
+    """What `python -m bench` runs."""
+    try:
+        app()
+    except LikenessError as error:
+        output.complain(error)
+        sys.exit(output.exit_code(error))
+
+
+if __name__ == "__main__":
+    main()

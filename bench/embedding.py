@@ -1,0 +1,101 @@
+"""Ways of running an embedding package's graph: as requests meet it, alone at its best, and as the file came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from app.concurrency.machine import cores
+from app.inference.graph import keep_data_inputs
+from app.inference.package import Rewrite, SourceInput, locate
+from app.inference.reference import source_input
+from app.tuning.callers import side_by_side
+from app.types import Pixels
+from bench.run import Run
+from bench.stages import Stages
+
+BATCHES = 1, 2, 4, 8
+
+
+def many(crops: Pixels, count: int) -> Pixels:
+    """`count` crops, the given ones over and over."""
+    return np.ascontiguousarray(crops[np.arange(count) % len(crops)])
+
+
+def embedder_batched(stages: Stages) -> Callable[[], int]:
+    """Ours: twice as many callers as cores, one face each at a time, joined by the batcher."""
+
+    def embed(caller: int) -> int:
+        stages.embedder.embed([stages.crops[caller % len(stages.crops)]])
+        return 1
+
+    return side_by_side(embed, 2 * cores())
+
+
+def runtime_alone(stages: Stages, batch: int) -> Callable[[], int]:
+    """The prepared graph in ONNX Runtime and nothing else, one caller a core."""
+    crops = many(stages.crops, batch)
+
+    def run(_caller: int) -> int:
+        stages.session.run(crops)
+        return batch
+
+    return side_by_side(run, cores())
+
+
+def best_batch(run: Run) -> int:
+    """The batch size at which the graph alone does the most a second here."""
+    speeds = run.contest({str(size): runtime_alone(run.stages, size) for size in BATCHES})
+    return int(speeds.best(speeds.rounds))
+
+
+def as_shipped(stages: Stages, *, defaults: bool) -> Callable[[Pixels], NDArray[np.float32]]:
+    """(112, 112, 3) crop to the vector that the package's own file gives; its batch size is fixed at 1.
+
+    With ONNX Runtime's `defaults`, or else one thread that doesn't spin, for callers side by side. Only its weights are
+    taken off the list of inputs, else ONNX Runtime asks for them.
+    """
+    model = onnx.load(str(locate(stages.package, stages.cache)))
+    keep_data_inputs(model)
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if not defaults:
+        options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session: Any = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    plan = stages.package.manifest.prepare
+    form = plan.input if isinstance(plan, Rewrite) else SourceInput()
+
+    def run(crop: Pixels) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] = session.run(None, {name: source_input(crop, form)})[0]
+        return vectors
+
+    return run
+
+
+def shipped_callers(stages: Stages) -> Callable[[], int]:
+    """The file as it came, one face a call, one caller a core."""
+    run = as_shipped(stages, defaults=False)
+
+    def one(caller: int) -> int:
+        run(stages.crops[caller % len(stages.crops)])
+        return 1
+
+    return side_by_side(one, cores())
+
+
+def shipped_alone(stages: Stages) -> Callable[[], int]:
+    """What one gets who loads the file and runs it: ONNX Runtime's defaults, one face at a time."""
+    run = as_shipped(stages, defaults=True)
+
+    def one() -> int:
+        run(stages.crops[0])
+        return 1
+
+    return one

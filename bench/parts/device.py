@@ -1,0 +1,118 @@
+"""What one device does: images a second of each embedding package by batch size, and search where FAISS has a GPU.
+
+On a GPU this is what `likeness bench --device cuda device` is for. It runs on the CPU too, on one thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+from onnx import ModelProto
+
+from app.concurrency.machine import cores
+from app.gallery.records import IndexKind
+from app.inference.package import Package, Rewrite, find_packages, locate
+from app.inference.prepare import rewrite
+from app.inference.session import Session, resolve_device
+from app.search.gpu import Gpu, find_gpu
+from app.types import Vectors
+from bench import arithmetic, galleries, searching
+from bench.arithmetic import Precision
+from bench.embedding import many
+from bench.figures import Curve, Figure, compared
+from bench.run import Run
+
+PART = "device"
+LIMIT = "a product of matrices"
+GPU_DIMENSION = 512
+GPU_QUERIES = 1, 64, 1024
+
+
+def measure(run: Run) -> None:
+    for package in find_packages(run.stages.models).values():
+        if package.manifest.task == "embed":
+            for precision in get_args(Precision):
+                _embed(run, package, precision)
+    if run.device == "cuda":
+        _search(run)
+    else:
+        run.note("FAISS on a GPU: not asked for (--device cuda)")
+
+
+def _embed(run: Run, package: Package, precision: Precision) -> None:
+    run.say(f"{package.id} in {precision}")
+    model = graph_of(run, package)
+    chosen = model if precision == "fp32" else arithmetic.in_half(model)
+    session = Session(chosen.SerializeToString(), resolve_device_of(run), 1)
+    crops = {size: many(run.stages.crops, size) for size in run.effort.batches}
+    product, product_flops = arithmetic.product_of_matrices(resolve_device_of(run), precision)
+
+    def embed(size: int) -> Callable[[], int]:
+        def once() -> int:
+            session.run(crops[size])
+            return size
+
+        return once
+
+    speeds = run.contest({LIMIT: product} | {f"batches of {size}": embed(size) for size in crops})
+    each = arithmetic.flops(model)
+    at_most = speeds.times(LIMIT, product_flops / each)
+    plain = Session(model.SerializeToString(), "cpu", 1)
+    cosine = arithmetic.worst_cosine(plain.run(crops[min(crops)])[0], session.run(crops[min(crops)])[0])
+    for size in crops:
+        work = f"embed, {package.id}, {precision}, batches of {size}, {session.device}"
+        told = {"flops_an_image": each, "cosine_to_fp32": cosine}
+        run.add(compared(PART, work, at_most, f"batches of {size}", LIMIT, unit="faces/s", details=told))
+    y = [speeds.of(f"batches of {size}").median for size in crops]
+    run.draw(Curve("batches", f"{package.manifest.name}, {precision}", list(crops), y, "faces in a batch", "faces/s"))
+
+
+def resolve_device_of(run: Run) -> Any:
+    """``cpu`` or ``cuda``. Raises Unusable ``device_unavailable``."""
+    return resolve_device("cuda" if run.device == "cuda" else "cpu")
+
+
+def graph_of(run: Run, package: Package) -> ModelProto:
+    """The package's graph as it is prepared for a GPU: nothing in it is the CPU's alone."""
+    model = ModelProto.FromString(locate(package, run.stages.cache).read_bytes())
+    plan = package.manifest.prepare
+    return rewrite(model, plan, "cuda") if isinstance(plan, Rewrite) else model
+
+
+def _search(run: Run) -> None:
+    """A gallery's index with its vectors on the GPU, against FAISS's flat index there alone."""
+    gpu = find_gpu()
+    if gpu is None:
+        run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness[gpu]')")
+        return
+    vectors = galleries.people(run.effort.faces, GPU_DIMENSION)
+    kinds: tuple[IndexKind, ...] = ("fp32", "fp16")
+    for kind in kinds:
+        searched_on(run, gpu, vectors, kind)
+    gpu.close()
+
+
+def searched_on(run: Run, gpu: Gpu, vectors: Vectors, kind: IndexKind) -> None:
+    index = searching.ours(vectors, cores(), kind, gpu)
+    flat = gpu.run(lambda: gpu.flat(vectors.shape[1], half=kind != "fp32"))
+    gpu.run(lambda: flat.add(vectors))
+    for count in GPU_QUERIES:
+        queries = galleries.probes(vectors, count)
+        alone = _asked(gpu, flat, queries)
+        speeds = run.contest({"ours": searching.together(index, queries), "FAISS alone": alone})
+        passes = speeds.of("FAISS alone").median / count
+        details = {"gigabytes_a_second": passes * vectors.nbytes / (1 if kind == "fp32" else 2) / 1e9}
+        work = f"search, {len(vectors):,} × {vectors.shape[1]}, {kind} on a GPU, {count} at once"
+        run.add(compared(PART, work, speeds, "ours", "FAISS alone", unit="queries/s", details=details))
+    same = np.mean(searching.rows_of(index, queries)[:, 0] == searching.exact(vectors, queries)[:, 0])
+    run.add(Figure(PART, f"the same first one by {kind} on a GPU as in float64", 100 * float(same), "%"))
+
+
+def _asked(gpu: Gpu, flat: Any, queries: Vectors) -> Callable[[], int]:
+    def run() -> int:
+        gpu.run(lambda: flat.search(queries, searching.LIMIT))
+        return len(queries)
+
+    return run

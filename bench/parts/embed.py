@@ -1,0 +1,30 @@
+"""Faces a second of the embedder: as requests meet it, the prepared graph alone, the file as it came."""
+
+from __future__ import annotations
+
+from bench import embedding
+from bench.figures import Goal, compared
+from bench.run import Run
+
+PART = "embed"
+
+
+def measure(run: Run) -> None:
+    stages = run.stages
+    alone = {f"ONNX Runtime alone, batches of {n}": embedding.runtime_alone(stages, n) for n in embedding.BATCHES}
+    shipped, by_itself = "the file as shipped, a caller a core", "the file as shipped, ONNX Runtime's defaults"
+    speeds = run.contest(
+        {
+            "ours": embedding.embedder_batched(stages),
+            **alone,
+            shipped: embedding.shipped_callers(stages),
+            by_itself: embedding.shipped_alone(stages),
+        }
+    )
+    best, work = speeds.best(alone), f"embed, {stages.package.id}"
+    run.add(
+        compared(PART, f"{work}, the graph", speeds, best, shipped, unit="faces/s", goal=Goal(4)),
+        compared(PART, work, speeds, "ours", best, unit="faces/s"),
+        compared(PART, work, speeds, "ours", shipped, unit="faces/s"),
+        compared(PART, work, speeds, "ours", by_itself, unit="faces/s"),
+    )

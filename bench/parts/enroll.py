@@ -1,0 +1,67 @@
+"""Enrollments acknowledged, by sixteen clients, beside the stages and SQLite alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+from app.concurrency.machine import cores
+from app.tuning.callers import Reel
+from bench import embedding, galleries, peer
+from bench.figures import Goal, beside, compared
+from bench.load import Target, closed_loop
+from bench.run import CLIENTS, Run
+from bench.storing import Rows, raw_enrolling
+
+PART, GALLERY = "enroll", "bench"
+RAW = "the stages and SQLite alone (raw limit)"
+ONE = "one client, one at a time"
+
+
+def measure(run: Run) -> None:
+    stages, effort = run.stages, run.effort
+    batch = embedding.best_batch(run)
+    group = max(1, CLIENTS // cores())
+    with run.server() as server, tempfile.TemporaryDirectory() as folder:
+        with server.client() as client:
+            galleries.create(client, GALLERY, store="crop")
+            galleries.enroll_photos(client, GALLERY, stages.photos[:1])
+        rows = Rows(server.database, Path(folder) / "raw.db")
+        photos, number = Reel(stages.photos), count()
+        many = enrolling(server.target, photos, number, CLIENTS, effort.seconds)
+        try:
+            speeds = run.contest(
+                {
+                    "ours": many,
+                    ONE: enrolling(server.target, photos, number, 1, effort.seconds),
+                    RAW: raw_enrolling(stages, rows, batch, group, effort.seconds),
+                },
+                effort.seconds,
+            )
+        finally:
+            rows.close()
+    work, unit = f"enroll, {CLIENTS} clients, SQLite, acknowledged", "photos/s"
+    details = {"batch": batch, "faces_a_commit": group}
+    run.add(
+        compared(PART, work, speeds, "ours", RAW, unit=unit, goal=Goal(0.8), details=details),
+        compared(PART, work, speeds, "ours", ONE, unit=unit),
+        beside(PART, work, speeds, "ours", peer.NAME, theirs=peer.ENROLL, unit=unit),
+    )
+
+
+def enrolling(
+    target: Target, photos: Reel[bytes], number: Iterator[int], clients: int, seconds: float
+) -> Callable[[], int]:
+    """Each request a new subject with one photo, whatever its quality."""
+
+    def requests() -> Iterator[bytes]:
+        for each in number:
+            path = f"/v1/galleries/{GALLERY}/subjects/new-{each}/faces?quality=none"
+            yield target.request("POST", path, photos.take())
+
+    def turn() -> int:
+        return len(closed_loop(target, lambda _client: requests(), clients, seconds).checked().seconds)
+
+    return turn

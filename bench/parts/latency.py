@@ -1,0 +1,107 @@
+"""How long identifications take that come at a fixed rate, at shares of what the server can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import cycle
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.concurrency.machine import cores
+from app.tuning.contest import Spread
+from bench import galleries
+from bench.figures import Curve, Figure, Goal
+from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
+from bench.parts.serve import GALLERY, identification
+from bench.run import CLIENTS, Run
+
+PART = "latency"
+SHARES = 0.5, 0.8, 0.95
+GOALS = {0.8: Goal(3, at_most=True)}
+IDEAL = "a queue that loses nothing"
+LONGER = 4
+"""How many times as long as other loads the open loop goes on: the slowest hundredth must be some requests."""
+MOST_ROUNDS = 3
+
+
+def measure(run: Run) -> None:
+    stages, effort = run.stages, run.effort
+    strangers = galleries.people(effort.gallery - len(stages.photos), stages.dimension)
+    unloaded: list[float] = []
+    capacity: list[float] = []
+    loads: dict[float, list[Load]] = {share: [] for share in SHARES}
+    with run.server() as server:
+        galleries.filled(server, GALLERY, stages.package.id, stages.photos, strangers)
+        requests = [identification(server.target, GALLERY, photo) for photo in stages.photos]
+        _answers(server.target, requests, CLIENTS, effort.seconds)  # warms up
+        for number in range(min(effort.rounds, MOST_ROUNDS)):
+            run.say(f"unloaded and full, round {number + 1}")
+            unloaded.append(float(np.median(_answers(server.target, requests, 1, effort.seconds).seconds)))
+            capacity.append(_answers(server.target, requests, CLIENTS, 2 * effort.seconds).rate)
+            for share in SHARES:
+                run.say(f"{share:.0%} of {capacity[-1]:.0f}/s, round {number + 1}")
+                rate = share * capacity[-1]
+                loads[share].append(open_loop(server.target, requests, rate, LONGER * effort.seconds, seed=number))
+    for share, some in loads.items():
+        run.add(figure(share, np.array(unloaded), np.array(capacity), some))
+        run.add(beside_ideal(share, np.array(capacity), some, LONGER * effort.seconds))
+    _draw(run, loads)
+
+
+def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:
+    """p99 at a share of the capacity, against the median answer of the same round's idle server."""
+    return _p99(
+        share,
+        capacity,
+        loads,
+        "the unloaded server's median",
+        unloaded,
+        goal=GOALS.get(share),
+        details={
+            "p50_ms": 1000 * float(np.median([load.percentile(50) for load in loads])),
+            "p50_ratio": float(np.median([load.percentile(50) for load in loads] / unloaded)),
+            "unloaded_ms": 1000 * float(np.median(unloaded)),
+            "requests": sum(len(load.seconds) for load in loads),
+            "refused": sum(load.failed for load in loads),
+        },
+    )
+
+
+def beside_ideal(share: float, capacity: NDArray[np.float64], loads: list[Load], seconds: float) -> Figure:
+    """The same against a queue that loses nothing: as many cores, each a request at a time, at the same capacity and
+    with the same arrivals. It says how much of the tail is Poisson's, and can't be mended on so many cores."""
+    ideal = np.array(
+        [
+            np.percentile(ideal_queue(arrivals(share * rate, seconds, number), cores(), cores() / rate), 99)
+            for number, rate in enumerate(capacity.tolist())
+        ]
+    )
+    return _p99(share, capacity, loads, IDEAL, ideal, details={"theirs": 1000 * float(np.median(ideal))})
+
+
+def _p99(
+    share: float,
+    capacity: NDArray[np.float64],
+    loads: list[Load],
+    against: str,
+    seconds: NDArray[np.float64],
+    *,
+    details: Mapping[str, object],
+    goal: Goal | None = None,
+) -> Figure:
+    """Each round's against the round's `seconds`."""
+    p99 = np.array([load.percentile(99) for load in loads])
+    work = f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s"
+    return Figure(PART, work, 1000 * float(np.median(p99)), "ms", against, Spread.of(p99 / seconds), goal, details)
+
+
+def _answers(target: Target, requests: list[bytes], clients: int, seconds: float) -> Load:
+    endless = cycle(requests)
+    return closed_loop(target, lambda _client: endless, clients, seconds).checked()
+
+
+def _draw(run: Run, loads: dict[float, list[Load]]) -> None:
+    for q in (50, 99):
+        y = [1000 * float(np.median([load.percentile(q) for load in some])) for some in loads.values()]
+        run.draw(Curve("latency", f"p{q}", [100 * share for share in loads], y, "% of capacity", "ms"))

@@ -1,0 +1,63 @@
+"""Exact search among many vectors: concurrent queries in one pass, one alone, against FAISS at its best."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.concurrency.machine import cores
+from app.tuning.contest import Spread
+from bench import galleries, searching
+from bench.figures import Figure, Goal, compared
+from bench.run import Run
+
+PART = "search"
+BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"
+ALL_CORES = 0.75
+"""Of a speed-up by all cores, from which they count as used."""
+
+
+def measure(run: Run) -> None:
+    effort, dimension = run.effort, 128
+    run.say(f"{effort.faces:,} generated people")
+    vectors = galleries.people(effort.faces, dimension)
+    queries = galleries.probes(vectors, searching.QUERIES)
+    index, single = searching.ours(vectors, cores()), searching.ours(vectors, 1)
+    flat = searching.faiss_flat(vectors)
+    speeds = run.contest(
+        {
+            "ours": searching.together(index, queries),
+            ALONE: searching.one_by_one(index, queries),
+            "one query at a time, one thread": searching.one_by_one(single, queries),
+            BLAS: searching.faiss_batched(flat, queries),
+        }
+    )
+    work = f"search, {effort.faces:,} × {dimension}, {len(queries)} at once"
+    unit = "queries/s"
+    run.add(
+        compared(PART, work, speeds, "ours", BLAS, unit=unit, goal=Goal(0.9)),
+        compared(PART, work, speeds, "ours", ALONE, unit=unit, goal=Goal(5)),
+        compared(
+            PART,
+            f"search, {effort.faces:,} × {dimension}, one query alone on {cores()} cores",
+            speeds,
+            ALONE,
+            "one query at a time, one thread",
+            unit=unit,
+            goal=Goal(ALL_CORES * cores()),
+        ),
+    )
+    found = searching.rows_of(index, queries)[:, 0]
+    agreement = float(np.mean(found == searching.exact(vectors, queries)[:, 0]))
+    run.add(Figure(PART, f"{work}: the same first one as in float64", agreement, "of all", "", None))
+    extra = index.size / vectors.nbytes - 1
+    run.add(
+        Figure(
+            PART,
+            "memory of an index beyond the vectors, as it counts itself",
+            100 * extra,
+            "%",
+            "the vectors",
+            Spread(extra, extra, extra),
+            Goal(0.25, at_most=True),
+        )
+    )

@@ -1,0 +1,58 @@
+"""One run of the benchmark, as its parts see it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.tuning.contest import Speeds, contest
+from bench.effort import Effort
+from bench.figures import Curve, Figure, Findings
+from bench.server import Server, serving
+from bench.stages import Stages
+
+CLIENTS = 16
+CACHE = "models"
+"""Where a server keeps prepared models in its data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What to measure, how long, and where to put what is found; ``say`` is told what is being done."""
+
+    stages: Stages
+    effort: Effort
+    device: str = "cpu"
+    say: Callable[[str], None] = lambda _what: None
+    findings: Findings = field(default_factory=Findings)
+
+    def add(self, *figures: Figure) -> None:
+        self.findings.figures.extend(figures)
+
+    def draw(self, curve: Curve) -> None:
+        self.findings.curves.append(curve)
+
+    def note(self, note: str) -> None:
+        """What was not measured, and why."""
+        self.findings.notes.append(note)
+
+    def contest(self, contenders: Mapping[str, Callable[[], int]], turn_s: float | None = None) -> Speeds:
+        return contest(contenders, self.effort.rounds, shortest_s=turn_s or self.effort.turn_s, say=self.say)
+
+    @contextmanager
+    def server(self) -> Iterator[Server]:
+        """A server of its own on a data folder with nothing but the prepared models."""
+        with self.data_folder() as folder, serving(folder, MODELS_DIR=self.stages.models) as server:
+            yield server
+
+    @contextmanager
+    def data_folder(self) -> Iterator[Path]:
+        """Preparing models takes a server seconds, and memory that it keeps: theirs are ready."""
+        self.say("a server starts")
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(self.stages.cache, Path(folder, CACHE))
+            yield Path(folder)

@@ -1,0 +1,61 @@
+"""A server process of the benchmark's own, on a data folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from app.errors import Unusable
+from app.main import admin_key
+from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from bench.load import Target
+
+START_S, STOP_S, ANSWER_S = 180.0, 120.0, 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    target: Target
+    process: subprocess.Popen[bytes]
+    seconds_to_ready: float
+    data_dir: Path
+
+    @property
+    def database(self) -> Path:
+        return self.data_dir / "likeness.db"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.target.host}:{self.target.port}"
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, headers={"x-api-key": self.target.key}, timeout=ANSWER_S)
+
+    def memory(self) -> int:
+        """Bytes it has in memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def peak_memory(self) -> int:
+        """Most bytes that it ever had in memory."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
+@contextmanager
+def serving(data_dir: Path, **settings: object) -> Iterator[Server]:
+    """Starts one, waits until it is ready, stops it at the end. Raises Unusable ``server_did_not_start``."""
+    key, begin = admin_key(data_dir), time.perf_counter()
+    with reserved_port() as port:
+        given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}
+        with spawned(environment(**given), data_dir / "server.log", stop_s=STOP_S) as process:
+            if not becomes_ready(process, f"http://127.0.0.1:{port}", patience_s=START_S):
+                raise Unusable("the benchmark's server did not become ready", code="server_did_not_start")
+            yield Server(Target("127.0.0.1", port, key), process, time.perf_counter() - begin, data_dir)

@@ -1,0 +1,68 @@
+"""What is measured, opened once: the packages, the stages as the service has them, photos and the faces in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from app.errors import InvalidInput
+from app.face.detect import Detector, open_detector
+from app.face.image import Limits
+from app.inference.embedder import Embedder
+from app.inference.package import Package, find_packages, locate, select
+from app.inference.session import EmbedderSession, open_embedder
+from app.pipeline import Pipeline
+from app.tuning import sample_photos
+from app.types import Pixels
+
+DETECTOR, EMBEDDER = "yunet", "sface"
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """``photos`` are image files, ``crops`` (N, 112, 112, 3) of the faces in them, N from 1."""
+
+    models: Path
+    cache: Path
+    detector_file: Path
+    detector: Detector
+    package: Package
+    session: EmbedderSession
+    embedder: Embedder
+    pipeline: Pipeline
+    photos: tuple[bytes, ...]
+    crops: Pixels
+
+    @property
+    def dimension(self) -> int:
+        return self.session.dimension
+
+
+@contextmanager
+def open_stages(models: Path, cache: Path, source: Path, count: int, *, embedder: str = EMBEDDER) -> Iterator[Stages]:
+    """Up to `count` photos from `source`, those without a face left out.
+
+    Raises Unusable as loading packages does, and InvalidInput ``no_photos`` where none shows a face.
+    """
+    packages = find_packages(models)
+    found = select(packages, DETECTOR)
+    detector_file = locate(found, cache)  # as it came, for OpenCV
+    package = select(packages, embedder)
+    session = open_embedder(package, cache, "cpu", 1)
+    cv2.setNumThreads(1)  # as the server does
+    detector = open_detector(found, cache)
+    pipeline = Pipeline(detector, Limits())
+    seen = {photo: pipeline.detect(photo).faces for photo in sample_photos.load(source, count)}
+    crops = [face.crop for faces in seen.values() for face in faces]
+    if not crops:
+        raise InvalidInput(f"{source} holds no photos with faces", code="no_photos")
+    shown = tuple(photo for photo, faces in seen.items() if faces)
+    with Embedder(session) as embedding:
+        yield Stages(
+            models, cache, detector_file, detector, package, session, embedding, pipeline, shown, np.stack(crops)
+        )

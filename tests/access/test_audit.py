@@ -1,0 +1,375 @@
+"""The audit log: what is in it, what never is, and what survives."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from app.access import audit as audit_module
+from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
+from app.access.records import AuditEntry, AuditFilter
+from app.access.store import AuditStore, time_text
+from app.api.rules import RULES, Rule
+from app.errors import InvalidInput, LikenessError, Unusable
+from app.gallery.store import Store
+from tests.conftest import PROJECT
+from tests.support import packages
+from tests.support.jobs import waiting_job
+from tests.support.live import serving
+from tests.support.service import COLLINS, error_of, running
+from tests.support.tarred import tar_of
+
+NOW = 1_800_000_000.0
+WAIT_S = 20.0
+OF_JOBS = {"cancel_job", "import", "export"} | {rule.name for rule in RULES if rule.changes and "reembed" in rule.path}
+
+
+class Slow(AuditStore):
+    """Counts transactions, waits where it is told to, and fails as a lost database does."""
+
+    transactions = 0
+    lost = False
+    go_on: threading.Event | None = None
+
+    def write(self, entries: Sequence[AuditEntry]) -> None:
+        if self.go_on:
+            self.go_on.wait(WAIT_S)
+        if self.lost:
+            raise Unusable("The database can't be used at the moment.", code="database_unavailable")
+        super().write(entries)
+        self.transactions += 1
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Slow]:
+    with closing(Store(database_url)) as sql:
+        yield Slow(sql.database)
+
+
+def soon(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def all_of(store: AuditStore, **wanted: str) -> list[AuditEntry]:
+    return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
+
+
+# ---------------------------------------------------------------- the writer
+
+
+def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slow) -> None:
+    with closing(AuditLog(store, clock=lambda: NOW)) as log:
+        entry = log.entry("door", "enroll", "r1")
+        log.write(entry).result(WAIT_S)
+        (begun,) = all_of(store)
+        assert (begun.at, begun.who, begun.operation, begun.status) == (time_text(NOW), "door", "enroll", None)
+        entry.status, entry.subject = 201, "eileen"
+        log.write(entry).result(WAIT_S)
+        (done,) = all_of(store)
+        assert (done.key, done.status, done.subject) == (begun.key, 201, "eileen")
+
+
+def test_what_comes_together_shares_a_transaction(store: Slow) -> None:
+    store.go_on = threading.Event()
+    with closing(AuditLog(store)) as log:
+        futures = [log.write(log.entry("door", "enroll", str(number))) for number in range(100)]
+        store.go_on.set()
+        wait(futures, WAIT_S)
+        assert [entry.request_id for entry in all_of(store)] == [str(number) for number in range(100)]
+        assert store.transactions <= 2, "one for whoever came first, one for all who came meanwhile"
+
+
+def test_notes_are_written_soon_and_at_the_end_at_once(store: Slow) -> None:
+    log = AuditLog(store)
+    log.note(log.entry("door", "identify", "r1"))
+    soon(lambda: all_of(store))
+    for number in range(1200):
+        log.note(log.entry("door", "identify", str(number)))
+    log.close()
+    assert len(all_of(store)) == 1201
+    with pytest.raises(LikenessError, match="stopping"):
+        log.write(log.entry("door", "enroll", "late")).result(WAIT_S)
+
+
+def test_a_lost_database_refuses_changes_and_keeps_notes_for_later(
+    store: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "RETRY_S", 0.05)
+    store.lost = True
+    with closing(AuditLog(store)) as log:
+        log.note(log.entry("door", "identify", "kept"))
+        with pytest.raises(Unusable):
+            log.write(log.entry("door", "enroll", "refused")).result(WAIT_S)
+        store.lost = False
+        soon(lambda: [entry.request_id for entry in all_of(store)] == ["kept"])
+
+
+def test_memory_is_bounded_while_the_database_is_away(store: Slow) -> None:
+    store.go_on = threading.Event()
+    log = AuditLog(store)
+    log.write(log.entry("door", "enroll", "first"))
+    for number in range(MAX_WAITING + 2 * BATCH):
+        log.note(log.entry("door", "identify", str(number)))
+    store.go_on.set()
+    log.close()
+    assert MAX_WAITING <= len(all_of(store)) <= MAX_WAITING + BATCH, "what waits, and what was being written"
+
+
+def test_who_leaves_early_harms_nobody(store: Slow) -> None:
+    store.go_on = threading.Event()
+    with closing(AuditLog(store)) as log:
+        blocked = log.write(log.entry("door", "enroll", "0"))
+        soon(blocked.running)
+        gone = log.write(log.entry("door", "enroll", "1"))
+        assert gone.cancel()
+        store.go_on.set()
+        log.write(log.entry("door", "enroll", "2")).result(WAIT_S)
+        assert [entry.request_id for entry in all_of(store)] == ["0", "1", "2"]
+
+
+def test_old_entries_go_and_others_stay(store: Slow) -> None:
+    store.write([AuditEntry(time_text(NOW - days * DAY_S), "door", "enroll", str(days)) for days in (400, 366, 364, 0)])
+    with closing(AuditLog(store, days=365, clock=lambda: NOW)):
+        soon(lambda: [entry.request_id for entry in all_of(store)] == ["364", "0"])
+    with closing(AuditLog(store, days=0, clock=lambda: NOW + 1e9)) as log:
+        assert log.prune() == 0
+
+
+# ---------------------------------------------------------------- reading it
+
+
+def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
+    for number in range(10):
+        who, gallery = ("door", "staff") if number % 2 else ("desk", "guests")
+        entry = AuditEntry(time_text(NOW + number), who, "enroll" if number < 6 else "identify", str(number), gallery)
+        entry.subject = f"s{number}"
+        store.write([entry])
+
+    def found(newest_first: bool, **wanted: str) -> list[int]:
+        seen: list[int] = []
+        cursor = None
+        while True:
+            page = store.entries(AuditFilter(**wanted), cursor, 3, newest_first=newest_first)
+            seen += [int(entry.request_id) for entry in page.items]
+            if (cursor := page.next_cursor) is None:
+                return seen
+
+    assert found(False) == list(range(10))
+    assert found(True) == list(range(9, -1, -1))
+    assert found(False, who="door") == [1, 3, 5, 7, 9]
+    assert found(False, gallery="guests", operation="enroll") == [0, 2, 4]
+    assert found(False, subject="s7") == [7]
+    assert found(True, since=time_text(NOW + 3), until=time_text(NOW + 6)) == [5, 4, 3]
+    page = store.entries(AuditFilter(), None, 3, newest_first=True)
+    with pytest.raises(InvalidInput, match="cursor"):
+        store.entries(AuditFilter(), page.next_cursor, 3, newest_first=False)
+
+
+# ---------------------------------------------------------------- in the service
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(tmp_path_factory.mktemp("audited") / "data") as client:
+        yield client
+
+
+def entry_of(client: httpx.Client, answer: httpx.Response) -> dict[str, Any]:
+    """The one entry of this request."""
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        entries = client.get("/v1/audit?limit=1000").raise_for_status().json()["entries"]
+        found[:] = [entry for entry in entries if entry["request_id"] == answer.headers["x-request-id"]]
+        return bool(found)
+
+    soon(look)
+    (entry,) = found
+    return entry
+
+
+def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(service: httpx.Client) -> None:
+    """Read from the database with no wait between, in the order of a gallery's life."""
+    made: list[tuple[str, httpx.Response, tuple[str | None, str | None, str | None]]] = []
+
+    def do(name: str, method: str, path: str, about: tuple[str | None, str | None, str | None], **given: Any) -> Any:
+        answer = service.request(method, path, **given)
+        entries = service.get("/v1/audit?limit=20").json()["entries"]
+        rows = [entry for entry in entries if entry["request_id"] == answer.headers["x-request-id"]]
+        assert len(rows) == 1, name
+        row = rows[0]
+        assert (row["key"], row["operation"], row["status"]) == ("admin.key", name, answer.status_code)
+        assert (row["gallery"], row["subject"], row["target"]) == about, name
+        made.append((name, answer, about))
+        assert answer.is_success, answer.text
+        return answer.json() if answer.content else None
+
+    gallery = "/v1/galleries/g%2F1"
+    subject = f"{gallery}/subjects/eileen"
+    do("create_gallery", "POST", "/v1/galleries", ("g/1", None, None), json={"id": "g/1"})
+    private = {"id": "eileen", "name": "Never In The Log", "metadata": {"never": "in-the-log"}}
+    do("create_subject", "POST", f"{gallery}/subjects", ("g/1", "eileen", None), json=private)
+    do("update_gallery", "PATCH", gallery, ("g/1", None, None), json={"search": "int8"})
+    do("update_subject", "PATCH", subject, ("g/1", "eileen", None), json={"name": "Never In The Log"})
+    enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
+    face = enrolled["enrolled"][0]["face_id"]
+    do("move_face", "POST", f"{subject}/faces/{face}/move", ("g/1", "eileen", face), json={"subject": "eileen"})
+    do("delete_face", "DELETE", f"{subject}/faces/{face}", ("g/1", "eileen", face))
+    do("delete_subject", "DELETE", subject, ("g/1", "eileen", None))
+    service.post(f"{gallery}/subjects", json={"id": "eileen"})
+    do("erase_subject", "POST", f"{subject}/erase", ("g/1", "eileen", None))
+    do("delete_gallery", "DELETE", gallery, ("g/1", None, None))
+    do("create_key", "POST", "/v1/keys", (None, None, "door"), json={"id": "door", "scopes": ["read"]})
+    do("rotate_key", "POST", "/v1/keys/door/rotate", (None, None, "door"), json={})
+    do("revoke_key", "DELETE", "/v1/keys/door", (None, None, "door"))
+    assert {name for name, _, _ in made} == {rule.name for rule in RULES if rule.changes} - OF_JOBS
+    text = service.get("/v1/audit?limit=1000").text.lower()
+    assert "never in the log" not in text
+    assert "in-the-log" not in text
+
+
+def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    packages.install(models, "small")
+    done: set[str] = set()
+    with running(tmp_path / "data", models_dir=models, embedder="sface") as client:
+        secret = client.post("/v1/keys", json={"id": "desk", "scopes": ["admin"]}).json()["secret"]
+        client.post("/v1/galleries", json={"id": "g/1"}).raise_for_status()
+        client.post("/v1/galleries/g%2F1/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+
+        def do(name: str, method: str, path: str, target: str | None = None, **given: Any) -> Any:
+            answer = client.request(method, path, headers={"x-api-key": secret}, **given)
+            assert answer.is_success, answer.text
+            row = entry_of(client, answer)
+            assert (row["key"], row["operation"], row["status"]) == ("desk", name, answer.status_code)
+            assert (row["subject"], row["target"]) == (None, target)
+            assert row["gallery"] == "g/1", name
+            done.add(name)
+            return answer.json()
+
+        def until(state: str | None) -> None:
+            soon(lambda: client.get(reembed).json().get("state") == state)
+
+        gallery = "/v1/galleries/g%2F1"
+        reembed = f"{gallery}/reembed"
+        imported = do("import", "POST", f"{gallery}/import", files={"archive": tar_of({"x/1.jpg": COLLINS})})
+        exported = do("export", "POST", f"{gallery}/export")
+        ids = {imported["id"], exported["id"]}
+        soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        waiting = waiting_job(tmp_path / "data", "g/1").id
+        do("cancel_job", "POST", f"/v1/jobs/{waiting}/cancel", waiting)
+        do("reembed", "POST", reembed, json={"embedder": "small"})
+        until("switched")
+        do("roll_back_reembedding", "POST", f"{reembed}/rollback")
+        do("cancel_reembedding", "DELETE", reembed)
+        until(None)
+        do("reembed", "POST", reembed, json={"embedder": "small"})
+        until("switched")
+        do("finish_reembedding", "POST", f"{reembed}/finish")
+    assert done == OF_JOBS
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_every_operation_is_recorded_with_who_asked_and_about_what(service: httpx.Client, rule: Rule) -> None:
+    """About what there is not, which is recorded all the same."""
+    ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
+    named = dict.fromkeys(("job", "receipt"), "b" * 32) | ids
+    path = rule.path
+    for name, value in named.items():
+        path = path.replace(f"{{{name}}}", quote(value, safe=""))
+    answer = service.request(rule.method, path)
+    row = entry_of(service, answer)
+    others = [named[name] for name in re.findall(r"\{(\w+)\}", rule.path) if name not in {"gallery", "subject"}]
+    assert (row["key"], row["operation"], row["status"]) == ("admin.key", rule.name, answer.status_code)
+    assert row["gallery"] == (ids["gallery"] if "{gallery}" in rule.path else None)
+    assert row["subject"] == (ids["subject"] if "{subject}" in rule.path else None)
+    assert row["target"] == (others[0] if others else None)
+
+
+def test_reading_and_recognition_are_recorded_with_what_they_were_about(service: httpx.Client) -> None:
+    service.post("/v1/galleries", json={"id": "crew"})
+    identified = service.post("/v1/galleries/crew/identify", files={"image": COLLINS})
+    entry = entry_of(service, identified)
+    assert (entry["operation"], entry["gallery"], entry["status"]) == ("identify", "crew", 200)
+    missing = service.get("/v1/galleries/crew/subjects/nobody")
+    entry = entry_of(service, missing)
+    assert (entry["operation"], entry["subject"], entry["status"]) == ("show_subject", "nobody", 404)
+
+
+def test_refused_keys_are_recorded_as_far_as_they_are_known(service: httpx.Client) -> None:
+    made = service.post("/v1/keys", json={"id": "weak", "scopes": ["read"]}).json()
+    refused = service.delete("/v1/galleries/crew", headers={"x-api-key": made["secret"]})
+    error_of(refused, 403, "missing_scope")
+    entry = entry_of(service, refused)
+    assert (entry["key"], entry["operation"], entry["status"]) == ("weak", "delete_gallery", 403)
+    guess = service.get("/v1/galleries", headers={"x-api-key": "lk_weak_guess"})
+    assert (entry_of(service, guess)["key"], entry_of(service, guess)["status"]) == (None, 401)
+    service.delete("/v1/keys/weak")
+    revoked = service.get("/v1/galleries", headers={"x-api-key": made["secret"]})
+    assert (entry_of(service, revoked)["key"], entry_of(service, revoked)["status"]) == ("weak", 401)
+
+
+def test_what_nothing_limits_is_not_recorded(service: httpx.Client) -> None:
+    missing = service.get("/v1/galleries", headers={"x-api-key": ""})
+    after = service.get("/v1/galleries")
+    entry_of(service, after)
+    ids = [entry["request_id"] for entry in service.get("/v1/audit?limit=1000").json()["entries"]]
+    assert missing.headers["x-request-id"] not in ids
+
+
+def test_ids_that_nothing_can_have_are_not_recorded(service: httpx.Client) -> None:
+    answer = service.get(f"/v1/galleries/crew/subjects/{'x' * 300}")
+    assert entry_of(service, answer)["subject"] is None
+    answer = service.get("/v1/galleries/crew/subjects/a%00b")
+    assert entry_of(service, answer)["subject"] is None
+
+
+def test_a_server_that_stops_leaves_nothing_unwritten(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as client:
+        ids = [client.get("/v1/models").headers["x-request-id"] for _ in range(20)]
+    with closing(Store(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as sql:
+        assert [entry.request_id for entry in all_of(AuditStore(sql.database))] == ids
+
+
+def test_what_was_acknowledged_is_in_the_log_after_kill_9(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as server, server.client() as client:
+        ids = [
+            client.post("/v1/galleries", json={"id": f"g{number}"}).raise_for_status().headers["x-request-id"]
+            for number in range(20)
+        ]
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+    with closing(Store(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}")) as sql:
+        entries = all_of(AuditStore(sql.database), operation="create_gallery")
+    assert [(entry.request_id, entry.status, entry.gallery) for entry in entries] == [
+        (request_id, 201, f"g{number}") for number, request_id in enumerate(ids)
+    ]
+
+
+def test_nothing_is_changed_that_cannot_be_recorded(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as client:
+        client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+        with closing(sqlite3.connect(tmp_path / "data" / "likeness.db", timeout=WAIT_S)) as database:
+            database.execute("ALTER TABLE audit RENAME TO elsewhere")
+            error_of(client.delete("/v1/galleries/crew"), 503, "database_unavailable")
+            error_of(client.post("/v1/galleries", json={"id": "more"}), 503, "database_unavailable")
+            assert [one["id"] for one in client.get("/v1/galleries").json()["galleries"]] == ["crew"]
+            database.execute("ALTER TABLE elsewhere RENAME TO audit")
+        assert client.delete("/v1/galleries/crew").status_code == 204

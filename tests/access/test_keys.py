@@ -1,0 +1,537 @@
+"""API keys: what is kept of them, how long they work, how often they may ask; and the file that declares them."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import re
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.datastructures import Headers
+
+from app.access import keys as keys_module
+from app.access.keys import CACHE_S, Keys, access_key_of, key_id_of
+from app.access.keys_file import read_keys
+from app.access.rate_limits import Buckets, address_group
+from app.access.records import KEY_ID, Key, KeyTerms, Rate, Scope, parse_rate
+from app.access.store import KeyStore, time_text
+from app.api.auth import ADMIN, Guard
+from app.db.encryption import Sealer, new_key
+from app.db.engine import Database
+from app.db.schema import METADATA
+from app.db.secrets import SecretStore
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
+from app.gallery.store import Store
+
+NOW = 1_800_000_000.0
+READ = frozenset({Scope.READ})
+SECRET = "s" * 40
+
+
+@dataclass
+class Clock:
+    """Both clocks, moved by hand."""
+
+    now: float = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with closing(Store(database_url)) as store:
+        yield store.database
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def keys(database: Database, clock: Clock) -> Keys:
+    return Keys(KeyStore(database), clock=clock, monotonic=clock)
+
+
+def code_of(caught: pytest.ExceptionInfo[LikenessError]) -> str:
+    return caught.value.code
+
+
+# ---------------------------------------------------------------- made, checked, ended
+
+
+def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
+    terms = KeyTerms("door", frozenset({Scope.READ, Scope.ENROLL}), "The door", frozenset({"staff", "gäste/2"}), "10/s")
+    made = keys.create(terms)
+    assert made.key.terms == terms
+    grant = keys.check(made.token)
+    assert (grant.key_id, grant.scopes, grant.galleries) == ("door", terms.scopes, terms.galleries)
+    assert grant.rate == Rate(10, 10)
+    assert grant.sees("staff")
+    assert not grant.sees("others")
+    assert keys.key("door") == made.key
+
+
+def test_admin_implies_every_scope(keys: Keys) -> None:
+    grant = keys.check(keys.create(KeyTerms("root", frozenset({Scope.ADMIN}))).token)
+    assert all(grant.has(scope) for scope in Scope)
+    assert not keys.check(keys.create(KeyTerms("reader", READ)).token).has(Scope.ENROLL)
+
+
+def test_the_secret_is_in_no_file_and_in_no_row(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        keys = Keys(KeyStore(store.database))
+        first = keys.create(KeyTerms("door", READ))
+        second = keys.rotate("door", grace_s=60)
+        keys.check(first.token)
+        raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        assert first.key.digest in raw, "what is looked for can be found at all"
+        for made in (first, second):
+            secret = made.token.removeprefix("lk_door_")
+            assert len(secret) >= 43
+            assert secret.encode() not in raw
+            assert secret not in repr(keys.key("door"))
+
+
+def test_ids_are_taken_once_even_by_a_revoked_key(keys: Keys) -> None:
+    keys.create(KeyTerms("door", READ))
+    keys.revoke("door")
+    with pytest.raises(Conflict) as caught:
+        keys.create(KeyTerms("door", READ))
+    assert code_of(caught) == "key_exists"
+
+
+@pytest.mark.parametrize("key_id", ["", "-a", "a-", "A", "a_b", "ä", "a" * 64, "a.b", "a\n"])
+def test_an_id_that_could_not_be_told_from_the_secret_is_refused(tmp_path: Path, key_id: str) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store, pytest.raises(InvalidInput) as caught:
+        Keys(KeyStore(store.database)).create(KeyTerms(key_id, READ))
+    assert code_of(caught) == "invalid_key_id"
+
+
+@pytest.mark.parametrize(
+    "token", ["", "lk_", "lk_door", "lk_door_", "lk_door_wrong", "lk_other_secret", "xx_door_secret", "lk_DOOR_x", "🗝"]
+)
+def test_a_wrong_key_is_no_key(keys: Keys, token: str) -> None:
+    keys.create(KeyTerms("door", READ))
+    with pytest.raises(InvalidInput) as caught:
+        keys.check(token)
+    assert code_of(caught) == "wrong_key"
+
+
+def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock: Clock) -> None:
+    made = keys.create(KeyTerms("door", READ, expires_at=time_text(NOW + 0.5)))
+    keys.check(made.token)
+    clock.now += 0.4
+    assert keys.recall(made.token) is not None
+    clock.now += 0.2
+    assert keys.recall(made.token) is None
+    with pytest.raises(InvalidInput) as caught:
+        keys.check(made.token)
+    assert code_of(caught) == "expired_key"
+
+
+def test_a_key_that_would_have_expired_is_not_made(keys: Keys) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        keys.create(KeyTerms("door", READ, expires_at=time_text(NOW)))
+    assert code_of(caught) == "invalid_expiry"
+
+
+def test_a_rotated_key_has_two_secrets_for_as_long_as_was_said(keys: Keys, clock: Clock) -> None:
+    first = keys.create(KeyTerms("door", READ))
+    keys.check(first.token)
+    second = keys.rotate("door", grace_s=100)
+    assert keys.recall(first.token) is None, "looked up anew at once"
+    assert keys.check(first.token).key_id == keys.check(second.token).key_id == "door"
+    clock.now += 100
+    assert keys.check(second.token)
+    with pytest.raises(InvalidInput) as caught:
+        keys.check(first.token)
+    assert code_of(caught) == "expired_key"
+    third = keys.rotate("door")
+    for old in (first, second):
+        with pytest.raises(InvalidInput, match="not this server's"):
+            keys.check(old.token)
+    assert keys.check(third.token)
+
+
+def test_a_revoked_key_stops_at_once_here_and_within_the_cache_time_elsewhere(
+    keys: Keys, database: Database, clock: Clock
+) -> None:
+    made = keys.create(KeyTerms("door", READ))
+    elsewhere = Keys(KeyStore(database), clock=clock, monotonic=clock)
+    keys.check(made.token)
+    elsewhere.check(made.token)
+    keys.revoke("door")
+    assert keys.recall(made.token) is None
+    clock.now += CACHE_S
+    assert elsewhere.recall(made.token) is None
+    for process in (keys, elsewhere):
+        with pytest.raises(InvalidInput) as caught:
+            process.check(made.token)
+        assert code_of(caught) == "revoked_key"
+    with pytest.raises(Conflict) as refused:
+        keys.rotate("door")
+    assert code_of(refused) == "key_revoked"
+    assert keys.revoke("door").revoked_at == time_text(NOW), "the first revocation stands"
+
+
+def test_only_who_knows_the_secret_learns_that_a_key_was_revoked(keys: Keys) -> None:
+    keys.create(KeyTerms("door", READ))
+    keys.revoke("door")
+    with pytest.raises(InvalidInput) as caught:
+        keys.check("lk_door_guess")
+    assert code_of(caught) == "wrong_key"
+
+
+def test_what_is_not_there_can_be_neither_shown_nor_changed(keys: Keys) -> None:
+    for call in (keys.key, keys.revoke, keys.rotate):
+        with pytest.raises(NotFound) as caught:
+            call("door")
+        assert code_of(caught) == "key_not_found"
+
+
+def test_a_checked_key_costs_no_look_at_the_database_for_a_while(tmp_path: Path, clock: Clock) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        keys = Keys(KeyStore(store.database), clock=clock, monotonic=clock)
+        made = keys.create(KeyTerms("door", READ))
+        keys.check(made.token)
+    clock.now += CACHE_S * 0.9
+    (tmp_path / "likeness.db").unlink()
+    grant = keys.recall(made.token)
+    assert grant is not None
+    assert grant.key_id == "door"
+
+
+def test_keys_are_listed_page_by_page(keys: Keys) -> None:
+    made = [keys.create(KeyTerms(f"key-{number}", READ)).key for number in range(5)]
+    seen: list[Key] = []
+    cursor = None
+    while True:
+        page = keys.keys(cursor, 2)
+        seen += page.items
+        if (cursor := page.next_cursor) is None:
+            break
+    assert seen == made
+    with pytest.raises(InvalidInput) as caught:
+        keys.keys("nonsense")
+    assert code_of(caught) == "invalid_cursor"
+
+
+def test_digests_are_compared_in_constant_time(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known and an unknown id cost the same comparisons, all of them of whole digests."""
+    made = keys.create(KeyTerms("door", READ))
+    real, compared = hmac.compare_digest, []
+
+    def counting(one: bytes, other: bytes) -> bool:
+        compared.append((len(one), len(other)))
+        return real(one, other)
+
+    monkeypatch.setattr("app.access.keys.hmac.compare_digest", counting)
+    keys.check(made.token)
+    for token in ("lk_door_wrong", "lk_nobody_wrong"):
+        with pytest.raises(InvalidInput):
+            keys.check(token)
+    assert compared == [(32, 32)] * 6
+    source = Path(keys_module.__file__).read_text()
+    assert "digest ==" not in source
+    assert "== digest" not in source
+
+
+# ---------------------------------------------------------------- how often
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("10/s", Rate(10, 10)), ("600/m", Rate(10, 600)), ("600/m:20", Rate(10, 20)), ("unlimited", None)],
+)
+def test_rates_are_read(text: str, rate: Rate | None) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "10", "10/h", "0/s", "10/s:0", "-1/s", "1.5/s", " 10/s", "10/s\n", "99999999/s"])
+def test_what_is_no_rate_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_rate(text)
+    assert code_of(caught) == "invalid_rate"
+
+
+def test_a_burst_is_let_through_and_then_the_rate(clock: Clock) -> None:
+    buckets, rate = Buckets(clock), Rate(2, 3)
+    assert [buckets.take("a", rate) for _ in range(3)] == [0, 0, 0]
+    assert buckets.take("a", rate) == pytest.approx(0.5)
+    assert buckets.take("b", rate) == 0, "callers do not share"
+    clock.now += 0.5
+    assert buckets.take("a", rate) == 0
+    assert buckets.take("a", rate) == pytest.approx(0.5)
+    clock.now += 1000
+    assert [buckets.take("a", rate) > 0 for _ in range(4)] == [False, False, False, True], "never more than a burst"
+
+
+@given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 5), st.integers(1, 8))
+def test_no_stretch_of_time_gets_more_than_burst_and_rate(pauses: list[float], per_second: int, burst: int) -> None:
+    clock, rate = Clock(0.0), Rate(per_second, burst)
+    buckets, taken = Buckets(clock), []
+    for pause in pauses:
+        clock.now += pause
+        if not buckets.take("a", rate):
+            taken.append(clock.now)
+    for first, start in enumerate(taken):
+        for last in range(first, len(taken)):
+            assert last - first + 1 <= burst + (taken[last] - start) * per_second + 1e-6
+
+
+def test_memory_is_bounded_whoever_calls(clock: Clock) -> None:
+    buckets = Buckets(clock, size=10)
+    for number in range(100):
+        assert buckets.wait(str(number), Rate(1, 1)) == 0
+        buckets.take(str(number), Rate(1, 1))
+    assert len(buckets) == 10
+    assert buckets.wait("99", Rate(1, 1)) > 0, "the latest are remembered"
+
+
+@pytest.mark.parametrize(
+    ("host", "group"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:ffff::1", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("testclient", "testclient"),
+        ("", ""),
+    ],
+)
+def test_an_ipv6_customer_counts_once(host: str, group: str) -> None:
+    assert address_group(host) == group
+
+
+@given(st.ip_addresses())
+def test_every_address_has_a_group(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    assert address_group(address_group(str(address)).split("/")[0]) == address_group(str(address))
+
+
+def guard_of(keys: Keys, clock: Clock, failures: str = "3/m") -> Guard:
+    rate = parse_rate(failures)
+    assert rate
+    made = Guard.of("the-admin-key", keys, rate)
+    return Guard(made.digest, keys, rate, Buckets(clock), Buckets(clock))
+
+
+def ask(guard: Guard, token: str, address: str = "192.0.2.7") -> object:
+    async def check() -> object:
+        return await guard.check(Headers({"x-api-key": token}), "/v1/models", address)
+
+    return anyio.run(check)
+
+
+def test_wrong_keys_are_limited_by_address_and_good_ones_go_on(keys: Keys, clock: Clock) -> None:
+    guard = guard_of(keys, clock)
+    used, unused = (keys.create(KeyTerms(name, READ)).token for name in ("used", "unused"))
+    ask(guard, used)
+    for _ in range(3):
+        with pytest.raises(InvalidInput, match="not this server's"):
+            ask(guard, "lk_used_guess")
+    for token in ("lk_used_guess", unused):
+        with pytest.raises(Overloaded) as caught:
+            ask(guard, token)
+        assert code_of(caught) == "too_many_failures"
+        assert caught.value.details["retry_after"] == pytest.approx(20)
+    clock.now += CACHE_S * 2  # what worked before is looked up again
+    assert ask(guard, used) != ADMIN
+    assert ask(guard, "the-admin-key") == ADMIN
+    with pytest.raises(InvalidInput):
+        ask(guard, "lk_used_guess", "198.51.100.1")
+    clock.now += 20
+    assert ask(guard, unused) != ADMIN, "a token has flowed in, and a good key takes none"
+    with pytest.raises(InvalidInput):
+        ask(guard, "lk_used_guess")
+    with pytest.raises(Overloaded):
+        ask(guard, "lk_used_guess")
+
+
+def test_a_key_that_was_revoked_is_a_failed_attempt_like_any(keys: Keys, clock: Clock) -> None:
+    guard = guard_of(keys, clock)
+    token = keys.create(KeyTerms("door", READ)).token
+    ask(guard, token)
+    keys.revoke("door")
+    for _ in range(3):
+        with pytest.raises(InvalidInput, match="revoked"):
+            ask(guard, token)
+    with pytest.raises(Overloaded):
+        ask(guard, token)
+
+
+def test_each_key_has_its_own_rate_and_the_admin_key_none(keys: Keys, clock: Clock) -> None:
+    guard = guard_of(keys, clock)
+    tokens = [keys.create(KeyTerms(name, READ, rate="2/s")).token for name in ("one", "two")]
+    for token in tokens:
+        ask(guard, token)
+        ask(guard, token, "198.51.100.1")
+        with pytest.raises(Overloaded) as caught:
+            ask(guard, token)
+        assert code_of(caught) == "rate_limited"
+        assert caught.value.details["retry_after"] == pytest.approx(0.5)
+    clock.now += 0.5
+    ask(guard, tokens[0])
+    for _ in range(50):
+        ask(guard, "the-admin-key")
+
+
+def test_keys_without_a_rate_have_the_default_one(database: Database, clock: Clock) -> None:
+    keys = Keys(KeyStore(database), default_rate=Rate(1, 2), clock=clock, monotonic=clock)
+    assert keys.check(keys.create(KeyTerms("plain", READ)).token).rate == Rate(1, 2)
+    assert keys.check(keys.create(KeyTerms("free", READ, rate="unlimited")).token).rate is None
+
+
+# ---------------------------------------------------------------- the file that declares keys
+
+
+def declare(keys: Keys, path: Path, text: str, environ: dict[str, str] | None = None) -> None:
+    path.write_text(text)
+    keys.declare(read_keys(path, environ or {}))
+
+
+DOOR = "keys: [{id: door, scopes: [recognize], galleries: [staff], rate: 10/s, secret_env: DOOR}]"
+
+
+def test_keys_are_declared_by_a_file_however_often(keys: Keys, clock: Clock, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("f" * 40 + "\n")
+    text = f"""
+keys:
+  - {{id: door, scopes: [recognize], galleries: [staff], rate: 10/s, secret_env: DOOR}}
+  - {{id: desk, name: The desk, scopes: [read, enroll], expires_at: 2035-01-01T00:00:00Z, secret: {SECRET}}}
+  - {{id: file, scopes: [admin], secret_file: {tmp_path / "secret"}}}
+"""
+    declare(keys, tmp_path / "keys.yaml", text, {"DOOR": "lk_door_" + "d" * 40})
+    before = keys.keys().items
+    assert keys.check("lk_door_" + "d" * 40).galleries == frozenset({"staff"})
+    assert keys.check(f"lk_desk_{SECRET}").scopes == {Scope.READ, Scope.ENROLL}
+    assert keys.check("lk_file_" + "f" * 40).has(Scope.ADMIN)
+    assert before[1].terms.expires_at == "2035-01-01T00:00:00.000000Z"
+    clock.now += 100
+    declare(keys, tmp_path / "keys.yaml", text, {"DOOR": "d" * 40})
+    assert keys.keys().items == before
+
+
+def test_a_changed_file_changes_keys_and_one_taken_out_is_gone(keys: Keys, tmp_path: Path) -> None:
+    made = keys.create(KeyTerms("mine", READ))
+    declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
+    declare(keys, tmp_path / "keys.yaml", DOOR.replace("recognize", "read"), {"DOOR": "n" * 40})
+    assert keys.check("lk_door_" + "n" * 40).scopes == READ
+    with pytest.raises(InvalidInput):
+        keys.check(f"lk_door_{SECRET}")
+    declare(keys, tmp_path / "keys.yaml", "keys: []")
+    with pytest.raises(InvalidInput):
+        keys.check("lk_door_" + "n" * 40)
+    assert keys.check(made.token), "keys that no file declares are let alone"
+
+
+def test_a_file_neither_revives_a_revoked_key_nor_an_old_secret(keys: Keys, tmp_path: Path) -> None:
+    declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
+    rotated = keys.rotate("door")
+    declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": SECRET})
+    assert keys.check(rotated.token)
+    with pytest.raises(InvalidInput) as caught:
+        keys.check(f"lk_door_{SECRET}")
+    assert code_of(caught) == "wrong_key"
+    keys.revoke("door")
+    declare(keys, tmp_path / "keys.yaml", DOOR, {"DOOR": "n" * 40})
+    with pytest.raises(InvalidInput) as caught:
+        keys.check("lk_door_" + "n" * 40)
+    assert code_of(caught) == "revoked_key"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("keys: [", "not YAML"),
+        ("[]", "dictionary"),
+        ("keys: [{id: door, scopes: [fly], secret: %s}]", "scopes.0"),
+        ("keys: [{id: door, scopes: [], secret: %s}]", "scopes"),
+        ("keys: [{id: door, scopes: [read]}]", "secret"),
+        ("keys: [{id: door, scopes: [read], secret: %s, secret_env: X}]", "one of secret"),
+        ("keys: [{id: door, scopes: [read], secret_env: NOT_THERE}]", "NOT_THERE"),
+        ("keys: [{id: door, scopes: [read], secret_file: /not/there}]", "cannot be read"),
+        ("keys: [{id: door, scopes: [read], secret: short}]", "32"),
+        ("keys: [{id: a_b, scopes: [read], secret: %s}]", "id"),
+        ("keys: [{id: door, scopes: [read], rate: often, secret: %s}]", "rate"),
+        ("keys: [{id: door, scopes: [read], expires_at: 2035-01-01T00:00:00, secret: %s}]", "timezone"),
+        ("keys: [{id: door, scopes: [read], colour: red, secret: %s}]", "colour"),
+        ("keys: [{id: d, scopes: [read], secret: %s}, {id: d, scopes: [read], secret: %s}]", "same id"),
+    ],
+)
+def test_a_file_that_is_wrong_says_where_and_never_what_the_secret_is(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(text.replace("%s", SECRET))
+    with pytest.raises(Unusable, match=words) as caught:
+        read_keys(path, {})
+    assert code_of(caught) == "keys_file_invalid"
+    assert str(path) in caught.value.message
+    assert SECRET not in caught.value.message
+
+
+# ---------------------------------------------------------------- signed with
+
+
+@pytest.fixture
+def signing(database: Database, clock: Clock) -> Keys:
+    """Keys that requests may be signed with."""
+    secrets = SecretStore(database, Sealer([new_key()]))
+    return Keys(KeyStore(database), secrets=secrets, clock=clock, monotonic=clock)
+
+
+def good(keys: Keys, access_key: str) -> list[str]:
+    """The secrets that a request may be signed with now."""
+    found = []
+    for token in keys.signing_tokens(access_key):
+        with suppress(InvalidInput):
+            keys.check(token)
+            found.append(token.rpartition("lk_signer_")[2])
+    return found
+
+
+def test_a_key_to_sign_with_is_kept_sealed(signing: Keys, database: Database) -> None:
+    made = signing.create(KeyTerms("signer", READ), signs=True)
+    assert access_key_of("signer") == "LKIA_SIGNER"
+    assert good(signing, "LKIA_SIGNER") == [made.secret]
+    assert made.token == f"lk_signer_{made.secret}"
+    assert signing.check(made.token).key_id == "signer"
+    with database.read() as connection:
+        rows = [str(row) for table in METADATA.sorted_tables for row in connection.execute(sa.select(table))]
+    assert rows
+    assert not any(made.secret in row for row in rows)
+
+
+def test_what_signs_ends_with_its_key(signing: Keys, clock: Clock) -> None:
+    first = signing.create(KeyTerms("signer", READ), signs=True).secret
+    second = signing.rotate("signer", grace_s=60)
+    assert second.signs
+    assert good(signing, "LKIA_SIGNER") == [second.secret, first]
+    clock.now += 61
+    assert good(signing, "LKIA_SIGNER") == [second.secret]
+    third = signing.rotate("signer")
+    assert good(signing, "LKIA_SIGNER") == [third.secret]
+    signing.revoke("signer")
+    assert signing.signing_tokens("LKIA_SIGNER") == []
+
+
+def test_other_keys_do_not_sign(signing: Keys) -> None:
+    made = signing.create(KeyTerms("plain", READ))
+    assert not made.signs
+    assert not signing.rotate("plain").signs
+    for name in ("LKIA_PLAIN", "LKIA_NOBODY", "AKIAIOSFODNN7EXAMPLE", "LKIA_", "LKIA_plain", "plain", "", "LKIA_Ä"):
+        assert signing.signing_tokens(name) == []
+
+
+@given(st.from_regex(KEY_ID, fullmatch=True))
+def test_access_keys_name_their_key(key_id: str) -> None:
+    assert key_id_of(access_key_of(key_id)) == key_id
+    assert re.fullmatch(r"[A-Z0-9_]+", access_key_of(key_id))

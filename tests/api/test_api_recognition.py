@@ -1,0 +1,268 @@
+"""From photos to answers, over HTTP: detect, embed, verify, enroll, identify."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.api import schemas
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, error_of
+
+EMPTY = encoded(np.full((200, 300, 3), 90, np.uint8))
+WAYS = ("form", "json", "data url", "raw")
+
+
+def send(api: httpx.Client, path: str, image: bytes, way: str = "form", **params: Any) -> httpx.Response:
+    """One image in one of the ways there are; the parameters beside it, or in the query where there is no beside."""
+    text = base64.b64encode(image).decode()
+    if way == "form":
+        return api.post(path, files={"image": image}, data=params)
+    if way == "raw":
+        return api.post(path, content=image, headers={"content-type": "image/jpeg"}, params=params)
+    return api.post(path, json={"image": f"data:image/jpeg;base64,{text}" if way == "data url" else text} | params)
+
+
+def enroll(api: httpx.Client, gallery: str, subject: str, *images: bytes, **params: Any) -> httpx.Response:
+    files = [("images", image) for image in images]
+    return api.post(f"{gallery}/subjects/{subject}/faces", files=files, params=params)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_photo_may_come_in_every_way(api: httpx.Client, way: str) -> None:
+    response = send(api, "/v1/detect", COLLINS, way)
+    answer = schemas.DetectAnswer.model_validate(response.json())
+    assert len(answer.faces) == 1
+    assert response.json() == send(api, "/v1/detect", COLLINS).json()
+    assert answer.faces[0].quality.score > 50
+    assert answer.explain is None
+
+
+def test_no_face_is_an_empty_answer(api: httpx.Client) -> None:
+    answer = schemas.DetectAnswer.model_validate(send(api, "/v1/detect", EMPTY).json())
+    assert (answer.image.width, answer.image.height, answer.faces) == (300, 200, [])
+    assert schemas.EmbedAnswer.model_validate(send(api, "/v1/embed", EMPTY).json()).faces == []
+
+
+def test_embeddings_are_unit_vectors_whose_product_is_the_score(api: httpx.Client) -> None:
+    embedded = [schemas.EmbedAnswer.model_validate(send(api, "/v1/embed", image).json()) for image in (COLLINS, AGAIN)]
+    first, second = (np.array(answer.faces[0].embedding) for answer in embedded)
+    assert np.linalg.norm(first) == pytest.approx(1, abs=1e-5)
+    verified = api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}).json()
+    assert verified["score"] == pytest.approx(float(first @ second), abs=1e-5)
+    assert verified["model"] == embedded[0].model
+
+
+def test_verification_tells_people_apart(api: httpx.Client) -> None:
+    same, other = (
+        schemas.VerifyAnswer.model_validate(api.post("/v1/verify", files={"image1": COLLINS, "image2": image}).json())
+        for image in (AGAIN, HOPPER)
+    )
+    assert same.match
+    assert same.score >= same.threshold
+    assert not other.match
+    assert other.score < other.threshold
+    assert same.fmr == 1e-4
+    assert same.fmr_asked is None
+    assert same.face1.image.width == 512
+    assert same.face1.faces == 1
+
+
+def test_a_stricter_rate_gives_a_higher_threshold(api: httpx.Client) -> None:
+    answers = [
+        api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params={"fmr": fmr}).json()
+        for fmr in (1e-2, 1e-3, 3e-5)
+    ]
+    thresholds = [answer["threshold"] for answer in answers]
+    assert thresholds == sorted(thresholds)
+    assert [answer["fmr"] for answer in answers] == [answer["fmr_asked"] for answer in answers] == [1e-2, 1e-3, 3e-5]
+
+
+def test_parameters_may_stand_in_query_form_or_json_alike(api: httpx.Client) -> None:
+    photos = {"image1": COLLINS, "image2": AGAIN}
+    texts = {name: base64.b64encode(photo).decode() for name, photo in photos.items()}
+    answers = [
+        api.post("/v1/verify", files=photos, params={"fmr": "1e-3"}),
+        api.post("/v1/verify", files=photos, data={"fmr": "1e-3"}),
+        api.post("/v1/verify", json=texts | {"fmr": 1e-3}),
+        api.post("/v1/verify", json=texts, params={"fmr": "0.001"}),
+    ]
+    assert {answer.raise_for_status().json()["threshold"] for answer in answers} == {answers[0].json()["threshold"]}
+
+
+def test_the_same_parameter_twice_is_refused(api: httpx.Client) -> None:
+    response = api.post("/v1/detect", files={"image": COLLINS}, data={"explain": "1"}, params={"explain": "1"})
+    error_of(response, 422, "invalid_request")
+
+
+def test_a_rate_that_was_never_measured_is_refused(api: httpx.Client) -> None:
+    response = api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params={"fmr": 1e-12})
+    details = error_of(response, 422, "operating_point_unavailable")
+    assert 0 < details["lowest"] < details["highest"] < 1
+
+
+def test_verification_says_which_photo_has_no_face(api: httpx.Client) -> None:
+    response = api.post("/v1/verify", files={"image1": COLLINS, "image2": EMPTY})
+    assert error_of(response, 422, "no_face") == {"image": "image2"}
+
+
+def test_verification_says_which_photo_is_damaged(api: httpx.Client) -> None:
+    response = api.post("/v1/verify", files={"image1": COLLINS[:3000], "image2": COLLINS})
+    assert error_of(response, 422, "invalid_image")["image"] == "image1"
+
+
+def test_everyone_in_a_photo_is_identified_once(api: httpx.Client, gallery: str) -> None:
+    for subject, image in {"eileen": COLLINS, "grace": HOPPER}.items():
+        assert enroll(api, gallery, subject, image).status_code == 201
+    answer = schemas.IdentifyAnswer.model_validate(send(api, f"{gallery}/identify", BOTH).json())
+    assert answer.subjects == 2
+    assert sorted(face.candidates[0].subject for face in answer.faces) == ["eileen", "grace"]
+    assert {face.decision for face in answer.faces} == {"known"}
+    for face in answer.faces:
+        assert len(face.candidates) == 1, "the other one is given to the other face"
+        assert face.threshold_uncertain <= face.threshold <= face.candidates[0].score
+        assert face.candidates[0].template_score == pytest.approx(face.candidates[0].score, abs=1e-5)
+
+
+def test_who_is_not_enrolled_is_unknown(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "grace", HOPPER)
+    (face,) = send(api, f"{gallery}/identify", COLLINS).json()["faces"]
+    assert face["decision"] == "unknown"
+    assert face["candidates"][0]["subject"] == "grace"
+    assert face["margin"] is None
+
+
+def test_an_empty_gallery_knows_nobody(api: httpx.Client, gallery: str) -> None:
+    answer = send(api, f"{gallery}/identify", COLLINS).json()
+    assert [(face["decision"], face["candidates"]) for face in answer["faces"]] == [("unknown", [])]
+    assert send(api, f"{gallery}/identify", EMPTY).json()["faces"] == []
+
+
+def test_candidates_are_limited_and_ranked(api: httpx.Client, gallery: str, astronaut: NDArray[np.uint8]) -> None:
+    for turn in range(4):
+        enroll(
+            api, gallery, f"copy-{turn}", encoded(np.roll(astronaut, 5 * turn, axis=1), "JPEG", quality=90 - 20 * turn)
+        )
+    full, short = (send(api, f"{gallery}/identify", COLLINS, limit=limit).json()["faces"][0] for limit in (5, 2))
+    scores = [candidate["score"] for candidate in full["candidates"]]
+    assert len(scores) == 4
+    assert scores == sorted(scores, reverse=True)
+    assert short["candidates"] == full["candidates"][:2]
+    assert short["margin"] == full["margin"] == pytest.approx(scores[0] - scores[1])
+
+
+def test_fpir_is_asked_for_and_answered(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "grace", HOPPER)
+    answer = send(api, f"{gallery}/identify", COLLINS, fpir=0.001).json()
+    assert (answer["fpir_asked"], answer["fmr_asked"]) == (0.001, None)
+    assert answer["fpir"] == pytest.approx(0.001)
+    assert answer["fmr"] == pytest.approx(0.001)
+
+
+def test_fmr_and_fpir_together_are_refused(api: httpx.Client, gallery: str) -> None:
+    for response in (
+        send(api, f"{gallery}/identify", COLLINS, fpir=0.001, fmr=0.001),
+        api.post(f"{gallery}/identify", files={"image": COLLINS}, data={"fmr": "0.001"}, params={"fpir": "0.001"}),
+    ):
+        error_of(response, 422, "invalid_request")
+
+
+def test_good_photos_are_taken_and_each_bad_one_is_answered(
+    api: httpx.Client, gallery: str, astronaut: NDArray[np.uint8]
+) -> None:
+    small = encoded(astronaut[::5, ::5])
+    pair = encoded(np.concatenate([astronaut, astronaut[:, ::-1]], axis=1))
+    photos = [EMPTY, COLLINS, COLLINS[:2000], pair, small, b"text", AGAIN]
+    answer = schemas.EnrollAnswer.model_validate(enroll(api, gallery, "eileen", *photos, quality="high").json())
+    assert answer.created
+    assert [face.index for face in answer.enrolled] == [1, 6]
+    codes = {rejected.index: rejected.code for rejected in answer.rejected}
+    assert codes == {
+        0: "no_face",
+        2: "invalid_image",
+        3: "ambiguous_face",
+        4: "low_quality",
+        5: "unsupported_image",
+    }
+    (poor,) = (rejected for rejected in answer.rejected if rejected.index == 4)
+    assert "small_face" in poor.reasons
+    assert api.get(f"{gallery}/subjects/eileen").json()["face_count"] == 2
+    again = schemas.EnrollAnswer.model_validate(enroll(api, gallery, "eileen", small, quality="none").json())
+    assert not again.created
+    assert api.get(f"{gallery}/subjects/eileen").json()["face_count"] == 3
+
+
+def test_when_no_photo_is_good_nothing_changes(api: httpx.Client, gallery: str) -> None:
+    details = error_of(enroll(api, gallery, "nobody", EMPTY, EMPTY), 422, "no_face")
+    assert [(one["index"], one["code"]) for one in details["rejected"]] == [(0, "no_face"), (1, "no_face")]
+    details = error_of(enroll(api, gallery, "nobody", EMPTY, b"text"), 422, "nothing_enrolled")
+    assert [one["code"] for one in details["rejected"]] == ["no_face", "unsupported_image"]
+    error_of(api.get(f"{gallery}/subjects/nobody"), 404, "subject_not_found")
+
+
+@pytest.mark.parametrize("way", ["form", "json", "raw"])
+def test_photos_to_enroll_may_come_in_every_way(api: httpx.Client, gallery: str, way: str) -> None:
+    path = f"{gallery}/subjects/eileen/faces"
+    if way == "form":
+        response = api.post(path, files=[("images", COLLINS)], data={"quality": "low"})
+    elif way == "json":
+        response = api.post(path, json={"images": [base64.b64encode(COLLINS).decode()], "quality": "low"})
+    else:
+        response = api.post(path, content=COLLINS, headers={"content-type": "image/jpeg"}, params={"quality": "low"})
+    assert response.status_code == 201
+    assert len(response.json()["enrolled"]) == 1
+
+
+def test_a_subject_is_verified_by_the_best_of_its_faces(api: httpx.Client, gallery: str) -> None:
+    faces = enroll(api, gallery, "eileen", COLLINS, AGAIN, quality="none").json()["enrolled"]
+    path = f"{gallery}/subjects/eileen/verify"
+    answer = schemas.SubjectVerifyAnswer.model_validate(send(api, path, COLLINS).json())
+    assert answer.match
+    assert answer.score == pytest.approx(1, abs=1e-4)
+    assert answer.face_id == faces[0]["face_id"]
+    assert answer.template_score < answer.score
+    assert send(api, path, HOPPER).json()["match"] is False
+
+
+def test_a_subject_without_faces_cannot_be_verified(api: httpx.Client, gallery: str) -> None:
+    api.post(f"{gallery}/subjects", json={"id": "ghost"})
+    error_of(send(api, f"{gallery}/subjects/ghost/verify", COLLINS), 409, "subject_without_faces")
+    error_of(send(api, f"{gallery}/subjects/none/verify", COLLINS), 404, "subject_not_found")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_explain_tells_where_the_time_went_and_who_came_near(api: httpx.Client, gallery: str, way: str) -> None:
+    enroll(api, gallery, "eileen", COLLINS)
+    enroll(api, gallery, "grace", HOPPER)
+    explain = "true" if way in {"form", "raw"} else True
+    identified = send(api, f"{gallery}/identify", COLLINS, way, explain=explain).json()["explain"]
+    assert {"decode", "detect", "align", "quality", "embed", "search"} <= set(identified["stages"])
+    assert all(spent >= 0 for spent in identified["stages"].values())
+    assert identified["batch_size"] >= 1
+    assert [other["subject"] for other in identified["nearest_other"]] == ["grace"]
+
+    verified = send(api, f"{gallery}/subjects/eileen/verify", BOTH, way, explain=explain).json()["explain"]
+    (choice,) = verified["chosen"]
+    assert choice["why"]
+    assert 0 < choice["runner_up_share"] <= 1
+    (other,) = verified["nearest_other"]
+    assert other["subject"] == "grace"
+
+
+def test_an_enrollment_explains_its_choices(api: httpx.Client, gallery: str) -> None:
+    explained = enroll(api, gallery, "eileen", COLLINS, explain=True).json()["explain"]
+    assert explained["chosen"] == [{"index": 0, "why": "the only face", "runner_up_share": None}]
+    assert explained["stages"]["store"] > 0
+
+
+def test_answers_hold_no_nan_and_only_lists_of_numbers_as_vectors(api: httpx.Client) -> None:
+    def refuse(name: str) -> None:
+        pytest.fail(f"{name} in an answer")
+
+    body = json.loads(send(api, "/v1/embed", COLLINS).text, parse_constant=refuse)
+    assert {type(value) for value in body["faces"][0]["embedding"]} == {float}

@@ -1,0 +1,434 @@
+"""The server itself: keys, health, limits on how much it takes on, request ids, logs, its start and its end."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import re
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from app.access.keys import Keys
+from app.access.records import Rate
+from app.access.store import KeyStore
+from app.api import schemas
+from app.api.auth import KEY_FILE, Guard, load_key, replace_key
+from app.api.body import read_body
+from app.api.headers import CSP, HEADERS
+from app.api.logs import JsonFormatter
+from app.concurrency.worker_pool import Workers
+from app.config import Settings
+from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
+from app.gallery.store import Store
+from app.main import _listen, create_app
+from app.server.start import serve
+from tests.api.test_serving import bodies_held, opened, until
+from tests.support.live import LiveServer, environment
+from tests.support.service import COLLINS, error_of, running
+
+OPEN = ["/livez", "/readyz", "/version"]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+# ---------------------------------------------------------------- keys
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_health_and_version_need_no_key(api: httpx.Client, path: str) -> None:
+    assert api.get(path, headers={"x-api-key": ""}).status_code == 200
+
+
+def test_every_other_operation_needs_the_key(api: httpx.Client) -> None:
+    paths = api.get("/openapi.json").json()["paths"]
+    for path, operations in paths.items():
+        for method in operations:
+            if path in OPEN:
+                continue
+            missing = api.request(method, path, headers={"x-api-key": ""})
+            error_of(missing, 401, "missing_key")
+            assert missing.headers["www-authenticate"].startswith("Bearer")
+            error_of(api.request(method, path, headers={"x-api-key": "lk_wrong"}), 401, "wrong_key")
+    for path in ("/docs", "/openapi.json", "/docs/assets/swagger-ui.css", "/no/such/route"):
+        error_of(api.get(path, headers={"x-api-key": ""}), 401, "missing_key")
+
+
+def test_the_key_may_come_as_bearer(api: httpx.Client) -> None:
+    key = api.headers["x-api-key"]
+    for header, status in ((f"Bearer {key}", 200), (f"bearer {key}", 200), ("Bearer x", 401), ("Bearer", 401)):
+        response = api.get("/v1/models", headers={"x-api-key": "", "authorization": header})
+        assert response.status_code == status
+
+
+def test_a_browser_opens_the_documentation_with_the_key_as_password(api: httpx.Client) -> None:
+    basic = {
+        "x-api-key": "",
+        "authorization": "Basic " + base64.b64encode(f"me:{api.headers['x-api-key']}".encode()).decode(),
+    }
+    asked = api.get("/docs", headers={"x-api-key": ""})
+    assert asked.headers["www-authenticate"].startswith("Basic")
+    page = api.get("/docs", headers=basic)
+    assert page.status_code == 200
+    assert "http" not in page.text.replace("https://fastapi.tiangolo.com", ""), "nothing comes from elsewhere"
+    assert api.get("/docs/assets/swagger-ui-bundle.js", headers=basic).status_code == 200
+    assert api.get("/openapi.json", headers=basic).status_code == 200
+    error_of(api.get("/v1/models", headers=basic), 401, "missing_key")
+    for broken in ("Basic", "Basic !", "Basic " + base64.b64encode(b"\xff\xfe").decode()):
+        error_of(api.get("/docs", headers={"x-api-key": "", "authorization": broken}), 401, "missing_key")
+
+
+def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    key, made = load_key(tmp_path)
+    path = tmp_path / KEY_FILE
+    assert made
+    assert key.startswith("lk_")
+    assert len(key) > 40
+    assert path.read_text() == key + "\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load_key(tmp_path) == (key, False)
+    assert [file.name for file in tmp_path.iterdir()] == [KEY_FILE]
+
+
+def test_processes_that_start_together_agree_on_the_key(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = list(pool.map(lambda _: load_key(tmp_path), range(8)))
+    assert len({key for key, _ in keys}) == 1
+    assert sum(made for _, made in keys) == 1
+
+
+def test_a_key_file_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    load_key(tmp_path)
+    (tmp_path / KEY_FILE).chmod(0o644)
+    load_key(tmp_path)
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("content", ["", "short", "two keys of enough characters\nin one file, as one should not"])
+def test_a_file_that_is_no_key_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / KEY_FILE).write_text(content)
+    with pytest.raises(Unusable) as caught:
+        load_key(tmp_path)
+    assert caught.value.code == "key_unusable"
+
+
+def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
+    old, _ = load_key(tmp_path)
+    new = replace_key(tmp_path)
+    assert new != old
+    assert load_key(tmp_path) == (new, False)
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+
+
+def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
+    with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
+        assert "secret" not in repr(Guard.of("secret", Keys(KeyStore(store.database)), Rate(1, 1)))
+
+
+# ---------------------------------------------------------------- answers
+
+
+def test_models_are_listed_with_licence_hash_and_operating_points(api: httpx.Client) -> None:
+    models = {one.name: one for one in schemas.ModelList.model_validate(api.get("/v1/models").json()).models}
+    assert models["sface"].loaded
+    assert models["sface"].dimension == 128
+    assert models["sface"].licence.name == "Apache-2.0"
+    assert models["sface"].sha256 == "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee"
+    assert any(calibration.default for calibration in models["sface"].calibrations)
+    assert models["yunet"].loaded
+    assert models["yunet"].dimension is None
+
+
+def test_unknown_routes_and_methods_have_the_one_shape_of_errors(api: httpx.Client) -> None:
+    error_of(api.get("/v1/nothing"), 404, "not_found")
+    error_of(api.get("/v1/galleries/"), 404, "not_found")
+    wrong = api.put("/v1/models")
+    error_of(wrong, 405, "method_not_allowed")
+    assert wrong.headers["allow"] == "GET"
+
+
+def test_a_path_that_is_no_utf8_is_refused(api: httpx.Client) -> None:
+    error_of(api.get("/v1/galleries/%FF%FE"), 400, "invalid_path")
+
+
+def test_request_ids_are_taken_over_where_they_are_sane(api: httpx.Client) -> None:
+    assert api.get("/livez", headers={"x-request-id": "abc-1.2_3"}).headers["x-request-id"] == "abc-1.2_3"
+    for odd in ("a b", "x" * 65, "a;b", "{}", ""):
+        assert api.get("/livez", headers={"x-request-id": odd}).headers["x-request-id"] not in {odd, ""}
+
+
+@pytest.mark.parametrize("path", ["/livez", "/v1/models", "/docs", "/docs/assets/swagger-ui.css", "/nowhere"])
+@pytest.mark.parametrize("key", [True, False])
+def test_every_answer_has_the_headers_that_keep_browsers_from_harm(api: httpx.Client, path: str, key: bool) -> None:
+    answer = api.get(path, headers={} if key else {"x-api-key": ""})
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+    assert "frame-ancestors 'none'" in answer.headers[CSP]
+    assert "default-src 'none'" in answer.headers[CSP]
+
+
+def test_the_documentation_runs_its_own_script_and_no_other(api: httpx.Client) -> None:
+    page = api.get("/docs")
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'self' 'sha256-{digest}';" in page.headers[CSP]
+    for used in re.findall(r'(?:src|href)="([^"]+)"', page.text):
+        assert api.get(used).status_code == 200, used
+
+
+def test_pages_of_other_sites_may_not_call(api: httpx.Client) -> None:
+    asking = {"origin": "https://example.org", "access-control-request-method": "GET"}
+    for answer in (api.options("/v1/models", headers=asking), api.get("/v1/models", headers=asking)):
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_the_log_has_a_line_for_each_request_and_nothing_personal(
+    api: httpx.Client, gallery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "likeness"):
+        api.post(
+            f"{gallery}/subjects/very-secret-person/faces", files={"images": COLLINS}, headers={"x-request-id": "r1"}
+        )
+        api.get(f"{gallery}/subjects/very-secret-person?limit=very-secret-number")
+        error_of(api.get("/v1/models", headers={"x-api-key": "very-secret-key"}), 401, "wrong_key")
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "likeness"]
+    assert lines[0]["route"] == "/v1/galleries/{gallery}/subjects/{subject}/faces"
+    assert (lines[0]["method"], lines[0]["status"], lines[0]["request_id"]) == ("POST", 201, "r1")
+    assert lines[0]["ms"] > 0
+    assert len(lines) == 3
+    text = json.dumps(lines)
+    assert "very-secret" not in text
+    assert gallery.rsplit("/", 1)[1] not in text
+    assert api.headers["x-api-key"] not in text
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, Path]]:
+    """A service with room for one request, and its data folder."""
+    folder = tmp_path_factory.mktemp("narrow")
+    with running(folder, queue_limit=1, threads=1) as client:
+        yield client, folder
+
+
+def test_what_goes_wrong_inside_is_answered_without_its_insides(
+    narrow: tuple[httpx.Client, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    client, folder = narrow
+    client.post("/v1/galleries", json={"id": "people"})
+    with closing(sqlite3.connect(folder / "likeness.db")) as database, database:
+        database.execute("update galleries set metadata = 'very-secret garbage'")
+    with caplog.at_level(logging.ERROR):
+        response = client.get("/v1/galleries/people")
+    assert error_of(response, 500, "internal_error") == {}
+    assert client.get("/livez").status_code == 200
+    logged = "\n".join(JsonFormatter().format(record) for record in caplog.records)
+    assert response.json()["request_id"] in logged
+    assert "very-secret" not in response.text + logged
+
+
+# ---------------------------------------------------------------- how much at once
+
+
+def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.Client, Path]) -> None:
+    client, _ = narrow
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: client.post("/v1/embed", files={"image": COLLINS}), range(16)))
+    assert {answer.status_code for answer in answers} == {200, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    error_of(refused, 429, "overloaded")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert client.post("/v1/embed", files={"image": COLLINS}).status_code == 200
+
+
+@pytest.mark.anyio
+async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
+    workers = Workers(threads=1, queue_limit=2, seconds=0.05, bytes_limit=10)
+    release = threading.Event()
+    with workers.admit():
+        workers.take(10)
+        with pytest.raises(Overloaded):
+            workers.take(1)
+        with pytest.raises(LikenessError) as caught:
+            await workers.run(release.wait)
+        assert caught.value.code == "request_timeout"
+    assert (workers.admitted, workers.held) == (1, 10), "the thread is still busy, with the request's body"
+    with workers.admit(), pytest.raises(Overloaded), workers.admit():
+        pass
+    with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
+        await workers.run(lambda: pytest.fail("dropped work was done"))
+    assert workers.admitted == 1
+    release.set()
+    with anyio.fail_after(10):
+        while workers.admitted:
+            await anyio.sleep(0.01)
+    assert (workers.held, workers.waiting) == (0, 0)
+    workers.close()
+
+
+@pytest.mark.anyio
+async def test_a_body_that_does_not_arrive_is_not_waited_for_forever() -> None:
+    async def receive() -> Message:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    request = Request({"type": "http", "method": "POST", "headers": [(b"content-length", b"10")]}, receive)
+    with anyio.fail_after(10), pytest.raises(InvalidInput) as caught:
+        await read_body(request, limit=100, seconds=0.05, take=lambda _: None)
+    assert caught.value.code == "body_timeout"
+
+
+@pytest.mark.anyio
+async def test_a_client_that_leaves_makes_room(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path))
+    sent: list[Message] = []
+    waiting: list[Message] = [{"type": "http.request", "body": b"x", "more_body": True}, {"type": "http.disconnect"}]
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with app.router.lifespan_context(app):
+        key = (tmp_path / KEY_FILE).read_bytes().strip()
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/detect",
+            "raw_path": b"/v1/detect",
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"x-api-key", key), (b"content-type", b"image/png")],
+        }
+        await app(scope, receive, send)
+        assert app.state.service.workers.admitted == 0
+        app.state.service.status = "draining"
+        waiting.append({"type": "http.request"})
+        await app(scope | {"method": "GET", "path": "/readyz", "raw_path": b"/readyz"}, receive, send)
+    start, body = sent
+    assert start["status"] == 503, "nothing was sent to the client that left; this answers the next one"
+    assert json.loads(body["body"]) == {"status": "draining"}
+
+
+@pytest.mark.anyio
+async def test_a_body_is_not_read_beyond_its_limit() -> None:
+    read = 0
+
+    async def receive() -> Message:
+        nonlocal read
+        read += 10
+        return {"type": "http.request", "body": b"x" * 10, "more_body": True}
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    with pytest.raises(InvalidInput) as caught:
+        await read_body(request, limit=95, seconds=10, take=lambda _: None)
+    assert caught.value.code == "payload_too_large"
+    assert read == 100
+
+
+# ---------------------------------------------------------------- start and end
+
+
+def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+    """Nagle's algorithm with delayed acknowledgements cost 40 ms a request on connections that are used again."""
+    with (
+        _listen(Settings(data_dir=tmp_path, port=0)) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_a_reserved_port_waits_for_whom_it_was_reserved(tmp_path: Path, port: int) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    for _ in range(2):  # and again once a server has ended
+        with _listen(Settings(data_dir=tmp_path, port=port)), socket.create_connection(("127.0.0.1", port)):
+            pass
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))
+
+
+def test_the_server_says_where_it_is_and_where_the_key_is(live_server: LiveServer) -> None:
+    with live_server.client() as client:
+        assert client.get("/readyz").json() == {"status": "ok"}
+    printed = live_server.log.read_text()
+    assert live_server.url in printed
+    assert f"The admin key is in {live_server.data_dir / KEY_FILE}" in printed
+    assert live_server.key not in printed, "the key itself is told to a terminal only"
+    assert f'curl -H "x-api-key: $(cat {live_server.data_dir / KEY_FILE})"' in printed
+
+
+def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveServer) -> None:
+    """SIGTERM arrives in the middle of an upload."""
+
+    def upload() -> Iterator[bytes]:
+        yield COLLINS[:1000]
+        until(lambda: bodies_held(live_server) == 1000)
+        live_server.process.terminate()
+        until(takes_nobody)
+        yield COLLINS[1000:]
+
+    def takes_nobody() -> bool:
+        try:
+            opened(live_server).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    with live_server.client() as client:
+        client.get("/livez")
+        answer = client.post("/v1/detect", content=upload(), headers={"content-type": "image/jpeg"})
+    assert len(answer.raise_for_status().json()["faces"]) == 1
+    assert live_server.process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"embedder": "nothing"}, "There is no model package 'nothing'"),
+        ({"embedder": "yunet"}, "is no package for `embed`"),
+        ({"models_dir": Path("/nowhere")}, "There is no folder /nowhere"),
+        ({"data_dir": Path("/dev/null/x")}, "^/dev/null/x: "),
+        ({"device": "cuda"}, "device=cuda cannot be used"),
+        ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_makes_a_start_impossible_is_said_in_a_sentence(
+    tmp_path: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    given: dict[str, Any] = {"data_dir": tmp_path, "port": 0} | settings
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    try:
+        with pytest.raises(Unusable, match=sentence):
+            serve(Settings(**given))
+    finally:
+        root.handlers[:] = handlers
+
+
+def test_a_start_that_is_impossible_prints_one_line_and_no_traceback(tmp_path: Path) -> None:
+    environ = environment(tmp_path, PORT=0, EMBEDDER="nothing")
+    command = [sys.executable, "-m", "app", "serve"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "There is no model package 'nothing'" in done.stderr
+    assert "Traceback" not in done.stderr

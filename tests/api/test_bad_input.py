@@ -1,0 +1,363 @@
+"""Bad input: each kind is answered with a 4xx and a code of its own, the server lives on, and nothing has changed."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.service import COLLINS, HOPPER, encoded, error_of
+
+PIXELS = np.asarray(Image.open(io.BytesIO(COLLINS)).convert("RGB"))[::2, ::2].copy()
+FILES = {
+    "JPEG": encoded(PIXELS, "JPEG"),
+    "PNG": encoded(PIXELS, "PNG"),
+    "WEBP": encoded(PIXELS, "WEBP"),
+}
+ROUTES = ["/v1/detect", "/v1/embed", "{gallery}/identify", "{gallery}/subjects/eileen/verify"]
+BASE64 = base64.b64encode(COLLINS).decode()
+
+
+def bomb(side: int = 60_000) -> bytes:
+    """A grey PNG of ``side`` x ``side`` pixels in a few kB: 3.6 gigapixels to whoever decodes it."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    rows = zlib.compress(bytes(side // 8 + 1) * 400, 9)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def state(api: httpx.Client, gallery: str) -> tuple[Any, ...]:
+    """All that the gallery holds, and that its index agrees."""
+    subjects = api.get(f"{gallery}/subjects").json()
+    faces = [api.get(f"{gallery}/subjects/{one['id']}/faces").json() for one in subjects["subjects"]]
+    return api.get(gallery).json(), subjects, faces, api.get(f"{gallery}/check").json()
+
+
+@pytest.fixture(scope="module")
+def inhabited(api: httpx.Client) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """A gallery with somebody in it, and its state."""
+    api.post("/v1/galleries", json={"id": "bad-input"}).raise_for_status()
+    path = "/v1/galleries/bad-input"
+    api.post(f"{path}/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+    yield path, state(api, path)
+    (face,) = api.post(f"{path}/identify", files={"image": COLLINS}).json()["faces"]
+    assert (face["decision"], face["candidates"][0]["subject"]) == ("known", "eileen")
+    api.delete(path)
+
+
+@pytest.fixture
+def people(api: httpx.Client, inhabited: tuple[str, tuple[Any, ...]]) -> Iterator[str]:
+    """That gallery's path; when the test ends, it must be as it was, in a server that still answers."""
+    path, before = inhabited
+    yield path
+    assert state(api, path) == before
+
+
+def everywhere(api: httpx.Client, gallery: str, image: bytes) -> list[httpx.Response]:
+    """The same bytes as the image of every operation that takes one."""
+    answers = [api.post(route.format(gallery=gallery), files={"image": image}) for route in ROUTES]
+    answers.append(api.post("/v1/verify", files={"image1": COLLINS, "image2": image}))
+    answers.append(api.post(f"{gallery}/subjects/eileen/faces", files={"images": image}))
+    return answers
+
+
+# ---------------------------------------------------------------- images
+
+
+def test_an_empty_image(api: httpx.Client, people: str) -> None:
+    for answer in everywhere(api, people, b""):
+        error_of(answer, 422, "empty_image")
+
+
+def test_an_empty_body(api: httpx.Client, people: str) -> None:
+    for route in ROUTES:
+        path = route.format(gallery=people)
+        error_of(api.post(path), 422, "empty_image")
+        error_of(api.post(path, content=b"", headers={"content-type": "image/jpeg"}), 422, "empty_image")
+        error_of(api.post(path, content=b"", headers={"content-type": "application/json"}), 400, "invalid_json")
+
+
+def test_text_instead_of_an_image(api: httpx.Client, people: str) -> None:
+    for answer in everywhere(api, people, b"This is a text and not a picture of anyone, however long one looks at it."):
+        error_of(answer, 415, "unsupported_image")
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_an_image_cut_at_every_tenth_of_its_length(api: httpx.Client, people: str, kind: str) -> None:
+    whole = FILES[kind]
+    assert len(api.post("/v1/detect", files={"image": whole}).json()["faces"]) == 1
+    for tenth in range(1, 10):
+        cut = whole[: len(whole) * tenth // 10]
+        error_of(api.post("/v1/detect", files={"image": cut}), 422, "invalid_image")
+        error_of(api.post(f"{people}/subjects/eileen/faces", files={"images": cut}), 422, "invalid_image")
+
+
+def test_a_damaged_image_is_never_no_face(api: httpx.Client, people: str) -> None:
+    for answer in everywhere(api, people, FILES["JPEG"][:-2000]):
+        error_of(answer, 422, "invalid_image")
+
+
+def test_an_image_of_one_pixel(api: httpx.Client, people: str) -> None:
+    for answer in everywhere(api, people, encoded(np.zeros((1, 1, 3), np.uint8))):
+        error_of(answer, 422, "image_too_small")
+
+
+def test_a_bomb_of_a_few_kilobytes(api: httpx.Client, people: str) -> None:
+    small = bomb()
+    assert len(small) < 20_000
+    for answer in everywhere(api, people, small):
+        error_of(answer, 413, "image_too_large")
+
+
+def test_an_image_of_too_many_bytes(api: httpx.Client, people: str) -> None:
+    big = COLLINS + bytes(10 * 1024 * 1024)
+    for answer in everywhere(api, people, big):
+        error_of(answer, 413, "payload_too_large")
+    error_of(
+        api.post("/v1/detect", content=big + big, headers={"content-type": "image/jpeg"}), 413, "payload_too_large"
+    )
+    text = base64.b64encode(big).decode()
+    error_of(api.post("/v1/detect", json={"image": text}), 413, "payload_too_large")
+
+
+# ---------------------------------------------------------------- how images are sent
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "video/mp4", "", "nonsense"])
+def test_a_wrong_content_type(api: httpx.Client, people: str, kind: str) -> None:
+    for route in [*ROUTES, "/v1/verify", "{gallery}/subjects/eileen/faces"]:
+        answer = api.post(route.format(gallery=people), content=COLLINS, headers={"content-type": kind})
+        assert "application/json" in error_of(answer, 415, "unsupported_media_type")["supported"]
+    error_of(
+        api.post("/v1/verify", content=COLLINS, headers={"content-type": "image/jpeg"}), 415, "unsupported_media_type"
+    )
+    for path in ("/v1/galleries", f"{people}/subjects"):
+        answer = api.post(path, content=b'{"id": "x"}', headers={"content-type": kind})
+        error_of(answer, 415, "unsupported_media_type")
+
+
+def test_a_compressed_body(api: httpx.Client, people: str) -> None:
+    headers = {"content-type": "image/jpeg", "content-encoding": "gzip"}
+    error_of(api.post(f"{people}/identify", content=COLLINS, headers=headers), 415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "text", ["!", BASE64[:-1], BASE64 + "====", "data:image/png,abc", BASE64.replace("/", "_"), "é"]
+)
+def test_broken_base64(api: httpx.Client, people: str, text: str) -> None:
+    for route in ROUTES:
+        error_of(api.post(route.format(gallery=people), json={"image": text}), 422, "invalid_base64")
+    error_of(api.post("/v1/verify", json={"image1": BASE64, "image2": text}), 422, "invalid_base64")
+    error_of(api.post(f"{people}/subjects/eileen/faces", json={"images": [BASE64, text]}), 422, "invalid_base64")
+
+
+@pytest.mark.parametrize("value", [1, True, {}, {"data": BASE64}])
+def test_json_that_is_no_image(api: httpx.Client, people: str, value: object) -> None:
+    error_of(api.post(f"{people}/identify", json={"image": value}), 422, "invalid_base64")
+
+
+def test_base64_may_be_wrapped_into_lines(api: httpx.Client) -> None:
+    assert api.post("/v1/detect", json={"image": base64.encodebytes(COLLINS).decode()}).status_code == 200
+
+
+def test_two_images_where_one_is_due(api: httpx.Client, people: str) -> None:
+    for route in ROUTES:
+        path = route.format(gallery=people)
+        error_of(api.post(path, files=[("image", COLLINS), ("image", HOPPER)]), 422, "too_many_images")
+        error_of(api.post(path, json={"image": [BASE64, BASE64]}), 422, "too_many_images")
+    pair = [("image1", COLLINS), ("image1", HOPPER)]
+    error_of(api.post("/v1/verify", files=pair), 422, "too_many_images")
+
+
+def test_more_images_than_an_enrollment_takes(api: httpx.Client, people: str) -> None:
+    many = [("images", FILES["WEBP"])] * 51
+    assert error_of(api.post(f"{people}/subjects/eileen/faces", files=many), 422, "too_many_images") == {"limit": 50}
+    error_of(api.post(f"{people}/subjects/eileen/faces", json={"images": ["AAAA"] * 51}), 422, "too_many_images")
+
+
+def test_a_missing_image(api: httpx.Client, people: str) -> None:
+    for answer in (
+        api.post("/v1/verify", files={"image1": COLLINS}),
+        api.post("/v1/verify", json={"image2": BASE64}),
+        api.post("/v1/detect", json={}),
+        api.post("/v1/detect", json={"image": None}),
+        api.post("/v1/detect", files={"explain": (None, "true")}),
+        api.post(f"{people}/subjects/eileen/faces", json={"images": []}),
+    ):
+        assert error_of(answer, 422, "missing_image")["expected"]
+
+
+@pytest.mark.parametrize(
+    ("content", "content_type"),
+    [
+        (b"x", "multipart/form-data"),
+        (b"x", "multipart/form-data; boundary=b"),
+        (b"--b\r\ncontent-disposition: form-data; name=image\r\n\r\ncut", "multipart/form-data; boundary=b"),
+        (b"--b\r\ncontent-disposition: form-data\r\n\r\nx\r\n--b--\r\n", "multipart/form-data; boundary=b"),
+        (b"--b\r\n" + b"a: b\r\n" * 100 + b"\r\nx\r\n--b--\r\n", "multipart/form-data; boundary=b"),
+        (
+            b'--b\r\ncontent-disposition: form-data; name="fmr"\r\n\r\n\xff\r\n--b--\r\n',
+            "multipart/form-data; boundary=b",
+        ),
+        (b"--" + b"b" * 300 + b"\r\n", "multipart/form-data; boundary=" + "b" * 300),
+    ],
+)
+def test_a_broken_form(api: httpx.Client, people: str, content: bytes, content_type: str) -> None:
+    answer = api.post(f"{people}/identify", content=content, headers={"content-type": content_type})
+    error_of(answer, 400, "invalid_multipart")
+
+
+def test_a_form_of_too_many_fields(api: httpx.Client, people: str) -> None:
+    fields: dict[str, Any] = {f"field{index}": (None, "x") for index in range(100)}
+    error_of(api.post(f"{people}/identify", files=fields), 413, "payload_too_large")
+    twice: Any = [("image", COLLINS), ("fmr", (None, b"0.1")), ("fmr", (None, b"0.1"))]
+    error_of(api.post(f"{people}/identify", files=twice), 422, "invalid_request")
+    long: dict[str, Any] = {"image": COLLINS, "fmr": (None, "1" * 10_000)}
+    error_of(api.post(f"{people}/identify", files=long), 413, "payload_too_large")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"\xff", b"[" * 100_000, b'{"id": NaN}', b'{"a": 1e999}', b'{"id": "\\ud800"}', b"{" + b"9" * 5000 + b"}"],
+)
+def test_broken_json(api: httpx.Client, people: str, content: bytes) -> None:
+    for path in ("/v1/galleries", f"{people}/subjects", f"{people}/identify"):
+        answer = api.post(path, content=content, headers={"content-type": "application/json"})
+        error_of(answer, 400, "invalid_json")
+
+
+@pytest.mark.parametrize("content", [b"[]", b"1", b'"text"', b"null"])
+def test_json_that_is_no_object(api: httpx.Client, people: str, content: bytes) -> None:
+    for path in ("/v1/galleries", f"{people}/subjects", f"{people}/identify"):
+        answer = api.post(path, content=content, headers={"content-type": "application/json"})
+        error_of(answer, 422, "invalid_request")
+
+
+# ---------------------------------------------------------------- parameters
+
+
+@pytest.mark.parametrize("name", ["fmr", "fpir"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "inf", "-1", "0", "1", "1e400", "x", "", "None"])
+def test_rates_that_are_none(api: httpx.Client, people: str, name: str, value: str) -> None:
+    path = f"{people}/identify"
+    error_of(api.post(path, files={"image": COLLINS}, params={name: value}), 422, "invalid_request")
+    error_of(api.post(path, files={"image": COLLINS}, data={name: value}), 422, "invalid_request")
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e400"])
+def test_numbers_that_are_not_json(api: httpx.Client, people: str, value: str) -> None:
+    content = f'{{"image": "{BASE64}", "fmr": {value}}}'
+    answer = api.post(f"{people}/identify", content=content, headers={"content-type": "application/json"})
+    error_of(answer, 400, "invalid_json")
+
+
+@pytest.mark.parametrize("value", [-1, 0, 101, 1.5, "5", True, None, [], 10**30])
+def test_limits_that_are_none(api: httpx.Client, people: str, value: object) -> None:
+    error_of(api.post(f"{people}/identify", json={"image": BASE64, "limit": value}), 422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    "params", [{"limit": "-1"}, {"limit": "1001"}, {"limit": "NaN"}, {"page": "2"}, {"cursor": "x" * 3000}]
+)
+def test_wrong_parameters_of_lists(api: httpx.Client, people: str, params: dict[str, str]) -> None:
+    for path in ("/v1/galleries", f"{people}/subjects", f"{people}/subjects/eileen/faces"):
+        error_of(api.get(path, params=params), 422, "invalid_request")
+
+
+def test_unknown_fields(api: httpx.Client, people: str) -> None:
+    for answer in (
+        api.post("/v1/detect", files={"image": COLLINS}, params={"treshold": "1"}),
+        api.post("/v1/detect", files={"image": COLLINS, "image2": COLLINS}),
+        api.post("/v1/detect", json={"image": BASE64, "url": "http://example.com/x.jpg"}),
+        api.post("/v1/galleries", json={"id": "x", "embeder": "sface"}),
+        api.patch(f"{people}/subjects/eileen", json={"id": "other"}),
+        api.post(f"{people}/subjects/eileen/faces", files={"images": COLLINS}, params={"quality": "best"}),
+    ):
+        details = error_of(answer, 422, "invalid_request")
+        assert details["errors"][0]["where"]
+
+
+def test_errors_do_not_repeat_what_was_sent(api: httpx.Client, people: str) -> None:
+    for answer in (
+        api.post("/v1/detect", json={"image": BASE64, "explain": "very-secret"}),
+        api.post(f"{people}/subjects", json={"id": ["very-secret"]}),
+        api.get(f"{people}/subjects", params={"limit": "very-secret"}),
+    ):
+        assert "very-secret" not in answer.text
+        assert BASE64[:40] not in answer.text
+
+
+# ---------------------------------------------------------------- people and galleries
+
+
+def test_an_unknown_gallery(api: httpx.Client, people: str) -> None:
+    for answer in (
+        api.post("/v1/galleries/nowhere/identify", files={"image": COLLINS}),
+        api.post("/v1/galleries/nowhere/subjects/eileen/faces", files={"images": COLLINS}),
+        api.post("/v1/galleries/nowhere/subjects/eileen/verify", files={"image": COLLINS}),
+        api.post("/v1/galleries/nowhere/subjects", json={"id": "x"}),
+    ):
+        error_of(answer, 404, "gallery_not_found")
+    assert people
+
+
+def test_duplicate_ids(api: httpx.Client, people: str) -> None:
+    error_of(api.post("/v1/galleries", json={"id": people.rsplit("/", 1)[1]}), 409, "gallery_exists")
+    error_of(api.post(f"{people}/subjects", json={"id": "eileen", "name": "Another"}), 409, "subject_exists")
+
+
+def test_ids_with_slashes_and_emoji_do_not_reach_others(api: httpx.Client, people: str) -> None:
+    """(That they work is in test_api_galleries.)"""
+    error_of(api.get(f"{people}/subjects/eileen%2Ffaces"), 404, "subject_not_found")
+    error_of(api.get(f"{people}/subjects/%F0%9F%8E%89"), 404, "subject_not_found")
+    error_of(api.get(f"{people}%2Fsubjects%2Feileen"), 404, "gallery_not_found")
+    error_of(api.get(f"{people}/subjects/x/../eileen%00"), 422, "invalid_id")
+
+
+def test_metadata_of_ten_thousand_keys(api: httpx.Client, people: str) -> None:
+    huge = {f"key {index}": index for index in range(10_000)}
+    error_of(api.post(f"{people}/subjects", json={"id": "x", "metadata": huge}), 422, "invalid_metadata")
+    error_of(api.patch(f"{people}/subjects/eileen", json={"metadata": huge}), 422, "invalid_metadata")
+    error_of(api.post("/v1/galleries", json={"id": "x", "metadata": huge}), 422, "invalid_metadata")
+
+
+@pytest.mark.parametrize("metadata", [[], "text", 1, None, True])
+def test_metadata_that_is_no_object(api: httpx.Client, people: str, metadata: object) -> None:
+    error_of(api.post(f"{people}/subjects", json={"id": "x", "metadata": metadata}), 422, "invalid_request")
+    error_of(api.patch(f"{people}/subjects/eileen", json={"metadata": metadata}), 422, "invalid_request")
+
+
+def test_metadata_that_is_deep_or_holds_what_no_database_takes(api: httpx.Client, people: str) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(100):
+        deep = {"a": deep}
+    for metadata in (deep, {"a": "\x00"}, {"\x00": 1}):
+        error_of(api.post(f"{people}/subjects", json={"id": "x", "metadata": metadata}), 422, "invalid_metadata")
+
+
+def test_a_body_that_is_larger_than_any_metadata(api: httpx.Client, people: str) -> None:
+    content = json.dumps({"id": "x", "metadata": {"a": "b" * 1_000_000}})
+    answer = api.post(f"{people}/subjects", content=content, headers={"content-type": "application/json"})
+    error_of(answer, 413, "payload_too_large")
+
+
+def test_a_missing_or_wrong_key(api: httpx.Client, people: str) -> None:
+    for headers, code in (({"x-api-key": ""}, "missing_key"), ({"x-api-key": "lk_wrong"}, "wrong_key")):
+        for method, path in (
+            ("DELETE", people),
+            ("DELETE", f"{people}/subjects/eileen"),
+            ("POST", f"{people}/identify"),
+        ):
+            error_of(api.request(method, path, headers=headers), 401, code)

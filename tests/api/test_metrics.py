@@ -1,0 +1,145 @@
+"""What `/metrics` says, held against what was done."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.api.metrics import STAGES
+from tests.support.service import BOTH, COLLINS, running
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(tmp_path_factory.mktemp("metrics")) as found:
+        yield found
+
+
+def scraped(client: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """Every sample by its name and labels."""
+    answer = client.get("/metrics").raise_for_status()
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    families = text_string_to_metric_families(answer.text)
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def value(client: httpx.Client, name: str, **labels: str) -> float:
+    return scraped(client).get((name, frozenset(labels.items())), 0.0)
+
+
+def test_requests_stages_and_batches_are_counted(client: httpx.Client) -> None:
+    client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+    client.post("/v1/galleries/staff/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+    client.post("/v1/galleries/staff/identify", files={"image": BOTH}).raise_for_status()
+    client.get("/v1/galleries/nowhere")
+    found = scraped(client)
+
+    def of(name: str, **labels: str) -> float:
+        return found[name, frozenset(labels.items())]
+
+    faces, identify = "/v1/galleries/{gallery}/subjects/{subject}/faces", "/v1/galleries/{gallery}/identify"
+    assert of("likeness_requests_total", method="POST", route=faces, status="201") == 1
+    assert of("likeness_requests_total", method="GET", route="/v1/galleries/{gallery}", status="404") == 1
+    assert of("likeness_request_seconds_count", method="POST", route=identify) == 1
+    for stage in STAGES:
+        assert of("likeness_stage_seconds_count", stage=stage) == (1 if stage in {"search", "store"} else 2), stage
+        assert of("likeness_stage_seconds_sum", stage=stage) > 0
+    assert of("likeness_batch_size_sum", batcher="search") == 0, (
+        "a small gallery is searched without waiting for others"
+    )
+    assert of("likeness_batch_size_sum", batcher="embed") == 4, "one face to warm up, one enrolled, two identified"
+    assert of("likeness_batch_size_bucket", batcher="embed", le="+Inf") == of(
+        "likeness_batch_size_count", batcher="embed"
+    )
+    assert of("likeness_batcher_waiting", batcher="embed") == 0
+    assert of("likeness_requests_admitted") == of("likeness_requests_waiting") == of("likeness_bodies_bytes") == 0
+    assert of("likeness_requests_limit") == 64
+    assert of("likeness_ready") == of("likeness_database_up") == 1
+    assert of("process_resident_memory_bytes") > 50e6
+    assert of("process_cpu_seconds_total") > 0
+    models = {dict(labels)["task"] for name, labels in found if name == "likeness_model_info"}
+    assert models == {"detect", "embed"}
+
+
+def test_what_is_enrolled_is_counted(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        client.post("/v1/galleries", json={"id": "empty"}).raise_for_status()
+        client.post("/v1/galleries/staff/subjects", json={"id": "nobody"}).raise_for_status()
+        path = "/v1/galleries/staff/subjects/eileen/faces"
+        client.post(path, files=[("images", COLLINS), ("images", COLLINS)]).raise_for_status()
+        found = {name: number for (name, labels), number in scraped(client).items() if not labels}
+    assert (found["likeness_galleries"], found["likeness_subjects"], found["likeness_faces"]) == (2, 2, 2)
+    assert found["likeness_index_faces"] == 2
+    assert found["likeness_index_bytes"] >= 2 * 128 * 4
+
+
+def test_snapshots_and_what_the_indexes_lack_are_told(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        before = {name: number for (name, labels), number in scraped(client).items() if not labels}
+        file = tmp_path / "snapshots" / "1.snapshot"
+        file.write_bytes(bytes(5000))
+        written = time.time() - 3600
+        os.utime(file, (written, written))
+        after = {name: number for (name, labels), number in scraped(client).items() if not labels}
+        file.unlink()
+    assert before["likeness_snapshots"] == before["likeness_snapshots_bytes"] == 0
+    assert "likeness_snapshot_age_seconds" not in before
+    assert (after["likeness_snapshots"], after["likeness_snapshots_bytes"]) == (1, 5000)
+    assert 3600 <= after["likeness_snapshot_age_seconds"] < 3700
+    assert after["likeness_index_changes_behind"] == 0
+    assert 0 <= after["likeness_log_read_age_seconds"] < 60
+
+
+def test_without_snapshots_there_is_no_word_of_them(tmp_path: Path) -> None:
+    with running(tmp_path, snapshot_seconds=0) as client:
+        assert not [name for name, _ in scraped(client) if name.startswith("likeness_snapshot")]
+
+
+def test_labels_are_bounded_whatever_clients_send(client: httpx.Client) -> None:
+    client.get("/v1/models")
+    before = {key for key in scraped(client) if key[0] == "likeness_requests_total"}
+    for number in range(20):
+        client.get(f"/v1/galleries/made-up-{number}")
+        client.get(f"/made/up/{number}")
+        client.request(f"MADEUP{number}", "/v1/models")
+        client.get(f"/v1/galleries/made-up-{number}", headers={"x-api-key": f"made-up-{number}"})
+    after = {key for key in scraped(client) if key[0] == "likeness_requests_total"}
+    assert len(after - before) <= 5
+    assert "made" not in client.get("/metrics").text.lower()
+
+
+def test_metrics_need_the_key_unless_the_server_was_told_otherwise(client: httpx.Client, tmp_path: Path) -> None:
+    key = client.headers["x-api-key"]
+    assert client.get("/metrics", headers={"x-api-key": ""}).status_code == 401
+    bearer = {"x-api-key": "", "authorization": f"Bearer {key}"}  # as Prometheus sends a credentials_file
+    assert client.get("/metrics", headers=bearer).status_code == 200
+    with running(tmp_path, metrics="open") as open_client:
+        assert open_client.get("/metrics", headers={"x-api-key": ""}).status_code == 200
+        assert open_client.get("/v1/models", headers={"x-api-key": ""}).status_code == 401
+
+
+def test_two_services_in_one_process_count_apart(client: httpx.Client, tmp_path: Path) -> None:
+    client.get("/version")
+    labels = {"method": "GET", "route": "/version", "status": "200"}
+    assert value(client, "likeness_requests_total", **labels) > 0
+    with running(tmp_path) as other:
+        assert value(other, "likeness_requests_total", **labels) == 0
+
+
+def test_metrics_are_told_without_a_database(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        for path in tmp_path.glob("likeness.db*"):
+            with path.open("r+b") as file:  # not cut off first: SQLite has mapped one of them
+                file.write(b"no database any more" * (500 + path.stat().st_size // 20))
+        found = scraped(client)
+    assert found["likeness_database_up", frozenset()] == 0
+    assert ("likeness_faces", frozenset()) not in found
+    assert found["likeness_ready", frozenset()] == 1

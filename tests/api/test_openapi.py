@@ -1,0 +1,340 @@
+"""The OpenAPI document: complete, true, and held against the running service by generated requests."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+from schemathesis import checks
+from schemathesis.core.result import Ok
+from schemathesis.generation import GenerationMode
+from schemathesis.schemas import APIOperation
+
+from app.api import examples, schemas
+from app.api.problems import KINDS
+from app.api.rules import RULES
+from tests.conftest import PROJECT
+from tests.support.service import COLLINS
+
+METHODS = {"get", "post", "patch", "delete", "put"}
+OPEN = {"/livez", "/readyz", "/version"}
+CHECKS = [
+    checks.not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+
+
+@pytest.fixture(scope="module")
+def document(api: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/openapi.json").raise_for_status().json()
+    return found
+
+
+@pytest.fixture(scope="module")
+def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, found in document["paths"].items()
+        for method, operation in found.items()
+        if method in METHODS
+    }
+
+
+KEY_HEADERS = {"x-api-key", "authorization"}
+"""What schemathesis makes up, and the client has."""
+GALLERY = "/v1/galleries/{gallery}"
+SUBJECT = f"{GALLERY}/subjects/{{subject}}"
+FACE = f"{SUBJECT}/faces/{{face_id}}"
+OPERATIONS = [
+    "POST /v1/detect",
+    "POST /v1/embed",
+    "POST /v1/verify",
+    "GET /v1/galleries",
+    "POST /v1/galleries",
+    f"GET {GALLERY}",
+    f"PATCH {GALLERY}",
+    f"DELETE {GALLERY}",
+    f"GET {GALLERY}/check",
+    f"GET {GALLERY}/reembed",
+    f"POST {GALLERY}/reembed",
+    f"DELETE {GALLERY}/reembed",
+    f"POST {GALLERY}/reembed/rollback",
+    f"POST {GALLERY}/reembed/finish",
+    f"POST {GALLERY}/identify",
+    f"POST {GALLERY}/import",
+    f"POST {GALLERY}/export",
+    f"GET {GALLERY}/subjects",
+    f"POST {GALLERY}/subjects",
+    f"GET {SUBJECT}",
+    f"PATCH {SUBJECT}",
+    f"DELETE {SUBJECT}",
+    f"POST {SUBJECT}/verify",
+    f"GET {SUBJECT}/faces",
+    f"POST {SUBJECT}/faces",
+    f"GET {FACE}",
+    f"DELETE {FACE}",
+    f"GET {FACE}/crop",
+    f"POST {FACE}/move",
+    "GET /v1/models",
+    f"POST {SUBJECT}/erase",
+    "GET /v1/receipts",
+    "GET /v1/receipts/{receipt}",
+    "GET /v1/server-key",
+    "GET /v1/key",
+    "GET /v1/keys",
+    "POST /v1/keys",
+    "GET /v1/keys/{key}",
+    "DELETE /v1/keys/{key}",
+    "POST /v1/keys/{key}/rotate",
+    "GET /v1/audit",
+    "GET /v1/jobs",
+    "GET /v1/jobs/{job}",
+    "GET /v1/jobs/{job}/report",
+    "GET /v1/jobs/{job}/result",
+    "POST /v1/jobs/{job}/cancel",
+    "GET /livez",
+    "GET /readyz",
+    "GET /version",
+    "GET /metrics",
+]
+
+
+PHOTO_OPERATIONS = [
+    "POST /v1/detect",
+    "POST /v1/embed",
+    "POST /v1/verify",
+    f"POST {GALLERY}/identify",
+    f"POST {SUBJECT}/verify",
+    f"POST {SUBJECT}/faces",
+]
+
+
+def test_every_operation_that_was_promised_is_there(operations: dict[str, dict[str, Any]]) -> None:
+    assert sorted(operations) == sorted(OPERATIONS)
+
+
+def test_every_operation_says_what_it_does(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        assert operation["summary"], name
+        assert len(operation["description"]) > 20, name
+        assert operation["tags"], name
+        for parameter in operation.get("parameters", []):
+            assert parameter.get("description"), (name, parameter["name"])
+
+
+def test_every_operation_has_an_example_of_its_good_answer(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        (good,) = (code for code in operation["responses"] if code.startswith("2"))
+        content = operation["responses"][good].get("content", {})
+        if good == "204" or {"image/jpeg", "text/plain", "application/x-ndjson", "application/x-tar"} & set(content):
+            continue
+        assert content["application/json"]["example"], name
+        assert "$ref" in content["application/json"]["schema"], name
+
+
+def test_every_body_has_an_example_and_all_the_ways_it_may_come(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        if "requestBody" not in operation:
+            continue
+        content = operation["requestBody"]["content"]
+        if "application/x-tar" in content:
+            continue
+        assert content["application/json"]["example"], name
+        if operation["tags"] == ["recognition"]:
+            raw = set() if name == "POST /v1/verify" else {"application/octet-stream", "image/*"}
+            assert set(content) == {"multipart/form-data", "application/json"} | raw, name
+
+
+def test_every_operation_lists_its_error_codes_with_examples(operations: dict[str, dict[str, Any]]) -> None:
+    statuses = {kind.code: str(kind.status) for kind in KINDS}
+    for name, operation in operations.items():
+        codes = []
+        for status, response in operation["responses"].items():
+            if status.startswith("2") or (name == "GET /readyz" and status == "503"):
+                continue
+            content = response["content"]["application/json"]
+            assert content["schema"] == {"$ref": "#/components/schemas/ErrorAnswer"}, (name, status)
+            for code, example in content["examples"].items():
+                assert statuses[code] == status
+                schemas.ErrorAnswer.model_validate(example["value"])
+                assert example["value"]["error"]["code"] == code
+                assert f"`{code}`" in response["description"]
+                codes.append(code)
+        assert "internal_error" in codes
+        if name.split()[1] not in {*OPEN, "/metrics"}:
+            assert {"missing_key", "wrong_key", "overloaded", "invalid_request"} <= set(codes), name
+
+
+def test_every_operation_but_the_open_ones_names_the_key(operations: dict[str, dict[str, Any]]) -> None:
+    for name, operation in operations.items():
+        expected: list[dict[str, list[str]]] = [] if name.split()[1] in OPEN else [{"bearer": []}, {"api_key": []}]
+        assert operation["security"] == expected
+
+
+def test_every_operation_under_v1_has_a_rule_of_its_own_and_says_it(operations: dict[str, dict[str, Any]]) -> None:
+    named = {f"{rule.method} {rule.path}" for rule in RULES}
+    assert named == {name for name in operations if name.split()[1].startswith("/v1/")}
+    assert operations["POST /v1/detect"]["x-scope"] == "recognize"
+    assert operations["GET /v1/models"]["x-scope"] == "any"
+    assert operations["GET /v1/audit"]["x-unrestricted"] is True
+
+
+def test_every_code_is_one_that_some_operation_answers(operations: dict[str, dict[str, Any]]) -> None:
+    answered = {
+        code
+        for operation in operations.values()
+        for response in operation["responses"].values()
+        for code in response.get("content", {}).get("application/json", {}).get("examples", {})
+    }
+    assert {kind.code for kind in KINDS} - answered == {"not_found", "method_not_allowed", "invalid_http"}
+
+
+def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
+    """What the rest raises is seen at the start or on the command line, or answered as `unusable`."""
+    known = {kind.code for kind in KINDS}
+    raised: dict[str, set[str]] = defaultdict(set)
+    for path in (PROJECT / "app").rglob("*.py"):
+        for code in re.findall(r'\bcode\s*=\s*"(\w+)"', path.read_text()):
+            raised[code].add(path.relative_to(PROJECT / "app").parts[0])
+    elsewhere = {"cli", "client", "config.py", "instance.py", "loading.py", "main.py", "runtime"}
+    missing = {code for code, places in raised.items() if code not in known and not places <= elsewhere}
+    assert missing == {
+        "invalid_archive",  # in a job's report or its error, from here...
+        "invalid_item",
+        "no_subject",
+        "signature_wrong",
+        "unknown_signer",  # ...to here
+        "reembedding_incomplete",  # within its job
+        "upload_missing",
+        "upload_not_kept",  # answered as `unusable`
+        "backup_not_written",  # on the command line, from here...
+        "database_not_empty",
+        "file_not_found",
+        "invalid_backup",  # ...to here
+        "index_driver_missing",  # at the start
+        "conflict",  # a base class's; each conflict says which
+        "key_unusable",  # at the start
+        "database_driver_missing",
+        "database_too_new",
+        "database_unsupported",
+        "detector_unreadable",
+        "invalid_template",  # nobody can send one
+        "keys_file_invalid",  # at the start
+        "vault_key_unusable",  # at the start
+        "template_damaged",  # answered as `unusable`
+        "tls_unusable",  # at the start
+    }
+
+
+@pytest.mark.parametrize("name", [*examples.ANSWERS, *examples.REQUESTS])
+def test_examples_are_what_they_are_examples_of(name: str) -> None:
+    example = {**examples.ANSWERS, **examples.REQUESTS}[name]
+    getattr(schemas, name).model_validate(example, strict=name in examples.REQUESTS)
+
+
+# ---------------------------------------------------------------- generated requests
+
+
+Operation: TypeAlias = APIOperation[Any, Any, Any, Any]
+Case: TypeAlias = schemathesis.Case[Any]
+
+
+@dataclass(frozen=True)
+class Inhabited:
+    """Each operation as schemathesis reads it from the document, and path parameters that name somebody enrolled."""
+
+    operations: dict[str, Operation]
+    somebody: dict[str, str]
+
+    def named(self, name: str) -> dict[str, str] | None:
+        found = {key: value for key, value in self.somebody.items() if f"{{{key}}}" in name}
+        return found or None
+
+
+@pytest.fixture(scope="module")
+def inhabited(api: httpx.Client, document: dict[str, Any]) -> Inhabited:
+    api.post("/v1/galleries", json={"id": "inhabited"}).raise_for_status()
+    path = "/v1/galleries/inhabited/subjects/eileen/faces"  # ids that no example has, so that nobody deletes them
+    face_id = api.post(path, files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]["face_id"]
+    found = [one.ok() for one in schemathesis.openapi.from_dict(document).get_all_operations() if isinstance(one, Ok)]
+    somebody = {"gallery": "inhabited", "subject": "eileen", "face_id": face_id}
+    return Inhabited({operation.label: operation for operation in found}, somebody)
+
+
+@pytest.fixture(scope="module")
+def each(full: bool) -> int:
+    """Requests that are generated for each operation, in each way; the same every time."""
+    return 20 if full else 7
+
+
+def hold(api: httpx.Client, cases: SearchStrategy[Case], examples_each: int) -> None:
+    """Sends generated requests and holds the answers against the document."""
+
+    @seed(20260131)
+    @settings(
+        max_examples=examples_each,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def check(case: Case) -> None:
+        made = requests.Request(**case.as_transport_kwargs(base_url=str(api.base_url))).prepare()
+        body: Any = made.body
+        headers: Any = {name: value for name, value in made.headers.items() if name.lower() not in KEY_HEADERS}
+        response = api.request(made.method or "", made.url or "", headers=headers, content=body)
+        response.elapsed = timedelta()  # schemathesis wants to know, and in process nobody measures
+        case.validate_response(response, checks=CHECKS)
+
+    check()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_requests_as_the_document_describes_them(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+    hold(api, inhabited.operations[name].as_strategy(), each)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in OPERATIONS if "{" in name and not name.startswith("DELETE") and not name.endswith("/erase")],
+)
+def test_requests_about_somebody_who_is_there(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+    hold(api, inhabited.operations[name].as_strategy(path_parameters=inhabited.named(name)), each)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in OPERATIONS
+        if name.split()[1] not in {*OPEN, "/metrics", "/v1/models", "/v1/server-key", "/v1/key"}
+    ],
+)
+def test_requests_against_what_the_document_says(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+    hold(api, inhabited.operations[name].as_strategy(generation_mode=GenerationMode.NEGATIVE), each)
+
+
+@pytest.mark.parametrize("name", PHOTO_OPERATIONS)
+def test_photos_with_generated_parameters(api: httpx.Client, inhabited: Inhabited, name: str, each: int) -> None:
+    photo = base64.b64encode(COLLINS).decode()
+    body = {"images": [photo]} if name.endswith("/faces") else {"image": photo}
+    if name == "POST /v1/verify":
+        body = {"image1": photo, "image2": photo}
+    operation = inhabited.operations[name]
+    cases = operation.as_strategy(path_parameters=inhabited.named(name), body=body, media_type="application/json")
+    hold(api, cases, each // 2)

@@ -1,0 +1,108 @@
+"""The page's files over HTTP: whole, unchanged, closed to everything from elsewhere, and the same in the wheel."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import httpx
+import pytest
+
+from app.api.headers import CSP
+from app.api.page import POLICY, TYPES, read_files
+from app.api.problems import KINDS
+from app.types import Reason
+from tests.conftest import PROJECT
+from tests.support.service import error_of
+
+FOLDER = PROJECT / "app" / "page"
+FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.suffix[1:] in TYPES)
+USED = re.compile(r"""(?:\bfrom |\bimport |\bhref=|\bsrc=)"((?:\.{1,2}/|/page/)[\w./-]+)\"""")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_each_file_comes_without_a_key_as_what_it_is(api: httpx.Client, name: str) -> None:
+    answer = api.get(f"/page/{name}", headers={"x-api-key": ""})
+    assert answer.status_code == 200
+    assert answer.content == (FOLDER / name).read_bytes()
+    assert answer.headers["content-type"] == TYPES[name.rpartition(".")[2]]
+    assert answer.headers[CSP] == POLICY
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-cache"
+
+
+def test_the_address_itself_is_the_page(api: httpx.Client) -> None:
+    answer = api.get("/", headers={"x-api-key": ""})
+    assert answer.content == (FOLDER / "index.html").read_bytes()
+    assert "camera=(self)" in answer.headers["permissions-policy"]
+    head = api.head("/", headers={"x-api-key": ""})
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["etag"] == answer.headers["etag"]
+
+
+def test_a_browser_that_has_the_file_gets_it_once(api: httpx.Client) -> None:
+    tag = api.get("/page/main.js").headers["etag"]
+    for known in (tag, f'"other", {tag}', f"W/{tag}"):
+        again = api.get("/page/main.js", headers={"if-none-match": known})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert api.get("/page/main.js", headers={"if-none-match": '"other"'}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/page/", "/page/nothing.js", "/page/__init__.py", "/page/../main.py", "/page/%2e%2e/main.py", "/page/views"],
+)
+def test_nothing_else_of_the_folder_is_served(api: httpx.Client, path: str) -> None:
+    assert api.get(path).status_code == 404
+
+
+def test_only_reading_is_open(api: httpx.Client) -> None:
+    assert api.post("/", headers={"x-api-key": ""}).is_client_error
+    error_of(api.post("/page/main.js", headers={"x-api-key": ""}), 401, "missing_key")
+    error_of(api.delete("/page/main.js", headers={"x-api-key": ""}), 401, "missing_key")
+
+
+def test_the_policy_lets_nothing_in_from_elsewhere_and_nothing_inline() -> None:
+    rules = dict(rule.split(" ", 1) for rule in POLICY.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
+    assert "unsafe" not in POLICY
+    assert "http" not in POLICY
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_that_another_names_is_there_and_none_is_of_another_host(name: str) -> None:
+    text = (FOLDER / name).read_text()
+    for used in USED.findall(text):
+        target = FOLDER / used.removeprefix("/page/") if used.startswith("/") else (FOLDER / name).parent / used
+        assert target.resolve().is_file(), used
+    hosts = set(re.findall(r"(?:https?:)?//[a-z][\w.-]*\.[a-z]+[\w./-]*", re.sub(r"^\s*//.*", "", text)))
+    assert hosts <= {"http://www.w3.org/2000/svg"}
+
+
+def test_every_module_is_used() -> None:
+    used = {"index.html"}
+    for name in FILES:
+        for target in USED.findall((FOLDER / name).read_text()):
+            home = FOLDER if target.startswith("/") else (FOLDER / name).parent
+            used.add(str((home / target.removeprefix("/page/")).resolve().relative_to(FOLDER)))
+    assert used == set(FILES)
+
+
+def test_the_wheel_takes_every_file() -> None:
+    taken = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["app.page"]
+    assert {str(path.relative_to(FOLDER)) for glob in taken for path in FOLDER.glob(glob)} == set(FILES)
+    assert sorted(read_files()) == FILES
+
+
+def test_the_page_has_sentences_of_its_own_for_the_codes_that_people_meet_most() -> None:
+    """For the rest it shows what the server says, which is a sentence too."""
+    known = set(re.findall(r"^  (\w+): \"", (FOLDER / "words.js").read_text().partition("REASONS")[0], re.MULTILINE))
+    photos = {"no_face", "ambiguous_face", "low_quality", "invalid_image", "unsupported_image", "image_too_large"}
+    keys = {"wrong_key", "expired_key", "revoked_key", "missing_scope", "rate_limited", "overloaded"}
+    assert photos | keys <= known & {kind.code for kind in KINDS}
+
+
+def test_the_page_has_words_for_every_reason_of_poor_quality() -> None:
+    words = (FOLDER / "words.js").read_text().partition("REASONS")[2].partition("ADVICE")[0]
+    assert set(re.findall(r"^  (\w+): \"", words, re.MULTILINE)) == {reason.value for reason in Reason}

@@ -1,0 +1,470 @@
+"""The server as the network sees it: slow clients, too many bytes, other sites' pages, TLS, proxies, start and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import socket
+import sqlite3
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import onnxruntime
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+
+from app.api.headers import HEADERS
+from app.config import Settings, load_settings
+from app.errors import Unusable
+from app.server.http import Waits, server_config
+from app.server.start import serve
+from tests.support.commands import run
+from tests.support.live import START_S, LiveServer, environment, serving
+from tests.support.service import COLLINS, error_of
+
+ORIGIN = "https://photos.example.org"
+PATIENCE_S = 30.0
+SETTINGS: dict[str, object] = {
+    "HEADER_TIMEOUT": 1,
+    "KEEP_ALIVE": 1,
+    "DRAIN_SECONDS": 1,
+    "MAX_REQUEST_BYTES": 200_000,
+    "MAX_BODIES_BYTES": 200_000,
+    "CORS_ORIGINS": f"{ORIGIN}, http://localhost:3000",
+    "METRICS": "open",
+}
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """A server that waits for nobody for long."""
+    with serving(tmp_path_factory.mktemp("strict") / "data", SETTINGS) as server:
+        yield server
+
+
+def opened(server: LiveServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=PATIENCE_S)
+
+
+def head(server: LiveServer, length: int) -> bytes:
+    lines = ("POST /v1/detect HTTP/1.1", "host: x", f"x-api-key: {server.key}", "content-type: image/jpeg")
+    return "\r\n".join((*lines, f"content-length: {length}", "", "")).encode()
+
+
+def trickled(connection: socket.socket, data: bytes, pause_s: float = 0.2) -> bytes:
+    """Sends byte by byte until the server has something to say or closes; what it said."""
+    connection.settimeout(pause_s)
+    for number in range(len(data)):
+        try:
+            connection.sendall(data[number : number + 1])
+            return _all_of(connection, connection.recv(65536))
+        except TimeoutError:
+            continue
+        except OSError:  # it closed, and bytes were on their way
+            return b""
+    raise AssertionError("the server took it all")
+
+
+def _all_of(connection: socket.socket, answer: bytes) -> bytes:
+    """An answer whose beginning has come: head and body may come in pieces."""
+    connection.settimeout(PATIENCE_S)
+    while answer:
+        head, _, body = answer.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if body and length is not None and len(body) >= int(length[1]):
+            break
+        more = connection.recv(65536)
+        if not more:
+            break
+        answer += more
+    return answer
+
+
+def until(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.05)
+
+
+def bodies_held(server: LiveServer) -> int:
+    with opened(server) as connection, connection.makefile("rb") as file:
+        lines = ("GET /metrics HTTP/1.1", "host: x", f"x-api-key: {server.key}", "connection: close")
+        connection.sendall("\r\n".join((*lines, "", "")).encode())
+        found = re.search(rb"^likeness_bodies_bytes (\S+)\r?$", file.read(), re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
+
+
+# ---------------------------------------------------------------- slow clients
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        assert trickled(connection, b"GET /livez HTTP/1.1\r\nhost: x\r\nx-filler: " + b"x" * 200) == b""
+
+
+def test_a_connection_that_says_nothing_is_closed(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_a_body_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path) -> None:
+    with serving(tmp_path / "data", SETTINGS | {"REQUEST_TIMEOUT": 2}) as server, opened(server) as connection:
+        connection.sendall(head(server, 1000))
+        answer = trickled(connection, COLLINS[:1000])
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"body_timeout" in answer
+        assert trickled(connection, b"x" * 900) == b"", "nor is the rest of it, now that it is answered"
+
+
+def test_an_idle_connection_is_closed(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        with connection.makefile("rb") as file:
+            assert file.read().startswith(b"HTTP/1.1 200 "), "it ends there"
+
+
+def test_an_answer_that_nobody_reads_is_given_up() -> None:
+    """The connection itself: a client that sends and never reads, an answer larger than what the kernel takes."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def much() -> Any:
+        return "x" * 30_000_000
+
+    async def check() -> None:
+        config = server_config(app, Waits(head_s=30, idle_s=30, answer_s=0.5, drain_s=1))
+        config.load()
+        server = uvicorn.Server(config)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            running = asyncio.create_task(server.serve(sockets=[listener]))
+            reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=1024)
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            async with asyncio.timeout(PATIENCE_S):
+                while not server.server_state.connections:
+                    await asyncio.sleep(0.01)
+                while server.server_state.connections:
+                    await asyncio.sleep(0.05)
+            writer.close()
+            del reader  # never read from
+            server.should_exit = True
+            await running
+
+    asyncio.run(check())
+
+
+GET, POST = b"GET /livez HTTP/1.1\r\nhost: x\r\n", b"POST /v1/detect HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = POST + b"transfer-encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        GET + b"x: " + b"y" * 70_000,
+        GET + b"x: " + b"y" * 17_000 + b"\r\n\r\n",
+        b"GET /" + b"y" * 17_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        GET + b"host: y\r\n\r\n",
+        POST + b"content-length: 1\r\ncontent-length: 2\r\n\r\nxy",
+        CHUNKED + b"content-length: 1\r\n\r\n0\r\n\r\n",
+        CHUNKED + b"\r\nzz\r\n",
+    ],
+    ids=range(9),
+)
+def test_what_is_no_http_is_answered_as_every_error_is(strict: LiveServer, sent: bytes) -> None:
+    with opened(strict) as connection:
+        connection.sendall(sent)
+        status, _, rest = connection.recv(65536).partition(b"\r\n")
+    head, _, body = rest.partition(b"\r\n\r\n")
+    assert b" 400 " in status
+    answer = json.loads(body)
+    assert answer["error"]["code"] == "invalid_http"
+    names = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+    assert {name: names[name] for name in HEADERS} == HEADERS
+    assert names["x-request-id"] == answer["request_id"]
+
+
+@pytest.mark.parametrize("begin", [b"1;", b"0\r\nx: "], ids=["extension", "trailer"])
+def test_a_body_is_not_wrapped_in_endless_words(strict: LiveServer, begin: bytes) -> None:
+    with opened(strict) as connection:
+        connection.sendall(CHUNKED + b"x-api-key: " + strict.key.encode() + b"\r\n\r\n" + begin)
+        with suppress(OSError):  # it may have answered and closed by then
+            for _ in range(4):
+                time.sleep(0.05)
+                connection.sendall(b"y" * 9_000)
+        assert b"invalid_http" in _all_of(connection, connection.recv(65536))
+
+
+def test_what_comes_behind_a_body_is_no_header(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        connection.sendall(CHUNKED + b"\r\n0\r\nx-api-key: " + strict.key.encode() + b"\r\n\r\n")
+        assert b"missing_key" in _all_of(connection, connection.recv(65536))
+
+
+def test_what_is_no_http_is_answered_in_its_turn(strict: LiveServer) -> None:
+    with opened(strict) as connection:
+        connection.sendall(GET + b"\r\n" + b"nonsense\r\n\r\n")
+        with connection.makefile("rb") as file:
+            got = file.read()
+    assert got.index(b"HTTP/1.1 200 ") < got.index(b"HTTP/1.1 400 ")
+
+
+def test_several_requests_follow_each_other_on_one_connection(strict: LiveServer) -> None:
+    with strict.client() as client:
+        for _ in range(3):
+            assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 200
+        with opened(strict) as connection:  # and all at once
+            connection.sendall(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 3)
+            got = b""
+            while got.count(b"HTTP/1.1 200 ") < 3:
+                part = connection.recv(65536)
+                assert part
+                got += part
+
+
+# ---------------------------------------------------------------- how many bytes at once
+
+
+def test_bodies_of_all_requests_together_are_bounded(strict: LiveServer) -> None:
+    with strict.client(limits=httpx.Limits(max_keepalive_connections=0)) as client:  # none that it may just close
+        with opened(strict) as connection:
+            connection.sendall(head(strict, 190_000) + b"x" * 150_000)
+            until(lambda: bodies_held(strict) == 150_000)
+            refused = client.post("/v1/detect", content=b"x" * 60_000, headers={"content-type": "image/jpeg"})
+            error_of(refused, 429, "overloaded")
+            assert int(refused.headers["retry-after"]) >= 1
+            assert bodies_held(strict) == 150_000, "what was refused is forgotten"
+        until(lambda: bodies_held(strict) == 0)
+        assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 200
+    assert bodies_held(strict) == 0
+
+
+def test_there_must_be_room_for_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_MAX_BODIES_BYTES", "2048")
+    with pytest.raises(Unusable, match=r"^LIKENESS_MAX_BODIES_BYTES must have room"):
+        load_settings()
+
+
+# ---------------------------------------------------------------- other sites' pages
+
+
+def test_pages_of_the_origins_named_may_call(strict: LiveServer) -> None:
+    with strict.client(headers=None) as client:
+        asking = {
+            "origin": ORIGIN,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "x-api-key",
+        }
+        allowed = client.options("/v1/detect", headers=asking)
+        assert allowed.status_code == 200
+        assert allowed.headers["access-control-allow-origin"] == ORIGIN
+        assert "x-api-key" in allowed.headers["access-control-allow-headers"]
+        assert "access-control-allow-credentials" not in allowed.headers
+        assert allowed.headers["x-content-type-options"] == "nosniff"
+        refused = client.get("/v1/models", headers={"origin": ORIGIN})
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == ORIGIN, "so that the page can read the error"
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://example.org", "null", f"{ORIGIN}.evil.example", "http://photos.example.org", f"{ORIGIN}:444"]
+)
+def test_pages_of_other_origins_may_not_call(strict: LiveServer, origin: str) -> None:
+    asking = {"origin": origin, "access-control-request-method": "POST"}
+    with strict.client(headers=asking) as client:
+        assert "access-control-allow-origin" not in client.options("/v1/detect").headers
+        assert "access-control-allow-origin" not in client.get("/livez").headers
+
+
+@pytest.mark.parametrize(
+    "value", ["*", "null", "example.org", "https://*.example.org", "https://example.org/", "https://Example.org"]
+)
+def test_only_exact_origins_are_taken(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("LIKENESS_CORS_ORIGINS", f"https://good.example, {value}")
+    with pytest.raises(Unusable, match=r"^LIKENESS_CORS_ORIGINS: .*exact origins"):
+        load_settings()
+
+
+# ---------------------------------------------------------------- proxies
+
+
+@pytest.mark.parametrize(
+    ("trusted", "seen"),
+    [((), ("127.0.0.1", "http")), (("10.0.0.0/8",), ("127.0.0.1", "http")), (("127.0.0.0/8",), ("192.0.2.7", "https"))],
+)
+def test_only_trusted_proxies_say_who_calls(trusted: tuple[str, ...], seen: tuple[str, str]) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def who(request: Request) -> list[str]:
+        return [request.client.host if request.client else "", request.url.scheme]
+
+    config = server_config(app, Waits(1, 1, 1, 1), trusted_proxies=trusted)
+    config.load()
+
+    async def ask() -> list[str]:
+        transport = httpx.ASGITransport(app=config.loaded_app, client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            answer = await client.get("/", headers={"x-forwarded-for": "192.0.2.7", "x-forwarded-proto": "https"})
+            found: list[str] = answer.json()
+            return found
+
+    assert tuple(asyncio.run(ask())) == seen
+
+
+def test_proxies_are_addresses_or_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LIKENESS_TRUSTED_PROXIES", "10.0.0.0/8, ::1")
+    assert load_settings().trusted_proxies == ("10.0.0.0/8", "::1/128")
+    monkeypatch.setenv("LIKENESS_TRUSTED_PROXIES", "*")
+    with pytest.raises(Unusable, match=r"^LIKENESS_TRUSTED_PROXIES: "):
+        load_settings()
+
+
+# ---------------------------------------------------------------- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Self-signed, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    return make_certificate(folder, days=30)
+
+
+def make_certificate(folder: Path, days: int) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the program openssl to make a certificate with")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += ["-keyout", str(key), "-out", str(cert), "-days", str(days), "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    return cert, key
+
+
+def test_https_by_settings_alone(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    trusting = ssl.create_default_context(cafile=cert)
+    with serving(tmp_path / "data", {"TLS_CERT": cert, "TLS_KEY": key}, trusting) as server:
+        with server.client(verify=trusting) as client:
+            found = client.post("/v1/detect", files={"image": COLLINS})
+        assert len(found.raise_for_status().json()["faces"]) == 1
+        assert server.url.startswith("https://")
+        assert server.url in server.log.read_text()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/livez")
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{server.url}/livez".replace("https", "http"))
+        old = ssl.create_default_context(cafile=cert)
+        with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+            old.maximum_version = ssl.TLSVersion.TLSv1_1
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{server.url}/livez", verify=old)
+        listed = run(server.data_dir, "models", "list", "--json", TLS_CERT=cert, TLS_KEY=key)
+        assert "sface" in listed.stdout, "the command line finds it, and trusts its certificate"
+
+
+def test_one_half_of_a_certificate_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
+    monkeypatch.setenv("LIKENESS_TLS_CERT", str(certificate[0]))
+    with pytest.raises(Unusable, match="go together"):
+        load_settings()
+    for cert, key in ((certificate[0], tmp_path / "nowhere"), (certificate[0], certificate[0])):
+        with pytest.raises(Unusable, match="cannot serve TLS") as caught:
+            serve(Settings(data_dir=tmp_path, port=0, tls_cert=cert, tls_key=key))
+        assert caught.value.code == "tls_unusable"
+
+
+# ---------------------------------------------------------------- start and end
+
+
+def test_it_says_that_it_is_starting_until_it_is_ready(tmp_path: Path) -> None:
+    """Its database is held by somebody else meanwhile."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with closing(sqlite3.connect(data / "likeness.db", isolation_level=None)) as holder:
+        holder.execute("PRAGMA journal_mode = WAL")
+        holder.execute("BEGIN IMMEDIATE")
+        with serving(data, wait=False) as server, server.client(headers=None) as client:
+            until(lambda: answers(client), START_S)
+            assert client.get("/livez").status_code == 200
+            assert client.get("/readyz").json() == {"status": "starting"}
+            assert client.get("/readyz").status_code == 503
+            error_of(client.get("/v1/models", headers={"x-api-key": server.key}), 503, "not_ready")
+            assert server.url not in server.log.read_text()
+            holder.execute("ROLLBACK")
+            until(lambda: client.get("/readyz").is_success, START_S)
+            assert client.get("/v1/models", headers={"x-api-key": server.key}).status_code == 200
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/livez").is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_a_stop_while_starting_ends_with_0(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with closing(sqlite3.connect(data / "likeness.db", isolation_level=None)) as holder:
+        holder.execute("PRAGMA journal_mode = WAL")
+        holder.execute("BEGIN IMMEDIATE")
+        with serving(data, {"DRAIN_SECONDS": 0.5}, wait=False) as server, server.client(headers=None) as client:
+            until(lambda: answers(client), START_S)
+            server.process.terminate()
+            assert server.process.wait(PATIENCE_S) == 0
+
+
+def test_a_gpu_that_is_asked_for_and_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime may have a GPU")
+    environ = environment(tmp_path / "data", PORT=0, DEVICE="cuda")
+    done = subprocess.run(
+        [sys.executable, "-m", "app", "serve"], env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 4
+    assert "device=cuda cannot be used: this ONNX Runtime" in done.stderr
+    assert "LIKENESS_DEVICE=cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "answers at" not in done.stdout
+
+
+def test_work_that_does_not_end_does_not_keep_the_process() -> None:
+    script = """
+import os, signal, time
+from fastapi import FastAPI
+from app.api import serving
+app = FastAPI()
+waits = serving.Waits(1, 1, 1, 0.1)
+server = serving.Server(serving.server_config(app, waits), app, 0.1, flush_s=0.1)
+signal.signal(signal.SIGTERM, server.handle_exit)
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(600)
+"""
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "did not end in time" in done.stderr
+
+
+def test_a_request_that_does_not_end_is_given_up_at_the_end(strict: LiveServer) -> None:
+    """The last test of this server."""
+    with opened(strict) as connection:
+        connection.sendall(head(strict, 1000) + b"x")
+        until(lambda: bodies_held(strict) == 1)
+        strict.process.terminate()
+        assert strict.process.wait(PATIENCE_S) == 0
+        assert b"200" not in connection.recv(65536)
+    levels = {json.loads(line)["level"] for line in strict.log.read_text().splitlines() if line.startswith("{")}
+    assert "debug" not in levels

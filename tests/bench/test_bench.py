@@ -1,0 +1,335 @@
+"""The benchmark compares what ran side by side, and its load generator can't be fooled by a server that stalls."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
+
+from app.errors import InvalidInput, Unusable
+from app.tuning import sample_photos
+from app.tuning.contest import Speeds, Spread, contest
+from bench import __main__ as command
+from bench import arithmetic, peer, plots, searching
+from bench.effort import Effort
+from bench.figures import Curve, Figure, Findings, Goal, compared
+from bench.galleries import people, probes
+from bench.load import Load, Target, arrivals, closed_loop, ideal_queue, open_loop
+from bench.parts import PARTS
+from bench.parts import latency as latency_part
+from bench.parts.device import searched_on
+from bench.run import Run
+from bench.stages import Stages, open_stages
+from tests.conftest import PROJECT
+from tests.search.test_mirror import Beside
+from tests.support.ready import fill_cache, give_models
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_each_contender_has_its_turn_in_every_round() -> None:
+    turns: list[str] = []
+
+    def player(name: str, items: int) -> int:
+        turns.append(name)
+        time.sleep(0.001)
+        return items
+
+    speeds = contest({"a": lambda: player("a", 30), "b": lambda: player("b", 10)}, 3, shortest_s=0.0005)
+    assert turns == ["a", "b", "b", "a", "a", "b", "b", "a"]  # the first round warms up
+    assert [len(values) for values in speeds.rounds.values()] == [3, 3]
+
+
+def test_a_ratio_is_taken_within_each_round() -> None:
+    """A machine that gets ten times slower doesn't change it."""
+    speeds = Speeds({"ours": np.array([200.0, 20.0, 2.0]), "theirs": np.array([100.0, 10.0, 1.0])})
+    assert speeds.ratio("ours", "theirs") == Spread(2.0, 2.0, 2.0)
+    assert speeds.against("ours", 2.0) == Spread(10.0, 5.5, 55.0)
+    assert speeds.times("ours", 2.0).ratio("ours", "theirs").median == 4.0
+    figure = compared("part", "work", speeds, "ours", "theirs", unit="x/s", goal=Goal(2.0))
+    assert (figure.ours, figure.details["theirs"], figure.reached) == (20.0, 10.0, True)
+
+
+def test_a_goal_may_be_a_ceiling() -> None:
+    twice = Spread(2.0, 1.0, 3.0)
+    assert Figure("p", "w", 1.0, "x/s", "theirs", twice, Goal(2.1)).reached is False
+    assert Figure("p", "w", 1.0, "x/s", "theirs", twice, Goal(2.1, at_most=True)).reached is True
+    assert Figure("p", "w", 1.0, "x/s", "theirs", twice).reached is None
+    assert Figure("p", "w", 1.0, "x/s", goal=Goal(1)).reached is None
+    assert (str(Goal(0.85)), str(Goal(3, at_most=True))) == ("≥ 0.85", "≤ 3")
+
+
+class Slow(threading.Thread):
+    """A server that answers each request at once, but for one stall of all of them."""
+
+    def __init__(self, stall_after: int, stall_s: float) -> None:
+        super().__init__(daemon=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.left, self.stall_s = stall_after, stall_s
+        self.lock = threading.Lock()
+
+    @property
+    def target(self) -> Target:
+        return Target("127.0.0.1", self.listener.getsockname()[1], "key")
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.answer, args=(connection,), daemon=True).start()
+
+    def answer(self, connection: socket.socket) -> None:
+        with connection:
+            while connection.recv(65536):
+                with self.lock:
+                    self.left -= 1
+                    if self.left == 0:
+                        time.sleep(self.stall_s)
+                connection.sendall(OK)
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
+    server = Slow(stall_after=40, stall_s=0.5)
+    server.start()
+    yield server
+    server.listener.close()
+
+
+def test_a_stall_counts_for_every_request_that_was_due_meanwhile(slow: Slow) -> None:
+    """At 100 a second for a second, a stall of half a second is felt by some 50 of them; clients who wait for their
+    answers would tell of one."""
+    load = open_loop(slow.target, [slow.target.request("GET", "/")], rate=100, seconds=1.0)
+    assert load.statuses == {200: 100}
+    assert sum(seconds > 0.1 for seconds in load.seconds) > 20
+
+
+def test_clients_wait_for_their_answers(slow: Slow) -> None:
+    def requests(_client: int) -> Iterator[bytes]:
+        for _ in range(30):
+            yield slow.target.request("GET", "/")
+
+    load = closed_loop(slow.target, requests, clients=2, seconds=60)
+    assert load.statuses == {200: 60}
+    assert load.elapsed_s > max(load.seconds) > 0.5
+    assert load.rate == 60 / load.elapsed_s
+    assert sum(load.seconds) < 2 * load.elapsed_s, "a client had two requests under way"
+
+
+def test_no_answer_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        target = Target("127.0.0.1", listener.getsockname()[1], "key")
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        with pytest.raises(Unusable, match="no answer"):
+            open_loop(target, [target.request("GET", "/")], rate=10, seconds=0.1)
+
+
+def test_a_slow_hundredth_counts_against_the_idle_server() -> None:
+    """Two rounds in which the machine's speed differs threefold: the ratio of each is the same."""
+    loads = [Load([0.01] * 95 + [0.02] * 5), Load([0.03] * 95 + [0.06] * 5)]
+    figure = latency_part.figure(0.8, np.array([0.01, 0.03]), np.array([90.0, 30.0]), loads)
+    assert figure.ratio is not None
+    assert figure.ratio.median == pytest.approx(2.0)
+    assert figure.details["requests"] == 200
+    assert figure.reached is True
+
+
+def test_an_ideal_queue_waits_as_theory_says() -> None:
+    """One server of fixed time (M/D/1, Pollaczek-Khinchine): the mean wait is ρ / (2 (1 - ρ)) of a service."""
+    due = arrivals(rate=0.5, seconds=200_000, seed=1)
+    assert ideal_queue(due, 1, 1.0).mean() == pytest.approx(1 + 0.5 / (2 * 0.5), rel=0.05)
+    assert ideal_queue(due, 100, 1.0).max() == pytest.approx(1)
+    together = np.zeros(5)
+    assert ideal_queue(together, 2, 1.0).tolist() == [1, 1, 2, 2, 3]
+
+
+def test_a_probe_is_like_somebody_or_like_nobody() -> None:
+    enrolled = people(500, 128)
+    asked = probes(enrolled, 40)
+    assert np.allclose(np.linalg.norm(asked, axis=1), 1, atol=1e-5)
+    best = (asked @ enrolled.T).max(axis=1)
+    assert best[::2].mean() == pytest.approx(0.6, abs=0.05)
+    assert best[1::2].max() < best[::2].min()
+
+
+def test_recall_is_the_share_of_the_true_rows() -> None:
+    true = np.array([[0, 1], [2, 3]])
+    assert searching.recall(np.array([[1, 0], [2, 9]]), true) == 0.75
+
+
+def test_the_exact_answer_is_float64s() -> None:
+    vectors, queries = people(300, 32), people(5, 32, seed=2)
+    scores = queries.astype(np.float64) @ vectors.T.astype(np.float64)
+    assert (searching.exact(vectors, queries) == np.argsort(-scores, axis=1)[:, : searching.LIMIT]).all()
+
+
+def test_a_graphs_arithmetic_is_counted() -> None:
+    """A convolution of 8 filters of 3 × 5 × 5 over a 10 × 10 image without padding, then 288 numbers to 7."""
+    nodes = [
+        helper.make_node("Conv", ["x", "filters"], ["seen"]),
+        helper.make_node("Flatten", ["seen"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "matrix"], ["y"]),
+    ]
+    filters = numpy_helper.from_array(np.zeros((8, 3, 5, 5), np.float32), "filters")
+    matrix = numpy_helper.from_array(np.zeros((288, 7), np.float32), "matrix")
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 10, 10])
+    found = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 7])
+    graph = helper.make_graph(nodes, "g", [given], [found], [filters, matrix])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    assert arithmetic.flops(model) == 2 * (8 * 6 * 6) * (3 * 5 * 5) + 2 * 288 * 7
+
+
+def test_photos_come_from_folders_and_tars_one_of_each_person(tmp_path: Path) -> None:
+    for name in ("a/1.jpg", "a/2.jpg", "b/1.jpg", "c/.hidden.jpg", "c/notes.txt"):
+        (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(name.encode())
+    with tarfile.open(tmp_path / "photos.tar", "w") as tar:
+        tar.add(tmp_path / "in", "in")
+    for source in (tmp_path / "in", tmp_path / "photos.tar"):
+        assert sample_photos.load(source, 2) == [b"a/1.jpg", b"b/1.jpg"]
+        assert sample_photos.load(source, 9) == [b"a/1.jpg", b"a/2.jpg", b"b/1.jpg"]
+    with pytest.raises(InvalidInput, match="neither"):
+        sample_photos.load(tmp_path / "nothing", 2)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidInput, match="no photos"):
+        sample_photos.load(tmp_path / "empty", 2)
+
+
+TINY = Effort(
+    rounds=2,
+    turn_s=0.01,
+    seconds=0.15,
+    photos=3,
+    gallery=12,
+    faces=2_000,
+    rival_faces=500,
+    growth=(10, 20),
+    starts=1,
+    widths=(160, 320),
+    batches=(1, 2),
+)
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    """As the benchmark opens them, with three small packaged photos."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number, photo in enumerate(sample_photos.load(sample_photos.SAMPLES, 9)[-3:]):
+        (folder / f"{number}.jpg").write_bytes(photo)
+    fill_cache(cache := tmp_path_factory.mktemp("cache"))
+    with open_stages(PROJECT / "models", cache, folder, TINY.photos) as opened:
+        yield opened
+
+
+LONG = {"rivals", "enroll", "latency", "start", "features"}
+"""What others have in common with them is enough in most runs."""
+
+
+@pytest.mark.parametrize("part", list(PARTS))
+def test_each_part_measures(part: str, stages: Stages, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny: what the figures are worth is nothing, that they are there is something."""
+    if part in LONG and not full:
+        pytest.skip("each part of the benchmark on a server of its own: with --full")
+    if not full:  # TensorFlow, where it is installed, takes longer to load than all else here; as if it weren't
+        monkeypatch.setitem(sys.modules, "deepface", None)
+        monkeypatch.setattr("bench.parts.growth.AT_A_TIME", 2)
+    run = Run(stages, TINY)
+    PARTS[part](run)
+    assert run.findings.figures
+    for figure in run.findings.figures:
+        assert figure.part == part
+        assert np.isfinite(figure.ours)
+        assert figure.ratio is None or figure.ratio.low <= figure.ratio.median <= figure.ratio.high
+        if figure.against == peer.NAME:
+            assert figure.ratio is not None
+            assert figure.ratio.median * float(str(figure.details["theirs"])) == pytest.approx(figure.ours)
+    if part == "growth":
+        memory = [figure for figure in run.findings.figures if figure.work.startswith("memory")]
+        when = [figure.work.rpartition(", ")[2] for figure in memory]
+        assert when == ["right after the imports", "started from snapshots"]
+        assert [str(figure.goal) for figure in memory] == ["≤ 0.25"] * 2
+
+
+def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.search.index.QUICK_NUMBERS", 0)
+    run, gpu = Run(stages, TINY), Beside()
+    searched_on(run, gpu, people(2_000, 16), "fp16")
+    assert len(gpu.made) == 2
+    *speeds, same = run.findings.figures
+    assert [figure.against for figure in speeds] == ["FAISS alone"] * 3
+    assert (same.ours, same.unit) == (100, "%")
+    gpu.close()
+
+
+def test_the_command_knows_every_part() -> None:
+    assert tuple(PARTS) == (*command.PARTS, *command.ON_REQUEST)
+
+
+def test_a_part_is_measured_shown_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_models(tmp_path / "data")
+    monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path / "data"))
+    asked = ["search", "--quick", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(command.app, [*asked, "--photos", str(sample_photos.SAMPLES)])
+    assert run.exit_code == 0, run.output
+    (written,) = (tmp_path / "out").glob("*.json")
+    document = json.loads(written.read_text())
+    assert document["machine"]["cores"] >= 1
+    assert document["asked"]["effort"]["faces"] == 2000
+    assert {figure["against"] for figure in document["figures"]} >= {"one query at a time"}
+    assert all(figure["work"] in run.output for figure in document["figures"])
+
+
+def test_a_part_that_fails_costs_only_its_own_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_run: Run) -> None:
+        raise Unusable("the machine melted", code="bench_failed")
+
+    give_models(tmp_path / "data")
+    monkeypatch.setenv("LIKENESS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setitem(PARTS, "serve", broken)
+    asked = ["serve", "search", "--quick", "--faces", "2000", "--rounds", "2", "--out", str(tmp_path / "out")]
+    run = CliRunner().invoke(command.app, [*asked, "--photos", str(sample_photos.SAMPLES)])
+    assert run.exit_code == 1
+    (written,) = (tmp_path / "out").glob("*.json")
+    document = json.loads(written.read_text())
+    assert document["not_measured"] == ["serve: the machine melted"]
+    assert {figure["part"] for figure in document["figures"]} == {"search"}
+
+
+def test_plots_are_drawn_where_matplotlib_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need matplotlib, of the bench and train extras")
+    figure = Figure("p", "w", 1.0, "x/s", "theirs", Spread(2.0, 1.0, 3.0), Goal(2.1))
+    curves = [Curve("growth", "enroll", [1e3, 1e6], [1.0, 1.5], "faces", "ms")]
+    drawn = plots.draw(Findings([figure, Figure("p", "told", 1.0, "MB")], curves), tmp_path / "run.json")
+    assert [path.name for path in drawn] == ["run.svg", "run-growth.svg"]
+    assert all(path.read_bytes().startswith(b"<?xml") for path in drawn)
+
+
+def test_without_matplotlib_the_plots_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    findings = Findings()
+    assert plots.draw(findings, tmp_path / "run.json") == []
+    assert findings.notes == [plots.WITHOUT]
+
+
+def test_an_unknown_part_is_refused() -> None:
+    run = CliRunner().invoke(command.app, ["nonesuch"])
+    assert run.exit_code != 0
+    assert "nonesuch" in str(run.exception)

@@ -1,0 +1,282 @@
+"""Backups: the database as one moment saw it, taken while others write; restored whole, or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from app.bulk.backup import restore, write_backup
+from app.db.schema import FACES, JOBS, METADATA
+from app.errors import LikenessError
+from app.gallery.bulk import BulkFace, BulkSubject
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.jobs.store import JobStore
+from tests.conftest import PROJECT
+from tests.support.commands import run
+from tests.support.live import serving
+from tests.support.postgres import new_database
+from tests.support.ready import give_models
+from tests.support.tarred import units
+
+PACKAGE = "p@1"
+
+
+def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
+    face = BulkFace(subject, vector.astype("<f4").tobytes(), 50.0, crop=crop)
+    galleries.write_many("g", [], [face], vector[None], PACKAGE)
+
+
+@pytest.fixture
+def galleries(database_url: str) -> Iterator[Galleries]:
+    made = Galleries(Store(database_url), follow_s=60)
+    made.create_gallery("g", PACKAGE, 128)
+    yield made
+    made.close()
+
+
+def store_of(galleries: Galleries) -> Store:
+    return galleries._store
+
+
+def rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
+    """Everything but the keys of jobs' files."""
+    with store.database.read() as connection:
+        return {
+            table.name: sorted(
+                map(tuple, connection.execute(sa.select(*[c for c in table.c if c is not JOBS.c.secret]))), key=repr
+            )
+            for table in METADATA.sorted_tables
+        }
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where to restore to: either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'restored' / 'likeness.db'}"
+    return new_database(request.getfixturevalue("postgresql"))
+
+
+def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, tmp_path: Path) -> None:
+    vectors = units(60)
+    faces = [BulkFace(f"s{n}", vectors[n].tobytes(), 50.0, crop=b"\xff\xd8" + bytes([n])) for n in range(60)]
+    subjects = [BulkSubject("s0", "Ren\u00e9e \u96ea", {"a": [1, None, "\u2603"]})]
+    galleries.write_many("g", subjects, faces, vectors, PACKAGE)
+    galleries.delete_subject("g", "s59")
+    store = store_of(galleries)
+    jobs = JobStore(store.database)
+    job = jobs.create("none", store.gallery("g"), {"a": 1}, secret=b"k" * 32, place="here")
+    summary = write_backup(store.database, tmp_path / "backup", "1")
+    assert (summary.rows["faces"], summary.rows["crops"], summary.rows["jobs"]) == (59, 59, 1)
+    assert (tmp_path / "backup").stat().st_mode & 0o077 == 0
+    assert b"k" * 32 not in gzip.decompress((tmp_path / "backup").read_bytes())
+    expected = rows(store)
+
+    assert restore(tmp_path / "backup", target).rows == summary.rows
+    again = Store(target)
+    assert rows(again) == expected
+    assert JobStore(again.database).secret(job) is None
+    other = Galleries(again, follow_s=60)
+    assert other.check("g").ok
+    put(other, "new", units(1, seed=9)[0])
+    with again.database.read() as connection:
+        assert connection.execute(sa.select(sa.func.max(FACES.c.key))).scalar_one() > 60, "keys are not used again"
+    other.close()
+
+
+def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
+    galleries: Galleries, target: str, tmp_path: Path, full: bool
+) -> None:
+    done: list[str] = []
+    stop = threading.Event()
+
+    def enroll(thread: int) -> None:
+        for number, vector in enumerate(units(2_000, seed=thread)):
+            if stop.is_set():
+                return
+            put(galleries, f"{thread}-{number}", vector)
+            done.append(f"{thread}-{number}")
+
+    threads = [threading.Thread(target=enroll, args=[n]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        backups = []
+        for number in range(3 if full else 1):
+            while len(done) < 40 * (number + 1):
+                assert any(thread.is_alive() for thread in threads)
+            before = set(done)
+            path = tmp_path / f"backup{number}"
+            write_backup(store_of(galleries).database, path, "1")
+            backups.append((path, before, set(done)))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    for path, before, after in backups[-1:]:
+        restore(path, target)
+        other = Galleries(Store(target), follow_s=60)
+        report = other.check("g")
+        found = {one.id for one in other.subjects("g", limit=10_000).items}
+        assert report.ok
+        assert report.faces == report.subjects == len(found)
+        assert before <= found <= after | set(done)
+        other.close()
+
+
+def test_an_index_that_runs_on_is_made_anew_after_a_restore(target: str, tmp_path: Path) -> None:
+    first = Galleries(Store(target), follow_s=60)
+    first.create_gallery("g", PACKAGE, 128)
+    put(first, "kept", units(1)[0])
+    write_backup(store_of(first).database, tmp_path / "backup", "1")
+    for number in range(3):
+        put(first, f"lost-{number}", units(1, seed=2)[0])
+    if target.startswith("sqlite"):
+        first.close()  # its file is replaced
+    restore(tmp_path / "backup", target, replace=True)
+    if target.startswith("sqlite"):
+        first = Galleries(Store(target), follow_s=60)
+    other = Galleries(Store(target), follow_s=60)
+    put(other, "new", units(1, seed=3)[0])
+    first.follow()
+    assert first.subjects_with_faces("g") == 2
+    assert first.check("g").ok
+    assert other.check("g").ok
+    first.close()
+    other.close()
+
+
+def test_a_database_that_is_not_empty_is_left_alone_unless_told(
+    galleries: Galleries, target: str, tmp_path: Path
+) -> None:
+    put(galleries, "one", units(1)[0])
+    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
+    there = Galleries(Store(target), follow_s=60)
+    there.create_gallery("mine", PACKAGE, 128)
+    there.close()
+    with pytest.raises(LikenessError) as caught:
+        restore(tmp_path / "backup", target)
+    assert caught.value.code == "database_not_empty"
+    again = Store(target)
+    assert [one.id for one in again.galleries().items] == ["mine"]
+    again.close()
+    restore(tmp_path / "backup", target, replace=True)
+    again = Store(target)
+    assert [one.id for one in again.galleries().items] == ["g"]
+    again.close()
+
+
+def whole(lines: list[bytes]) -> bytes:
+    """With the last line's sum as it should be."""
+    last = json.loads(lines[-1])
+    last["sha256"] = hashlib.sha256(b"".join(line + b"\n" for line in lines[:-1])).hexdigest()
+    return gzip.compress(b"\n".join([*lines[:-1], json.dumps(last).encode()]) + b"\n")
+
+
+def replaced(lines: list[bytes], old: bytes, new: bytes) -> list[bytes]:
+    return [line.replace(old, new) for line in lines]
+
+
+SPOILED: dict[str, tuple[Callable[[list[bytes]], bytes], str]] = {
+    "cut": (lambda lines: gzip.compress(b"\n".join(lines))[:-40], "invalid_backup"),
+    "without its end": (lambda lines: gzip.compress(b"\n".join(lines[:-1])), "invalid_backup"),
+    "altered": (lambda lines: gzip.compress(b"\n".join(replaced(lines, b"one", b"two"))), "invalid_backup"),
+    "a row less": (lambda lines: whole([*lines[:-2], lines[-1]]) if lines else b"", "invalid_backup"),
+    "one more": (lambda lines: gzip.compress(b"\n".join([*lines, b"[]"])), "invalid_backup"),
+    "no backup": (lambda _: b"nonsense", "invalid_backup"),
+    "no gzip inside": (lambda _: gzip.compress(b"nonsense"), "invalid_backup"),
+    "of a later schema": (lambda lines: whole(replaced(lines, b'"revision":"0', b'"revision":"9')), "database_too_new"),
+    "of a later version": (lambda lines: whole(replaced(lines, b'"version":1,', b'"version":2,')), "invalid_backup"),
+    "a table unheard of": (
+        lambda lines: whole(replaced(lines, b'"table":"crops"', b'"table":"crumbs"')),
+        "invalid_backup",
+    ),
+    "a face of nobody": (lambda lines: whole([line for line in lines if b'"s0"' not in line]), "invalid_backup"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) -> None:
+    spoil, code = SPOILED[what]
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    galleries = Galleries(Store(url), follow_s=60)
+    galleries.create_gallery("g", PACKAGE, 128)
+    put(galleries, "s0", units(1)[0])
+    put(galleries, "one", units(1)[0])
+    before = rows(store_of(galleries))
+    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
+    galleries.close()
+    lines = gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()
+    (tmp_path / "spoiled").write_bytes(spoil(lines))
+    with pytest.raises(LikenessError) as caught:
+        restore(tmp_path / "spoiled", url, replace=True)
+    assert caught.value.code == code
+    again = Store(url)
+    assert rows(again) == before
+    again.close()
+    assert not list(tmp_path.glob("*.restoring*"))
+
+
+def as_of_0003(lines: list[Any]) -> list[Any]:
+    """What the third schema would have written: fewer tables, and of some fewer columns."""
+    old = {"galleries", "subjects", "faces", "crops", "changes", "api_keys", "audit"}
+    newer = {"subjects": {"expires_at", "consent"}, "galleries": {"generation", "search"}}
+    kept = [lines[0] | {"revision": "0003"}]
+    table, places = "", [0]
+    for line in lines[1:-1]:
+        if isinstance(line, dict):
+            table = line["table"]
+            places = [n for n, name in enumerate(line["columns"]) if name not in newer.get(table, ())]
+            line["columns"] = [line["columns"][place] for place in places]
+        if table in old:
+            kept.append(line if isinstance(line, dict) else [line[place] for place in places])
+    counts = {name: count for name, count in lines[-1]["rows"].items() if name in old}
+    return [*kept, lines[-1] | {"rows": counts}]
+
+
+def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    galleries = Galleries(Store(url), follow_s=60)
+    galleries.create_gallery("g", PACKAGE, 128)
+    put(galleries, "s0", np.asarray(units(1)[0]))
+    write_backup(store_of(galleries).database, tmp_path / "backup", "1")
+    galleries.close()
+    lines = [json.loads(line) for line in gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()]
+    (tmp_path / "old").write_bytes(whole([json.dumps(line).encode() for line in as_of_0003(lines)]))
+    restore(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
+    again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"), follow_s=60)
+    assert again.check("g").ok
+    assert again.counts("g").faces == 1
+    again.close()
+
+
+def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
+    def likeness(data: str, *words: str | Path) -> tuple[int, str]:
+        done = run(tmp_path / data, *words)
+        return done.returncode, done.stdout + done.stderr
+
+    with serving(tmp_path / "first"):
+        assert likeness("first", "enroll", "crew", "grace", PROJECT / "docs/samples/hopper.jpg", "--create")[0] == 0
+        code, said = likeness("first", "backup", tmp_path / "backup")
+        assert (code, "1 galleries, 1 subjects, 1 faces" in said) == (0, True), said
+        code, said = likeness("first", "restore", tmp_path / "backup", "--replace")
+        assert (code, "data_dir_in_use" in said) == (4, True), said
+    code, said = likeness("second", "restore", tmp_path / "backup")
+    assert (code, "vault_key_missing" in said) == (2, True), said
+    code, said = likeness("second", "restore", tmp_path / "backup", "--vault-key", tmp_path / "first" / "vault.key")
+    assert (code, "restored" in said) == (0, True), said
+    assert likeness("third", "restore", tmp_path / "backup", "--without-secrets")[0] == 0
+    for data in ("second", "third") if full else ("third",):
+        give_models(tmp_path / data)
+        code, said = likeness(data, "identify", "crew", PROJECT / "docs/samples/hopper.jpg")
+        assert (code, "known: grace" in said) == (0, True), said

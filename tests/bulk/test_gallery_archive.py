@@ -1,0 +1,243 @@
+"""A gallery as one signed file: from one server to another, the same answers; and nothing of it that was altered."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bulk.archive import fingerprint
+from app.bulk.tar_stream import TAR_END, header, padding
+from app.client import ApiError, Client
+from app.db import signing
+from tests.support.live import LiveServer, serving
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
+from tests.support.tarred import tar_of
+
+PEOPLE = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
+
+
+AGREED = {
+    "name": "Eileen \u00c9. Collins",
+    "metadata": {"team": ["STS-114"]},
+    "expires_at": "2090-01-01T00:00:00Z",
+    "consent": {"note": "signed", "given_at": "2026-01-31T12:00:00Z"},
+}
+
+
+@dataclass
+class Two:
+    """Two servers that know nothing of each other, and an archive of the first one's gallery."""
+
+    first: Client
+    second: Client
+    servers: tuple[LiveServer, LiveServer]
+    archive: Path
+    trust: str
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    folder = tmp_path_factory.mktemp("archives")
+    with ExitStack() as stack:
+        servers = tuple(stack.enter_context(serving(folder / name)) for name in ("first", "second"))
+        first, second = (stack.enter_context(Client(one.url, one.key)) for one in servers)
+        first.create_gallery("crew")
+        job = first.wait_job(first.import_faces("crew", tar_of(PEOPLE)).id, every_s=0.05)
+        assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2})
+        first.update_subject("crew", "eileen", AGREED)
+        first.create_subject("crew", "nobody yet", name="\u2603")
+        exported = first.wait_job(first.export_gallery("crew").id, every_s=0.05)
+        assert (exported.state, exported.counts) == ("done", {"subjects": 3, "faces": 3})
+        first.job_result(exported.id, folder / "crew.tar")
+        with servers[0].client() as api:
+            key = api.get("/v1/server-key").raise_for_status().json()["public_key"]
+        yield Two(first, second, (servers[0], servers[1]), folder / "crew.tar", key)
+
+
+def brought(two: Two, gallery: str, archive: bytes | Path, trust: str | None) -> Any:
+    two.second.create_gallery(gallery)
+    job = two.second.import_faces(gallery, archive, content="archive", trust=trust)
+    return two.second.wait_job(job.id, every_s=0.05)
+
+
+def identified(client: Client, gallery: str) -> list[Any]:
+    return [
+        [face.model_dump(exclude={"box", "landmarks"}) for face in client.identify(gallery, photo).faces]
+        for photo in (COLLINS, AGAIN, HOPPER, BOTH)
+    ]
+
+
+def everything(client: Client, gallery: str) -> list[Any]:
+    people = list(client.all_subjects(gallery))
+    faces = [client.faces(gallery, one.id).faces for one in people]
+    crops = [
+        client.face_crop(gallery, one.id, face.face_id)
+        for one, some in zip(people, faces, strict=True)
+        for face in some
+    ]
+    return [[one.model_dump(exclude={"updated_at"}) for one in people], faces, crops]
+
+
+def members(archive: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        return {one.name: file.read() for one in tar if (file := tar.extractfile(one))}
+
+
+def tar(files: dict[str, bytes]) -> bytes:
+    return b"".join(header(name, len(data)) + data + padding(len(data)) for name, data in files.items()) + TAR_END
+
+
+def test_another_server_answers_the_same(two: Two) -> None:
+    job = brought(two, "brought", two.archive, two.trust)
+    assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 3})
+    assert everything(two.second, "brought") == everything(two.first, "crew")
+    assert identified(two.second, "brought") == identified(two.first, "crew")
+    assert two.second.check_gallery("brought").ok
+    again = two.second.import_faces("brought", two.archive, content="archive", trust=two.trust)
+    report = two.second.job_report(two.second.wait_job(again.id, every_s=0.05).id).decode().splitlines()
+    assert [json.loads(line)["code"] for line in report] == ["face_exists"] * 3
+
+
+def test_the_archive_is_what_it_says(two: Two) -> None:
+    found = members(two.archive.read_bytes())
+    assert list(found) == [
+        "manifest.json",
+        "signature.json",
+        "subjects.jsonl",
+        "faces.jsonl",
+        "templates.npy",
+        "crops.bin",
+    ]
+    manifest = json.loads(found["manifest.json"])
+    assert (manifest["format"], manifest["subjects"], manifest["faces"]) == ("likeness-gallery", 3, 3)
+    assert len(found["crops.bin"]) == sum(json.loads(line)["crop"] for line in found["faces.jsonl"].splitlines())
+    assert two.archive.stat().st_mode & 0o077 == 0
+    assert b"Eileen" not in b"".join(path.read_bytes() for path in (two.servers[0].data_dir / "jobs").glob("*.result"))
+
+
+def test_without_crops(two: Two) -> None:
+    exported = two.first.wait_job(two.first.export_gallery("crew", crops=False).id, every_s=0.05)
+    path = two.archive.with_name("no crops.tar")
+    two.first.job_result(exported.id, path)
+    assert "crops.bin" not in members(path.read_bytes())
+    assert brought(two, "no-crops", path, two.trust).state == "done"
+    assert two.second.check_gallery("no-crops").faces == 3, "ids that another gallery has are made anew"
+    face = two.second.faces("no-crops", "grace").faces[0]
+    with pytest.raises(ApiError, match="no crops"):
+        two.second.face_crop("no-crops", "grace", face.face_id)
+
+
+def test_a_signer_must_be_known_or_confirmed(two: Two) -> None:
+    digest = fingerprint(signing.decode(two.trust))
+    for number, trust in enumerate((None, "", "0" * 64, signing.encode(bytes(32)))):
+        job = brought(two, f"unknown-{number}", two.archive, trust)
+        assert (job.state, job.error.code) == ("failed", "unknown_signer")
+        assert digest in job.error.message
+        assert list(two.second.all_subjects(f"unknown-{number}")) == []
+    assert brought(two, "by-digest", two.archive, digest.upper()).error is None
+    two.first.create_gallery("own")
+    own = two.first.wait_job(two.first.import_faces("own", two.archive, content="archive").id, every_s=0.05)
+    assert own.state == "done", "its own signature is known"
+
+
+def swapped(files: dict[str, bytes]) -> dict[str, bytes]:
+    names = list(files)
+    names[2], names[3] = names[3], names[2]
+    return {name: files[name] for name in names}
+
+
+def with_manifest(files: dict[str, bytes], **changed: Any) -> dict[str, bytes]:
+    return files | {"manifest.json": json.dumps(json.loads(files["manifest.json"]) | changed).encode()}
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+SPOILED: dict[str, tuple[Callable[[dict[str, bytes]], bytes], str]] = {
+    "a template": (lambda f: tar(f | {"templates.npy": flipped(f["templates.npy"], 200)}), "invalid_archive"),
+    "a crop": (lambda f: tar(f | {"crops.bin": flipped(f["crops.bin"], 9)}), "invalid_archive"),
+    "a name": (
+        lambda f: tar(f | {"subjects.jsonl": f["subjects.jsonl"].replace(b"grace", b"grice")}),
+        "invalid_archive",
+    ),
+    "the manifest": (lambda f: tar(with_manifest(f, gallery="other")), "signature_wrong"),
+    "the package": (lambda f: tar(with_manifest(f, package="other@1")), "signature_wrong"),
+    "the signature": (
+        lambda f: tar(f | {"signature.json": f["signature.json"].replace(b'"signature": "', b'"signature": "A')}),
+        "signature_wrong",
+    ),
+    "no signature": (
+        lambda f: tar({name: data for name, data in f.items() if name != "signature.json"}),
+        "invalid_archive",
+    ),
+    "the order": (lambda f: tar(swapped(f)), "invalid_archive"),
+    "one more": (lambda f: tar(f | {"more": b"x"}), "invalid_archive"),
+    "one less": (lambda f: tar({name: data for name, data in f.items() if name != "crops.bin"}), "invalid_archive"),
+    "the end": (lambda f: tar(f)[:-5000], "invalid_archive"),
+    "half": (lambda f: tar(f)[: len(tar(f)) // 2], "invalid_archive"),
+    "a later version": (lambda f: tar(with_manifest(f, version=2)), "invalid_archive"),
+    "no manifest": (lambda _: tar_of(PEOPLE), "invalid_archive"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_was_altered_is_refused_and_nothing_of_it_imported(two: Two, what: str) -> None:
+    spoil, code = SPOILED[what]
+    gallery = f"spoiled {what}"
+    job = brought(two, gallery, spoil(members(two.archive.read_bytes())), two.trust)
+    assert (job.state, job.error.code) == ("failed", code)
+    assert list(two.second.all_subjects(gallery)) == []
+
+
+def test_an_archive_of_another_package_is_refused(two: Two) -> None:
+    private = signing.Signer(signing.Signer.make())
+    files = with_manifest(members(two.archive.read_bytes()), package="other@1")
+    document = {
+        "algorithm": "Ed25519",
+        "public_key": signing.encode(private.public_key),
+        "signature": signing.encode(private.sign(files["manifest.json"], b"gallery archive")),
+    }
+    job = brought(
+        two,
+        "package",
+        tar(files | {"signature.json": json.dumps(document).encode()}),
+        signing.encode(private.public_key),
+    )
+    assert (job.state, job.error.code) == ("failed", "package_mismatch")
+
+
+def test_results_are_there_for_who_may_have_them(two: Two) -> None:
+    exported = two.first.wait_job(two.first.export_gallery("crew").id, every_s=0.05)
+    assert exported.has_result
+    for scopes, galleries in ((["read", "enroll", "recognize"], None), (["admin"], ["other"])):
+        secret = two.first.create_key(scopes, galleries=galleries).secret
+        with Client(two.servers[0].url, secret) as client, pytest.raises(ApiError) as caught:
+            client.job_result(exported.id, two.archive.with_name("stolen.tar"))
+        assert caught.value.code in {"missing_scope", "job_not_found"}
+    assert not two.archive.with_name("stolen.tar").exists()
+    imported = next(job for job in two.first.all_jobs() if job.kind == "import")
+    with pytest.raises(ApiError) as caught:
+        two.first.job_result(imported.id, two.archive.with_name("none.tar"))
+    assert caught.value.code == "result_not_found"
+
+
+def test_who_is_erased_is_in_no_exported_file_and_no_report_any_more(two: Two) -> None:
+    two.first.create_gallery("erasing")
+    imported = two.first.import_faces("erasing", tar_of({"eileen/1.jpg": COLLINS, "eileen/none.jpg": b"x"}))
+    assert two.first.wait_job(imported.id, every_s=0.05).counts["refused"] == 1
+    exported = two.first.wait_job(two.first.export_gallery("erasing").id, every_s=0.05)
+    two.first.erase_subject("erasing", "eileen")
+    assert not two.first.job(exported.id).has_result
+    with pytest.raises(ApiError) as caught:
+        two.first.job_result(exported.id, two.archive.with_name("erased.tar"))
+    assert caught.value.code == "result_not_found"
+    assert two.first.job_report(imported.id) == b""

@@ -1,0 +1,262 @@
+"""`likeness doctor`: finds what is wrong with an installation, and says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import sqlalchemy as sa
+
+from app.cli.clock import is_synchronised
+from app.cli.doctor import examine
+from app.cli.findings import Finding
+from app.cli.output import Exit
+from app.cli.ports import holder_of
+from app.config import Settings
+from app.db.engine import Database
+from app.db.inspection import inspect
+from app.gallery.reembedding import Reembeddings
+from app.gallery.store import Store
+from app.main import admin_key
+from app.server.spawn import reserved_port
+from tests.api.test_serving import make_certificate
+from tests.conftest import PROJECT
+from tests.support import packages
+from tests.support.commands import run
+from tests.support.live import LiveServer
+from tests.support.milvus import milvus_server, need_milvus
+
+
+def examined(data_dir: Path, *only: str, **settings: Any) -> dict[str, list[Finding]]:
+    """What is found, by check; by ``only`` some of them where they are named."""
+    found: dict[str, list[Finding]] = {}
+    with reserved_port() as port:
+        for finding in examine(Settings(data_dir=data_dir, **{"port": port} | settings), only or None):
+            found.setdefault(finding.check, []).append(finding)
+    return found
+
+
+def failed(findings: dict[str, list[Finding]]) -> dict[str, Finding]:
+    return {name: one for name, found in findings.items() for one in found if one.verdict == "failed"}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data folder as a start leaves it."""
+    folder = tmp_path / "data"
+    admin_key(folder)
+    Database(f"sqlite:///{folder / 'likeness.db'}").close()
+    return folder
+
+
+def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
+    before = {path: path.read_bytes() for path in data.iterdir() if path.is_file()}
+    found = examined(data)
+    assert failed(found) == {}
+    assert set(found) == {
+        "python", "packages", "models", "device", "data", "key", "database", "galleries", "index", "vault", "disk",
+        "port", "limits", "clock",
+    }  # fmt: skip
+    assert len(found["models"]) == len(list((PROJECT / "models").iterdir()))
+    assert {one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]} == {"ok"}
+    assert all(bool(one.remedy) == (one.verdict != "ok") for ones in found.values() for one in ones)
+    assert {path: path.read_bytes() for path in data.iterdir() if path.is_file()} == before
+
+
+def test_before_the_first_start_nothing_is_made(tmp_path: Path) -> None:
+    found = examined(tmp_path / "data")
+    assert failed(found) == {}
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    manifest = models / "sface" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("fb143eea", "00000000"))
+    found = failed(examined(data, "models", "device", models_dir=models))
+    assert "is not the file that" in found["models"].found
+    assert found["models"].remedy
+    assert "device" in found
+
+
+@pytest.mark.parametrize("settings", [{"models_dir": Path("/nowhere")}, {"embedder": "nothing"}, {"embedder": "yunet"}])
+def test_packages_that_are_not_there_are_found(data: Path, settings: dict[str, Any]) -> None:
+    found = failed(examined(data, "models", "device", **settings))
+    assert found["models"].remedy
+    assert found["device"].remedy
+
+
+def test_packages_that_galleries_were_made_with_are_looked_for(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    small = packages.install(models, "small", dimension=8)
+    with closing(Store(f"sqlite:///{data / 'likeness.db'}")) as store:
+        staff = store.create_gallery("staff", "sface@2021dec_int8bq", 128)
+        store.create_gallery("crew", "small@1", 8)
+        store.create_gallery("guests", "small@1", 8)
+        Reembeddings(store).begin(staff, "other@1", 16, without_crop="refuse", keep_days=1)
+    found = examined(data, "galleries", models_dir=models)["galleries"]
+    assert [(one.verdict, one.found.split()[0]) for one in found] == [
+        ("failed", "other@1"),
+        ("ok", "sface@2021dec_int8bq:"),
+        ("ok", "small@1:"),
+    ]
+    assert "likeness reembed start staff PACKAGE" in found[0].remedy
+    assert "2 galleries (crew, …)" in found[2].found
+    packages.install(models, "other", dimension=4)
+    (small.folder / "model.onnx").write_bytes(b"something else")
+    found = examined(data, "galleries", models_dir=models, max_embedders=2)["galleries"]
+    assert [one.verdict for one in found] == ["failed", "ok", "failed", "warning"]
+    assert "makes 4 numbers, not the 16" in found[0].found
+    assert "is not the file that" in found[2].found
+    assert "LIKENESS_MAX_EMBEDDERS" in found[3].remedy
+    assert all(bool(one.remedy) == (one.verdict != "ok") for one in found)
+
+
+def test_a_gpu_that_cannot_be_used_is_found(data: Path) -> None:
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime may have a GPU")
+    found = failed(examined(data, device="cuda"))
+    assert set(found) == {"device"}
+    assert "built without CUDA" in found["device"].found
+    assert "LIKENESS_DEVICE=cpu" in found["device"].remedy
+
+
+def test_files_that_others_can_read_are_found(data: Path) -> None:
+    (data / "admin.key").chmod(0o644)
+    data.chmod(0o755)
+    found = examined(data, "key", "data")
+    assert found["key"][0].verdict == "failed"
+    assert "chmod 600" in found["key"][0].remedy
+    assert found["data"][0].verdict == "warning"
+    data.chmod(0o700)
+    assert "admin.key" in examined(data, "key", "data")["data"][0].found
+
+
+def test_a_key_that_is_none_is_found(data: Path) -> None:
+    (data / "admin.key").write_text("short\n")
+    assert "--rotate" in failed(examined(data, "key"))["key"].remedy
+
+
+def test_a_folder_that_cannot_be_made_is_found() -> None:
+    found = failed(examined(Path("/dev/null/data"), "data"))
+    assert "/dev/null" in found["data"].found
+
+
+def test_a_damaged_database_is_found(data: Path) -> None:
+    path = data / "likeness.db"
+    whole = path.read_bytes()
+    path.write_bytes(b"no database at all" * 1000)
+    assert "backup" in failed(examined(data, "database"))["database"].remedy
+    path.write_bytes(whole)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("pragma foreign_keys = off")
+        database.execute(
+            "insert into subjects (gallery_key, id, folded, metadata, created_at, updated_at)"
+            " values (9, '', '', '', '', '')"
+        )
+    assert "rows without" in failed(examined(data, "database"))["database"].found
+
+
+def test_a_database_of_another_version_is_found(data: Path) -> None:
+    with closing(sqlite3.connect(data / "likeness.db")) as database, database:
+        database.execute("update alembic_version set version_num = '9999'")
+    assert "newer version" in failed(examined(data, "database"))["database"].found
+    with closing(sqlite3.connect(data / "likeness.db")) as database, database:
+        database.execute("delete from alembic_version")
+    (finding,) = examined(data, "database")["database"]
+    assert (finding.verdict, "migrates" in finding.remedy) == ("warning", True)
+
+
+def test_a_database_that_somebody_holds_is_found(data: Path) -> None:
+    with closing(sqlite3.connect(data / "likeness.db", isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        assert failed(examined(data, "database"))["database"].remedy
+        holder.execute("ROLLBACK")
+    assert "database" not in failed(examined(data, "database"))
+
+
+def test_databases_of_both_kinds_are_looked_at_without_being_changed(empty_database_url: str) -> None:
+    assert inspect(empty_database_url).revision is None
+    Database(empty_database_url).close()
+    found = inspect(empty_database_url)
+    assert (found.problem, found.known, found.writable, found.damage) == ("", True, True, [])
+    assert found.revision == found.newest is not None
+    assert abs(found.clock_off_s) < 60
+    if empty_database_url.startswith("postgresql"):
+        engine = sa.create_engine(empty_database_url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.connect() as connection:
+            assert "likeness_doctor" not in sa.inspect(connection).get_table_names()
+        engine.dispose()
+
+
+def test_a_database_server_that_is_not_there_is_found_and_its_password_kept(data: Path, port: int) -> None:
+    url = f"postgresql://me:very-secret@127.0.0.1:{port}/likeness"
+    found = failed(examined(data, "database", database_url=url))["database"]
+    assert "LIKENESS_DATABASE_URL" in found.remedy
+    assert "very-secret" not in str(found)
+
+
+def test_a_milvus_is_looked_at(tmp_path: Path, data: Path, port: int) -> None:
+    where = f"milvus://127.0.0.1:{port}"
+    assert examined(data, "index")["index"][0].verdict == "ok"
+    need_milvus()
+    for bad in (where, "milvus://"):
+        assert "LIKENESS_INDEX" in failed(examined(data, "index", index=bad))["index"].remedy
+    assert examined(data, "index", index=f"milvus://{tmp_path}/v.db")["index"][0].verdict == "warning"
+    with milvus_server(tmp_path / "milvus", port):
+        [found] = examined(data, "index", index=where)["index"]
+        assert (found.verdict, "milvus" in found.found) == ("ok", True)
+
+
+def test_a_port_that_somebody_holds_is_found_with_its_holder(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        found = failed(examined(data, "port", port=port))["port"]
+        assert f"process {os.getpid()} " in found.remedy
+        assert (holder_of(port) or "nobody") in found.remedy
+    assert holder_of(port) is None
+    assert "port" not in failed(examined(data, "port", port=port))
+
+
+def test_an_address_that_is_none_of_ours_is_found(data: Path) -> None:
+    assert "LIKENESS_HOST" in failed(examined(data, "port", host="192.0.2.1"))["port"].remedy
+
+
+def test_a_server_that_runs_here_is_no_fault(live_server: LiveServer) -> None:
+    done = run(live_server.data_dir, "doctor", "--json")
+    found = {line["check"]: line for line in done.rows}
+    assert live_server.url in found["port"]["found"]
+    assert "as prepared" in found["device"]["found"]
+    assert {line["verdict"] for line in found.values()} <= {"ok", "warning"}
+    assert live_server.key not in done.stdout + done.stderr
+
+
+def test_the_command_says_what_to_do_and_exits_with_1(tmp_path: Path, port: int) -> None:
+    done = run(tmp_path / "data", "doctor", PORT=port, EMBEDDER="nothing")
+    assert done.returncode == Exit.NO
+    lines = done.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("failed   models"))
+    assert "There is no model package 'nothing'" in lines[at]
+    assert lines[at + 1].strip().startswith("→ Set LIKENESS_MODELS_DIR")
+
+
+def test_certificates_are_looked_at(tmp_path: Path, data: Path) -> None:
+    cert, key = make_certificate(tmp_path, days=30)
+    assert [one.verdict for one in examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]] == ["ok"]
+    cert, key = make_certificate(tmp_path, days=3)
+    (soon,) = examined(data, "tls", tls_cert=cert, tls_key=key)["tls"]
+    assert (soon.verdict, "Renew" in soon.remedy) == ("warning", True)
+    assert "tls" in failed(examined(data, "tls", tls_cert=cert, tls_key=cert))
+
+
+def test_the_kernel_is_asked_about_the_clock() -> None:
+    assert is_synchronised() in {True, False, None}

@@ -1,0 +1,165 @@
+"""The Python client: the same words sync and async, errors that say what happened, patience with a busy server."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from app.client import ApiError, AsyncClient, Client, Unreachable
+from app.errors import LikenessError
+from tests.conftest import PROJECT
+from tests.support.live import LiveServer
+
+SAMPLES = PROJECT / "docs" / "samples"
+COLLINS, HOPPER = SAMPLES / "collins.jpg", SAMPLES / "hopper.jpg"
+
+Answered: TypeAlias = tuple[int, dict[str, str], bytes]
+"""Status, headers, body."""
+
+
+@contextmanager
+def answering(*answers: Answered) -> Iterator[tuple[str, list[str]]]:
+    """A server that gives these answers in turn, the last one for ever; its URL, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, body = answers[min(len(asked), len(answers) - 1)]
+            asked.append(self.path)
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base class's own name)
+            """Quiet."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+BUSY: Answered = (429, {"retry-after": "0"}, b"")
+VERSION: Answered = (200, {}, b'{"name": "Likeness", "version": "9"}')
+
+
+def test_both_clients_have_the_same_calls() -> None:
+    def calls(client: type) -> dict[str, list[str]]:
+        methods = inspect.getmembers(client, inspect.isfunction)
+        return {name: list(inspect.signature(method).parameters) for name, method in methods if name[0] != "_"}
+
+    assert calls(Client) == calls(AsyncClient)
+
+
+def test_a_client_says_what_its_calls_take_and_do() -> None:
+    with Client("http://localhost") as client:
+        assert list(inspect.signature(client.detect).parameters) == ["image", "explain"]
+        assert (client.detect.__doc__, Client.detect.__doc__) == ("Finds the faces of a photo.",) * 2
+        assert "every page" in (client.all_subjects.__doc__ or "")
+        with pytest.raises(TypeError, match="unexpected keyword argument 'modl'"):
+            client.embed(b"", modl="sface")  # type: ignore[call-arg] # the type checker says so too
+
+
+def test_a_busy_server_is_asked_again() -> None:
+    with answering(BUSY, BUSY, VERSION) as (url, asked), Client(url) as client:
+        assert client.version().version == "9"
+        assert len(asked) == 3
+
+
+def test_patience_ends_with_the_servers_own_error() -> None:
+    with answering(BUSY) as (url, asked), Client(url, retries=2) as client:
+        with pytest.raises(ApiError) as busy:
+            client.version()
+        assert (busy.value.status, len(asked)) == (429, 3)
+
+
+def test_an_answer_that_is_not_likeness_is_said_to_be_so() -> None:
+    with answering((502, {}, b"<html>Bad Gateway</html>")) as (url, _), Client(url) as client:
+        with pytest.raises(ApiError) as refused:
+            client.version()
+        assert (refused.value.status, refused.value.code) == (502, "not_likeness")
+
+
+def test_no_server_is_an_error_of_its_own(port: int) -> None:
+    with Client(f"http://127.0.0.1:{port}") as client, pytest.raises(Unreachable) as caught:
+        client.version()
+    assert isinstance(caught.value, LikenessError)
+
+
+def test_ids_of_any_script_travel_in_paths() -> None:
+    with answering((404, {}, b"")) as (url, asked), Client(url) as client:
+        with pytest.raises(ApiError):
+            client.face("a/b c", "Grâce ⚓?#", "%2F")
+        assert asked == ["/v1/galleries/a%2Fb%20c/subjects/Gr%C3%A2ce%20%E2%9A%93%3F%23/faces/%252F"]
+
+
+def test_every_call_on_a_real_server(live_server: LiveServer) -> None:
+    with Client(live_server.url, live_server.key) as client:
+        assert client.ready().status == "ok"
+        assert client.version().name == "likeness"
+        assert {model.task for model in client.models().models} >= {"detect", "embed"}
+
+        assert client.create_gallery("crew/1", store="crop").id == "crew/1"
+        made = client.create_subject("crew/1", "eileen", name="Eileen", metadata={"flights": [1, 2]})
+        assert made.metadata == {"flights": [1, 2]}
+        assert client.update_subject("crew/1", "eileen", {"name": "Eileen Collins"}).metadata == {"flights": [1, 2]}
+        (face,) = client.enroll("crew/1", "eileen", [COLLINS], quality="low", explain=True).enrolled
+        client.enroll("crew/1", "grace", [HOPPER.read_bytes()])
+        assert client.gallery("crew/1").faces == 2
+        assert client.face("crew/1", "eileen", face.face_id).has_crop
+        assert client.face_crop("crew/1", "eileen", face.face_id)[:2] == b"\xff\xd8"
+        assert [row.face_id for row in client.faces("crew/1", "eileen").faces] == [face.face_id]
+        assert client.subjects("crew/1", search="collins").subjects[0].id == "eileen"
+        assert [subject.id for subject in client.all_subjects("crew/1")] == ["eileen", "grace"]
+        assert client.subject("crew/1", "grace").face_count == 1
+
+        assert len(client.detect(COLLINS).faces) == 1
+        assert len(client.embed(COLLINS).faces[0].embedding) == 128
+        assert not client.verify(COLLINS, HOPPER, fmr=1e-3).match
+        assert client.verify_subject("crew/1", "eileen", COLLINS).match
+        (found,) = client.identify("crew/1", HOPPER, limit=1, fpir=0.01, explain=True).faces
+        assert (found.decision, found.candidates[0].subject) == ("known", "grace")
+
+        client.delete_face("crew/1", "eileen", face.face_id)
+        client.delete_subject("crew/1", "grace")
+        assert client.check_gallery("crew/1").ok
+        client.delete_gallery("crew/1")
+        with pytest.raises(ApiError) as gone:
+            client.gallery("crew/1")
+        assert (gone.value.status, gone.value.code) == (404, "gallery_not_found")
+        assert gone.value.request_id
+
+
+def test_the_async_client_pages_through_everything(live_server: LiveServer) -> None:
+    async def work() -> list[str]:
+        async with AsyncClient(live_server.url, live_server.key) as client:
+            await client.create_gallery("paged")
+            await asyncio.gather(*(client.create_subject("paged", f"{number:03}") for number in range(120)))
+            found = sorted([subject.id async for subject in client.all_subjects("paged")])
+            assert "paged" in [gallery.id async for gallery in client.all_galleries()]
+            await client.delete_gallery("paged")
+            return found
+
+    assert asyncio.run(work()) == [f"{number:03}" for number in range(120)]
+
+
+def test_images_are_bytes_or_paths(live_server: LiveServer, tmp_path: Path) -> None:
+    with Client(live_server.url, live_server.key) as client:
+        assert client.detect(COLLINS) == client.detect(COLLINS.read_bytes())
+        with pytest.raises(FileNotFoundError):
+            client.detect(tmp_path / "nowhere.jpg")

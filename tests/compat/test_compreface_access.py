@@ -1,0 +1,157 @@
+"""Who may do what through CompreFace's interface: every call, with every scope, and with every way to have no right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+
+from app.compat.compreface.protocol import ROUTERS
+from app.compat.compreface.rules import RULES
+from tests.support.service import COLLINS, running
+
+OWN, OTHER = "own", "elsewhere"
+SCOPES = ("read", "recognize", "enroll", "admin")
+SIGHTED = ("own gallery", "default", "other gallery")
+REFUSED = ("expired", "revoked", "wrong", "none")
+SECRET = "0123456789abcdef" * 3
+RECOGNITION = "/api/v1/recognition"
+SUBJECTS, FACES = f"{RECOGNITION}/subjects", f"{RECOGNITION}/faces"
+NEEDS: dict[str, str] = {
+    f"GET {SUBJECTS}": "read",
+    f"GET {SUBJECTS}/": "read",
+    f"POST {SUBJECTS}": "enroll",
+    f"PUT {SUBJECTS}/{{subject}}": "enroll",
+    f"DELETE {SUBJECTS}/{{subject}}": "enroll",
+    f"DELETE {SUBJECTS}": "enroll",
+    f"GET {FACES}": "read",
+    f"POST {FACES}": "enroll",
+    f"DELETE {FACES}": "enroll",
+    f"POST {FACES}/delete": "enroll",
+    f"DELETE {FACES}/{{face_id}}": "enroll",
+    f"GET {FACES}/{{face_id}}/img": "read",
+    f"POST {RECOGNITION}/recognize": "recognize",
+    f"POST {FACES}/{{face_id}}/verify": "recognize",
+    f"POST {RECOGNITION}/embeddings/recognize": "recognize",
+    f"POST {RECOGNITION}/embeddings/faces/{{face_id}}/verify": "recognize",
+    "POST /api/v1/detection/detect": "recognize",
+    "POST /api/v1/verification/verify": "recognize",
+    "POST /api/v1/verification/embeddings/verify": "recognize",
+}
+"""What was decided, written down apart from the code that decides."""
+CREATED = {f"POST {SUBJECTS}", f"POST {FACES}"}
+
+
+@dataclass
+class Ground:
+    """A service with a key of each kind, and somebody to ask about in the keys' own gallery and in `default`."""
+
+    client: httpx.Client
+
+    def inhabit(self, gallery: str) -> dict[str, str]:
+        faces = f"/v1/galleries/{gallery}/subjects/eileen/faces"
+        found = self.client.get(faces)
+        if not found.is_success or not found.json()["faces"]:
+            self.client.post(faces, files={"images": COLLINS}).raise_for_status()
+            found = self.client.get(faces)
+        return {"subject": "eileen", "face_id": found.json()["faces"][0]["face_id"]}
+
+    def ask(self, name: str, somebody: dict[str, str], key: str) -> httpx.Response:
+        method, path = name.split()
+        embedding = [1.0] * 128
+        photo: dict[str, Any] = {"files": {"file": COLLINS}}
+        sent: dict[str, Any] = {
+            f"POST {SUBJECTS}": {"json": {"subject": "new"}},
+            f"PUT {SUBJECTS}/{{subject}}": {"json": {"subject": "new"}},
+            f"POST {FACES}": photo | {"params": {"subject": "new"}},
+            f"POST {FACES}/delete": {"json": [somebody["face_id"]]},
+            f"POST {RECOGNITION}/recognize": photo,
+            f"POST {FACES}/{{face_id}}/verify": photo,
+            "POST /api/v1/detection/detect": photo,
+            "POST /api/v1/verification/verify": {"files": {"source_image": COLLINS, "target_image": COLLINS}},
+            "POST /api/v1/verification/embeddings/verify": {"json": {"source": embedding, "targets": [embedding]}},
+        }.get(name, {"json": {"embeddings": [embedding]}} if "embeddings" in path else {})
+        return self.client.request(method, path.format(**somebody), headers={"x-api-key": key}, **sent)
+
+    def state(self, gallery: str) -> Any:
+        subjects = f"/v1/galleries/{gallery}/subjects"
+        return [self.client.get(path).json() for path in (subjects, f"{subjects}/eileen/faces")]
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    folder = tmp_path_factory.mktemp("access")
+    lines = ["keys:"]
+    for scope in SCOPES:
+        for way, extra in {
+            "default": "",
+            "own-gallery": f"galleries: [{OWN}], ",
+            "other-gallery": f"galleries: [{OTHER}], ",
+            "expired": "expires_at: 2026-01-01T00:00:00Z, ",
+            "revoked": "",
+        }.items():
+            lines.append(f"  - {{id: {scope}-{way}, scopes: [{scope}], {extra}secret: {SECRET}}}")
+    (folder / "keys.yaml").write_text("\n".join(lines))
+    with running(folder / "data", keys_file=folder / "keys.yaml", failed_keys="100000/s") as client:
+        for gallery in (OWN, OTHER, "default"):
+            client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
+        for scope in SCOPES:
+            client.delete(f"/v1/keys/{scope}-revoked").raise_for_status()
+        yield Ground(client)
+
+
+def test_the_table_names_every_call() -> None:
+    assert {f"{rule.method} {rule.path}": str(rule.scope) for rule in RULES} == NEEDS
+    routes = [route for router in ROUTERS for route in router.routes]
+    served = {(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()}
+    assert served == {(rule.method, rule.path) for rule in RULES}
+
+
+def test_what_reads_is_not_said_to_change() -> None:
+    for rule in RULES:
+        assert rule.changes == (rule.scope == "enroll"), rule
+
+
+@pytest.mark.parametrize(("scope", "way"), [*itertools.product(SCOPES, (*SIGHTED, *REFUSED))])
+def test_every_call_with_a_key_of_this_scope(ground: Ground, scope: str, way: str) -> None:
+    key = {"none": "", "wrong": f"lk_{scope}-default_{SECRET[::-1]}"}.get(
+        way, f"lk_{scope}-{way.replace(' ', '-')}_{SECRET}"
+    )
+    home = "default" if way == "default" else OWN
+    got: dict[str, tuple[int, int | None]] = {}
+    due: dict[str, tuple[int, int | None]] = {}
+    changed = []
+    somebody, before = ground.inhabit(home), ground.state(home)
+    for name, needed in NEEDS.items():
+        if way not in REFUSED:
+            somebody, before = ground.inhabit(home), ground.state(home)
+        answer = ground.ask(name, somebody, key)
+        got[name] = (answer.status_code, None if answer.is_success else answer.json()["code"])
+        due[name] = (201 if name in CREATED else 200, None)
+        if way in REFUSED:
+            due[name] = (400, 20) if way == "none" else (404, 10)
+        elif scope not in {needed, "admin"}:
+            due[name] = (403, 1)
+        elif way == "other gallery":
+            due[name] = elsewhere(name, due[name])
+        if way == "other gallery" and ground.state(home) != before:
+            changed.append(name)
+        for gallery in (home, OTHER) if way not in REFUSED else ():
+            ground.client.delete(f"/v1/galleries/{gallery}/subjects/new")
+    assert got == due
+    assert way not in REFUSED or ground.state(home) == before
+    assert changed == [], "no key reaches into another gallery"
+
+
+def elsewhere(name: str, good: tuple[int, int | None]) -> tuple[int, int | None]:
+    """What asking about somebody of another gallery gives: nobody of that name or id is there."""
+    if "{subject}" in name:
+        return 404, 42
+    if "{face_id}" in name and not name.endswith("/img"):
+        return 404, 44
+    return good

@@ -1,0 +1,120 @@
+"""The map from cosines to the similarities that other services' clients expect."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of, similarity_table
+from app.inference.package import Manifest, Thresholds, load_package
+from tests.conftest import PROJECT
+from tests.support.packages import manifest
+
+COSINES = st.floats(-1, 1)
+ROUNDING = 1e-9
+
+
+@st.composite
+def operating_points(draw: st.DrawFn) -> list[tuple[float, float]]:
+    """From none to twelve, the rates falling and the thresholds rising as manifests have them."""
+    count = draw(st.integers(0, 12))
+    rates = draw(st.lists(st.floats(-12, -0.01), min_size=count, max_size=count, unique=True))
+    cosines = draw(st.lists(COSINES, min_size=count, max_size=count, unique=True))
+    return [(10**rate, cosine) for rate, cosine in zip(sorted(rates, reverse=True), sorted(cosines), strict=True)]
+
+
+@given(operating_points(), COSINES, COSINES)
+def test_more_alike_is_more_similar(points: list[tuple[float, float]], one: float, other: float) -> None:
+    similarity = Similarity.through(points)
+    low, high = sorted((one, other))
+    assert 0 <= similarity.of_cosine(low) <= similarity.of_cosine(high) <= 1
+    if high - low > ROUNDING:
+        assert similarity.of_cosine(low) < similarity.of_cosine(high)
+
+
+@given(operating_points(), COSINES)
+def test_there_and_back(points: list[tuple[float, float]], cosine: float) -> None:
+    similarity = Similarity.through(points)
+    assert similarity.cosine_of(similarity.of_cosine(cosine)) == pytest.approx(cosine, abs=ROUNDING)
+
+
+@given(operating_points(), st.floats(0, 1))
+def test_back_and_there(points: list[tuple[float, float]], asked: float) -> None:
+    similarity = Similarity.through(points)
+    assert similarity.of_cosine(similarity.cosine_of(asked)) == pytest.approx(asked, abs=ROUNDING)
+
+
+@given(operating_points())
+def test_it_goes_from_end_to_end_and_each_anchor_is_met_exactly(points: list[tuple[float, float]]) -> None:
+    similarity = Similarity.through(points)
+    assert (similarity.of_cosine(-1), similarity.of_cosine(1)) == (0, 1)
+    assert (similarity.of_cosine(-1.0000001), similarity.of_cosine(1.0000001)) == (0, 1)
+    for cosine, level in zip(similarity.cosines, similarity.similarities, strict=True):
+        assert (similarity.of_cosine(cosine), similarity.cosine_of(level)) == (level, cosine)
+    for scale in (similarity.cosines, similarity.similarities):
+        assert all(low < high for low, high in pairwise(scale))
+
+
+def of_package(name: str) -> tuple[Similarity, Thresholds]:
+    thresholds = Thresholds(load_package(PROJECT / "models" / name).manifest)
+    return Similarity.of(thresholds), thresholds
+
+
+@pytest.mark.parametrize(("fmr", "level"), [(1e-2, 0.5), (1e-3, 0.8), (1e-4, 0.9), (1e-5, 0.95), (1e-6, 0.99)])
+def test_a_similarity_means_its_false_match_rate(fmr: float, level: float) -> None:
+    similarity, thresholds = of_package("sface")
+    assert similarity.of_cosine(thresholds.threshold(fmr)) == pytest.approx(level, abs=ROUNDING)
+    assert fmr_of(level) == pytest.approx(fmr)
+
+
+@given(st.floats(0.5, 0.99))
+def test_between_the_levels_too(asked: float) -> None:
+    similarity, thresholds = of_package("sface")
+    assert similarity.cosine_of(asked) == pytest.approx(thresholds.threshold(fmr_of(asked)), abs=1e-6)
+
+
+def calibrated(*points: tuple[float, float]) -> Manifest:
+    given = manifest().model_dump()
+    given["calibrations"] = [
+        {
+            "name": "few",
+            "measured_on": "a test",
+            "pairs": "all",
+            "comparisons": 100,
+            "mated": 0,
+            "default": True,
+            "points": tuple(
+                {"fmr": fmr, "threshold": cosine, "threshold_low": cosine, "threshold_high": cosine}
+                for fmr, cosine in points
+            ),
+        }
+    ]
+    given["calibrations"] = tuple(given["calibrations"])
+    return Manifest.model_validate(given)
+
+
+def test_a_package_that_was_not_measured_has_a_straight_line() -> None:
+    similarity = Similarity.of(Thresholds(manifest()))
+    assert [similarity.of_cosine(cosine) for cosine in (-1, -0.5, 0, 0.5, 1)] == [0, 0.25, 0.5, 0.75, 1]
+
+
+def test_a_package_that_was_measured_at_two_rates_has_those() -> None:
+    similarity = Similarity.of(Thresholds(calibrated((1e-2, 0.25), (1e-4, 0.5))))
+    assert similarity.of_cosine(0.25) == pytest.approx(0.5)
+    assert similarity.of_cosine(0.375) == pytest.approx(0.8), "1e-3 lies halfway between them"
+    assert similarity.of_cosine(0.5) == pytest.approx(0.9)
+    assert similarity.of_cosine(0.75) == pytest.approx(0.95), "a straight line from there to 1"
+
+
+def test_the_levels_are_in_order() -> None:
+    for (rate, level), (next_rate, next_level) in pairwise(LEVELS):
+        assert next_rate < rate
+        assert next_level > level
+    assert set(SHOWN) <= {level for _, level in LEVELS}
+
+
+def test_the_table_is_in_the_documentation() -> None:
+    assert similarity_table(of_package("sface")[1]) in (PROJECT / "docs" / "moving.md").read_text()

@@ -1,0 +1,200 @@
+"""The change log: complete, without gaps, and holding nothing but keys."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+import app.db.migrations
+from app.db.schema import CHANGES, FACES, GALLERIES
+from app.errors import Conflict, NotFound
+from app.gallery.records import FaceBlock, Position
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, log_of, quiet
+
+
+@pytest.fixture
+def galleries(database_url: str) -> Iterator[Galleries]:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    yield galleries
+    galleries.close()
+
+
+def test_each_change_of_faces_has_an_entry_of_keys_alone(galleries: Galleries, database_url: str) -> None:
+    key = galleries.gallery("staff").key
+    made = enroll(galleries, "ann", 1, 2)
+    subject, faces = made.subject.key, [face.key for face in made.faces]
+    galleries.create_subject("staff", "bob")  # no face, no entry
+    galleries.update_subject("staff", "bob", name="Bob")
+    galleries.delete_face("staff", "ann", made.faces[0].face_id)
+    galleries.delete_subject("staff", "ann")
+    assert log_of(database_url) == [
+        (key, 0, "begin", None, None),
+        (key, 1, "add", subject, faces[0]),
+        (key, 2, "add", subject, faces[1]),
+        (key, 3, "remove", subject, faces[0]),
+        (key, 4, "subject", subject, None),
+    ]
+    kinds = {column.name: type(column.type) for column in CHANGES.c}
+    assert {name for name, kind in kinds.items() if issubclass(kind, sa.String)} == {"kind", "created_at"}
+    assert not any(issubclass(kind, sa.LargeBinary) for kind in kinds.values())
+
+
+def test_what_was_refused_has_none_and_a_deleted_gallery_leaves_none(galleries: Galleries, database_url: str) -> None:
+    enroll(galleries, "ann", 1)
+    before = log_of(database_url)
+    with pytest.raises(Conflict):
+        galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    for call in (
+        lambda: galleries.delete_subject("staff", "nobody"),
+        lambda: galleries.delete_face("staff", "ann", "0" * 32),
+    ):
+        with pytest.raises(NotFound):
+            call()
+    assert log_of(database_url) == before
+    galleries.delete_gallery("staff")
+    assert log_of(database_url) == []
+
+
+def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(database_url: str) -> None:
+    stores = [Store(database_url) for _ in range(3)]
+    writers = [Galleries(store) for store in stores]
+    gallery = writers[0].create_gallery("staff", PACKAGE, DIMENSION)
+    done = threading.Event()
+    gaps: list[int] = []
+
+    def watch() -> int:
+        """Follows the log entry by entry; `None` would be a gap."""
+        position = stores[2].feed.heads()[gallery.key]
+        while not (done.is_set() and position == stores[2].feed.heads()[gallery.key]):
+            changes = stores[2].feed.changes(gallery, position, 3)
+            if changes is None:
+                gaps.append(position.number)
+                break
+            position = changes.position
+        return position.number
+
+    def write(worker: int) -> None:
+        for turn in range(8):
+            seed = worker * 100 + turn
+            made = enroll(writers[worker % 3], f"s{worker}", seed, seed + 50)
+            if turn % 2:
+                writers[worker % 3].delete_face("staff", f"s{worker}", made.faces[0].face_id)
+
+    with ThreadPoolExecutor(7) as pool:
+        watcher = pool.submit(watch)
+        list(pool.map(write, range(6)))
+        done.set()
+        assert watcher.result() == 6 * (8 * 2 + 4)
+    assert gaps == []
+    numbers = [row[1] for row in log_of(database_url)]
+    assert numbers == list(range(6 * 20 + 1))
+    for galleries in writers:
+        galleries.close()
+
+
+def test_reading_stops_where_it_is_told_and_leaves_out_who_has_gone(galleries: Galleries, database_url: str) -> None:
+    store = Store(database_url)
+    gallery = galleries.gallery("staff")
+    begin = store.feed.heads()[gallery.key]
+    enroll(galleries, "ann", 1, 2)
+    enroll(galleries, "bob", 3)
+    galleries.delete_subject("staff", "ann")
+    first = store.feed.changes(gallery, begin, 2)
+    assert first is not None
+    assert (first.steps, first.position.number, first.more) == ((), 2, True)
+    rest = store.feed.changes(gallery, first.position, 10)
+    assert rest is not None
+    assert (rest.position.number, rest.more) == (4, False)
+    assert [type(step).__name__ for step in rest.steps] == ["FaceBlock", "Removed"]
+    until = store.feed.changes(gallery, begin, 10, until=3)
+    assert until is not None
+    assert (until.position.number, until.more) == (3, False)
+    (block,) = until.steps
+    assert isinstance(block, FaceBlock)
+    assert len(block.faces) == 1
+    store.close()
+
+
+def test_another_history_is_not_followed(galleries: Galleries, database_url: str) -> None:
+    """As after a database was restored from an older copy, and then went on otherwise."""
+    enroll(galleries, "ann", 1)
+    store = Store(database_url)
+    gallery = galleries.gallery("staff")
+    here = store.feed.heads()[gallery.key]
+    assert store.feed.changes(gallery, here, 10) is not None
+    assert store.feed.changes(gallery, Position(here.number, here.stamp ^ 1), 10) is None
+    assert store.feed.changes(gallery, Position(here.number + 1, here.stamp), 10) is None
+    store.close()
+
+
+def test_old_entries_go_but_the_last_one_stays(galleries: Galleries, database_url: str) -> None:
+    store = Store(database_url)
+    gallery = galleries.gallery("staff")
+    begin = store.feed.heads()[gallery.key]
+    for seed in range(4):
+        enroll(galleries, "ann", seed)
+    assert store.prune_changes(timedelta(hours=1)) == 0
+    assert store.prune_changes(timedelta(hours=-1)) == 4
+    assert [row[1] for row in log_of(database_url)] == [4]
+    assert store.feed.changes(gallery, begin, 10) is None
+    enroll(galleries, "bob", 9)
+    assert found(galleries, 9) == ["bob"]
+    store.close()
+
+
+def test_an_index_that_the_log_left_behind_is_made_anew(
+    galleries: Galleries, database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = quiet(database_url)
+    enroll(galleries, "ann", 1)
+    assert found(other, 1) == ["ann"]
+    enroll(galleries, "bob", 2)
+    enroll(galleries, "cem", 3)
+    with closing(Store(database_url)) as store:
+        store.prune_changes(timedelta(hours=-1))
+    other.follow()
+    assert found(other, 3) == ["cem"]
+    assert other.check("staff").ok
+    assert "leads on no more" in caplog.text
+    other.close()
+
+
+def test_upgrading_begins_the_log_with_the_faces_there_are(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(galleries, "ann", 1, 2)
+    galleries.close()
+    downgrade(database_url, "0003-1")
+    with engine_of(database_url).connect() as connection:
+        names = {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
+    assert not {"last_change", "last_stamp"} & names
+    galleries = quiet(database_url)  # brings the schema up to date
+    enroll(galleries, "bob", 3)
+    assert (found(galleries, 1), found(galleries, 3)) == (["ann"], ["bob"])
+    assert galleries.check("staff").ok
+    assert [row[1:3] for row in log_of(database_url)] == [(0, "begin"), (1, "add")]
+    with engine_of(database_url).connect() as connection:
+        assert connection.execute(sa.select(GALLERIES.c.last_stamp)).scalar_one() != 0
+        assert connection.execute(sa.select(sa.func.count()).select_from(FACES)).scalar_one() == 3
+    galleries.close()
+
+
+def downgrade(url: str, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)

@@ -1,0 +1,212 @@
+"""The database's schema: brought up to date at opening, by one process at a time."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import app.db.migrations
+from app.access.records import AuditFilter
+from app.access.store import AuditStore, KeyStore
+from app.db.encryption import Sealer, new_key
+from app.db.engine import MIGRATIONS, VERSION, is_current
+from app.db.schema import METADATA
+from app.db.secrets import SecretStore
+from app.errors import Unusable
+from app.gallery.reembedding import Reembeddings
+from app.gallery.store import Store
+from app.search.milvus.collections import Catalogue
+from tests.support.postgres import new_database
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+
+
+def test_a_new_database_gets_the_tables_that_the_program_expects(empty_database_url: str) -> None:
+    Store(empty_database_url).close()
+    with engine_of(empty_database_url).connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+        assert context.get_current_revision() is not None
+
+
+def downgrade(url: str, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+
+
+def test_a_schema_that_is_current_is_known_without_alembic(empty_database_url: str) -> None:
+    """Each of its revisions but the last is brought up to date by it."""
+    Store(empty_database_url).close()
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    head = ScriptDirectory.from_config(config).get_current_head()
+    with engine_of(empty_database_url).begin() as connection:
+        assert connection.execute(sa.select(VERSION.c.version_num)).scalars().all() == [head]
+        assert is_current(connection)
+    downgrade(empty_database_url, "-1")
+    with engine_of(empty_database_url).connect() as connection:
+        assert not is_current(connection)
+    Store(empty_database_url).close()
+    with engine_of(empty_database_url).connect() as connection:
+        assert is_current(connection)
+
+
+def test_opening_again_keeps_what_is_there(empty_database_url: str) -> None:
+    store = Store(empty_database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    again = Store(empty_database_url)
+    assert again.gallery("staff") == made
+    again.close()
+
+
+def test_processes_that_start_together_make_the_schema_once(empty_database_url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: Store(empty_database_url), range(4)))
+    stores[0].create_gallery("staff", "sface@1", 128)
+    assert {store.gallery("staff").id for store in stores} == {"staff"}
+    for store in stores:
+        store.close()
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_alone(empty_database_url: str) -> None:
+    Store(empty_database_url).close()
+    with engine_of(empty_database_url).begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = 'from_the_future'"))
+    with pytest.raises(Unusable) as caught:
+        Store(empty_database_url)
+    assert caught.value.code == "database_too_new"
+    with engine_of(empty_database_url).connect() as connection:
+        assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar() == "from_the_future"
+
+
+def test_each_migration_can_be_undone(empty_database_url: str) -> None:
+    Store(empty_database_url).close()
+    downgrade(empty_database_url, "base")
+    with engine_of(empty_database_url).connect() as connection:
+        assert set(sa.inspect(connection).get_table_names()) == {"alembic_version"}
+    Store(empty_database_url).close()
+
+
+def test_galleries_of_the_version_before_keys_are_kept(empty_database_url: str) -> None:
+    store = Store(empty_database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    downgrade(empty_database_url, "0001")
+    with engine_of(empty_database_url).connect() as connection:
+        assert not {"api_keys", "audit"} & set(sa.inspect(connection).get_table_names())
+    again = Store(empty_database_url)
+    assert again.gallery("staff") == made
+    assert KeyStore(again.database).keys().items == ()
+    assert AuditStore(again.database).entries(AuditFilter()).items == ()
+    again.close()
+
+
+def test_a_database_of_the_version_before_secrets_gets_their_table(empty_database_url: str) -> None:
+    store = Store(empty_database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    downgrade(empty_database_url, "0003")
+    with engine_of(empty_database_url).connect() as connection:
+        assert "secrets" not in sa.inspect(connection).get_table_names()
+    again = Store(empty_database_url)
+    assert again.gallery("staff") == made
+    assert SecretStore(again.database, Sealer([new_key()])).get("any") is None
+    again.close()
+
+
+def test_a_database_of_the_version_before_milvus_gets_the_table_of_collections(empty_database_url: str) -> None:
+    store = Store(empty_database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    downgrade(empty_database_url, "0005")
+    with engine_of(empty_database_url).connect() as connection:
+        assert "collections" not in sa.inspect(connection).get_table_names()
+    again = Store(empty_database_url)
+    assert again.gallery("staff") == made
+    assert Catalogue(again.database, "milvus://host").current(made) is None
+    again.close()
+
+
+def test_a_database_of_the_version_before_reembedding_gets_its_tables(empty_database_url: str) -> None:
+    store = Store(empty_database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    name = Catalogue(store.database, "milvus://host").begin(made)
+    store.close()
+    downgrade(empty_database_url, "0007")
+    with engine_of(empty_database_url).connect() as connection:
+        assert not {"reembeddings", "second_templates"} & set(sa.inspect(connection).get_table_names())
+    again = Store(empty_database_url)
+    assert again.gallery("staff") == made
+    assert again.feed.moving() == []
+    catalogue = Catalogue(again.database, "milvus://host")
+    catalogue.switch(made, name)
+    assert catalogue.current(made) == name, "what was there is of the gallery's package"
+    assert catalogue.current(replace(made, embedder="other@1")) is None
+    again.close()
+
+
+def test_collections_and_moves_before_generations_stay_the_galleries_own(
+    empty_database_url: str,
+) -> None:
+    store = Store(empty_database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    reembeddings = Reembeddings(store)
+    reembeddings.begin(made, "other@1", 64, without_crop="refuse", keep_days=1)
+    reembeddings.complete(made, 0)
+    catalogue = Catalogue(store.database, "milvus://host")
+    name = catalogue.begin(made)
+    catalogue.switch(made, name)
+    store.close()
+    downgrade(empty_database_url, "0010")
+    with engine_of(empty_database_url).connect() as connection:
+        assert "generation" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
+    again = Store(empty_database_url)
+    found = again.gallery("staff")
+    assert [view.embedder for view in found.searchable] == ["sface@1", "other@1"]
+    assert Catalogue(again.database, "milvus://host").current(found) == name
+    Reembeddings(again).switch(found)
+    assert again.gallery("staff").embedder == "other@1"
+    again.close()
+
+
+def test_postgresql_must_be_utf8(postgresql: Path) -> None:
+    with pytest.raises(Unusable, match="UTF8, not SQL_ASCII"):
+        Store(new_database(postgresql, "ENCODING 'SQL_ASCII' TEMPLATE template0"))
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "mysql://host/name", "nonsense"])
+def test_databases_that_cannot_serve_are_refused(url: str) -> None:
+    with pytest.raises(Unusable) as caught:
+        Store(url)
+    assert caught.value.code == "database_unsupported"
+
+
+def test_a_database_that_cannot_be_opened_is_said_so(tmp_path: Path) -> None:
+    for url in (f"sqlite:///{tmp_path}", f"postgresql://nobody@/nothing?host={tmp_path}"):
+        with pytest.raises(Unusable) as caught:
+            Store(url)
+        assert caught.value.code == "database_unavailable"
+
+
+def test_a_file_that_is_no_database_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "likeness.db").write_text("something else entirely " * 100)
+    with pytest.raises(Unusable) as caught:
+        Store(f"sqlite:///{tmp_path / 'likeness.db'}")
+    assert caught.value.code == "database_unavailable"

@@ -1,0 +1,268 @@
+"""From a photo's bytes to its faces: the stages together, on photos as they come."""
+
+from __future__ import annotations
+
+import io
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from app.errors import InvalidImage, NoFace
+from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
+from app.face.detect import Detector
+from app.face.image import Limits
+from app.inference.embedder import Embedder
+from app.inference.session import open_embedder
+from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels
+from app.types import Box, Detection, Face, Photo, Pixels, Quality
+from tests.conftest import PROJECT
+from tests.support.packages import contract_model, package
+
+BOTH = PROJECT / "docs" / "samples" / "both.jpg"
+FACE = Box(178.0, 62.5, 90.4, 113.9)
+"""The astronaut's, in her photo of 512 × 512."""
+
+
+@pytest.fixture(scope="module")
+def pipeline(yunet: Path) -> Pipeline:
+    return Pipeline(Detector(yunet), Limits())
+
+
+def encoded(pixels: Pixels, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, **options)
+    return file.getvalue()
+
+
+def resized(pixels: Pixels, scale: float) -> Pixels:
+    kind = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(pixels, None, fx=scale, fy=scale, interpolation=kind), np.uint8)
+
+
+def assert_box(box: Box, wanted: Box, tolerance: float) -> None:
+    """Each side within ``tolerance`` of the width."""
+    places = (box.x, box.y, box.x + box.width, box.y + box.height)
+    expected = (wanted.x, wanted.y, wanted.x + wanted.width, wanted.y + wanted.height)
+    assert places == pytest.approx(expected, abs=tolerance * wanted.width)
+
+
+def unlike(a: Pixels, b: Pixels) -> float:
+    """Mean absolute difference within the face, 0-255."""
+    return float(np.abs(a.astype(int) - b.astype(int))[20:100, 20:92].mean())
+
+
+def crop_error(photo: Photo) -> float:
+    """How far from the canonical ones the only face's landmarks come to lie in the crop, pixels."""
+    landmarks = photo.faces[0].detection.landmarks
+    matrix = similarity_transform(landmarks, CANONICAL_LANDMARKS)
+    placed = landmarks @ matrix[:, :2].T + matrix[:, 2]
+    return float(np.linalg.norm(placed - CANONICAL_LANDMARKS, axis=1).mean())
+
+
+class TestDetect:
+    def test_a_portrait_gives_a_face_with_its_crop_and_quality(self, pipeline: Pipeline, astronaut: Pixels) -> None:
+        photo = pipeline.detect(encoded(astronaut))
+        assert (photo.width, photo.height, photo.rotated, len(photo.faces)) == (512, 512, 0, 1)
+        face = photo.faces[0]
+        assert_box(face.detection.box, FACE, 0.05)
+        assert face.crop.shape == (CROP_SIDE, CROP_SIDE, 3)
+        assert face.quality.score > 50
+        assert face.template is None
+        assert crop_error(photo) < 4
+        assert set(photo.stages) == {"decode", "detect", "align", "quality"}
+        assert all(milliseconds >= 0 for milliseconds in photo.stages.values())
+
+    def test_every_face_of_a_photo_is_found(self, pipeline: Pipeline) -> None:
+        assert len(pipeline.detect(BOTH.read_bytes()).faces) == 2
+
+    def test_no_face_is_an_answer(self, pipeline: Pipeline) -> None:
+        photo = pipeline.detect(encoded(np.full((300, 400, 3), 90, np.uint8)))
+        assert (photo.faces, photo.rotated, photo.width, photo.height) == ((), 0, 400, 300)
+
+    def test_a_damaged_photo_is_never_one_without_a_face(self, pipeline: Pipeline, astronaut: Pixels) -> None:
+        data = encoded(astronaut, "JPEG")
+        with pytest.raises(InvalidImage):
+            pipeline.detect(data[: len(data) // 2])
+
+    def test_threads_get_what_one_gets(self, pipeline: Pipeline, astronaut: Pixels) -> None:
+        photos = [encoded(resized(astronaut, scale)) for scale in (0.5, 0.8, 1.0)] * 4
+        alone = [pipeline.detect(data) for data in photos[:3]]
+        with ThreadPoolExecutor(6) as pool:
+            together = list(pool.map(pipeline.detect, photos))
+        for index, photo in enumerate(together):
+            assert np.array_equal(photo.faces[0].crop, alone[index % 3].faces[0].crop)
+
+
+class TestLargePhotos:
+    @pytest.mark.parametrize("orientation", [1, 3, 6])
+    def test_decoding_reduced_does_not_move_faces(
+        self, pipeline: Pipeline, astronaut: Pixels, orientation: int
+    ) -> None:
+        """A JPEG of 1.8 megapixels, which is decoded at half its size, against the same as PNG, which never is."""
+        upright = resized(astronaut[:, 60:400], 3.2)[:1637, :1087]
+        turns = {1: 0, 3: 180, 6: 270}
+        stored = turn_pixels(upright, turns[orientation])
+        exif = Image.Exif()
+        exif[274] = orientation
+        reduced = pipeline.detect(encoded(stored, "JPEG", quality=95, exif=exif))
+        whole = pipeline.detect(encoded(upright))
+        assert (reduced.width, reduced.height) == (whole.width, whole.height) == (1087, 1637)
+        (a,), (b,) = reduced.faces, whole.faces
+        assert_box(a.detection.box, b.detection.box, 0.03)
+        assert (
+            np.linalg.norm(a.detection.landmarks - b.detection.landmarks, axis=1).mean() < 0.015 * b.detection.box.width
+        )
+        assert unlike(a.crop, b.crop) < 6
+
+    def test_a_small_faces_crop_is_taken_from_all_the_pixels(self, pipeline: Pipeline, astronaut: Pixels) -> None:
+        canvas = np.full((1700, 2300, 3), 120, np.uint8)
+        portrait = resized(astronaut, 0.8)
+        canvas[900 : 900 + len(portrait), 1500 : 1500 + len(portrait)] = portrait
+        (from_jpeg,) = pipeline.detect(encoded(canvas, "JPEG", quality=97)).faces
+        (from_png,) = pipeline.detect(encoded(canvas)).faces
+        assert_box(from_jpeg.detection.box, Box(1500 + 0.8 * 178, 900 + 0.8 * 62.5, 72.3, 91.1), 0.1)
+        sharpness = [float(cv2.Laplacian(face.crop, cv2.CV_64F).var()) for face in (from_jpeg, from_png)]
+        assert sharpness[0] > 0.8 * sharpness[1]
+
+
+class TestTurnedPhotos:
+    @pytest.mark.parametrize("degrees", SECOND_LOOK)
+    def test_a_photo_that_lies_on_its_side_without_saying_so(
+        self, pipeline: Pipeline, astronaut: Pixels, degrees: int
+    ) -> None:
+        """The answer says by how much it had to be turned; boxes are in the photo as it was given."""
+        upright = astronaut[:, :400]
+        given = turn_pixels(upright, 360 - degrees)
+        photo = pipeline.detect(encoded(given))
+        assert photo.rotated == degrees
+        assert (photo.width, photo.height) == (given.shape[1], given.shape[0])
+        (face,), (plain,) = photo.faces, pipeline.detect(encoded(upright)).faces
+        wanted = turn_back(plain.detection, degrees, given.shape[1], given.shape[0])
+        assert_box(face.detection.box, wanted.box, 0.05)
+        assert np.linalg.norm(face.detection.landmarks - wanted.landmarks, axis=1).mean() < 3
+        assert unlike(face.crop, plain.crop) < 10
+
+    def test_an_upright_one_stays_as_it_is(self, pipeline: Pipeline, astronaut: Pixels) -> None:
+        blurred = np.asarray(cv2.GaussianBlur(resized(astronaut, 0.4), (0, 0), 2.5), np.uint8)
+        photo = pipeline.detect(encoded(blurred))
+        assert (len(photo.faces), photo.rotated) == (1, 0)
+
+    @given(st.sampled_from(SECOND_LOOK), st.integers(1, 9), st.integers(1, 9), st.data())
+    def test_points_turn_back_to_where_the_pixels_came_from(
+        self, degrees: int, width: int, height: int, data: st.DataObject
+    ) -> None:
+        x, y = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+        pixels = np.zeros((height, width, 3), np.uint8)
+        pixels[y, x] = 255
+        row, column = np.argwhere(turn_pixels(pixels, degrees)[:, :, 0])[0]
+        landmarks = np.full((5, 2), (column, row), np.float32)
+        back = turn_back(Detection(Box(column, row, 0, 0), landmarks, 1.0), degrees, width, height)
+        assert back.landmarks.tolist() == [[x, y]] * 5
+        assert back.box == Box(x, y, 0, 0)
+
+
+class TestEmbed:
+    @pytest.fixture
+    def embedder(self, tmp_path: Path) -> Embedder:
+        return Embedder(open_embedder(package(tmp_path / "tiny", contract_model()), tmp_path / "cache", "cpu"))
+
+    def test_each_face_gets_its_template(self, pipeline: Pipeline, embedder: Embedder) -> None:
+        with embedder:
+            photo = pipeline.embed(BOTH.read_bytes(), embedder)
+            crops = [face.crop for face in photo.faces]
+            wanted, _ = embedder.embed(crops)
+        assert [face.crop.tobytes() for face in pipeline.detect(BOTH.read_bytes()).faces] == [
+            crop.tobytes() for crop in crops
+        ]
+        for face, template in zip(photo.faces, wanted, strict=True):
+            assert face.template is not None
+            assert face.template.package == embedder.package_id
+            assert np.array_equal(face.template.vector, template.vector)
+        assert photo.batch_size is not None
+        assert photo.batch_size >= 1
+        assert "embed" in photo.stages
+
+    def test_faces_of_several_photos_get_theirs_where_asked_for(self, pipeline: Pipeline, embedder: Embedder) -> None:
+        both = pipeline.detect(BOTH.read_bytes())
+        with embedder:
+            first, none, second = embed_faces([both, both, both], embedder, [[1], [], [0]])
+            wanted, _ = embedder.embed([face.crop for face in both.faces])
+        assert none.faces == both.faces
+        for photo, place in ((first, 1), (second, 0)):
+            assert [face.template is not None for face in photo.faces] == [place == 0, place == 1]
+            template = photo.faces[place].template
+            assert template is not None
+            assert np.array_equal(template.vector, wanted[place].vector)
+            assert "embed" in photo.stages
+        assert "embed" not in both.stages
+
+    def test_a_photo_without_faces_embeds_nothing(self, pipeline: Pipeline, embedder: Embedder) -> None:
+        with embedder:
+            photo = pipeline.embed(encoded(np.full((64, 64, 3), 9, np.uint8)), embedder)
+        assert (photo.faces, photo.batch_size) == ((), None)
+        assert "embed" not in photo.stages
+
+
+def photo_of(*boxes: Box, width: int = 1000, height: int = 800) -> Photo:
+    blank = np.zeros((CROP_SIDE, CROP_SIDE, 3), np.uint8)
+    faces = tuple(Face(Detection(box, np.zeros((5, 2), np.float32), 0.9), Quality(50, ()), blank) for box in boxes)
+    return Photo(width, height, faces)
+
+
+def centred(x: float, y: float, side: float) -> Box:
+    return Box(x - side / 2, y - side / 2, side, side)
+
+
+class TestChoice:
+    def test_the_only_face(self) -> None:
+        choice = choose_face(photo_of(centred(10, 10, 20)))
+        assert (choice.index, choice.why, choice.runner_up) == (0, "the only face", 0.0)
+
+    def test_no_face(self) -> None:
+        with pytest.raises(NoFace):
+            choose_face(photo_of())
+
+    def test_of_two_equally_near_the_larger(self) -> None:
+        choice = choose_face(photo_of(centred(400, 400, 50), centred(599, 399, 100)))
+        assert choice.index == 1
+        assert choice.runner_up == pytest.approx(0.25, rel=0.01)
+        assert "largest of 2 faces" in choice.why
+
+    def test_of_two_equally_large_the_nearer(self) -> None:
+        choice = choose_face(photo_of(centred(900, 400, 100), centred(520, 400, 100)))
+        assert choice.index == 1
+        assert "nearest to the centre" in choice.why
+
+    def test_a_somewhat_larger_face_at_the_edge_is_not_the_photos_subject(self) -> None:
+        choice = choose_face(photo_of(centred(60, 60, 130), centred(500, 420, 100)))
+        assert choice.index == 1
+
+    def test_a_tie_says_so(self) -> None:
+        assert choose_face(photo_of(centred(399, 399.5, 90), centred(600, 399.5, 90))).runner_up > 0.98
+
+    @given(st.floats(0, 1000), st.floats(0, 800), st.floats(1, 300), st.floats(0.1, 10))
+    def test_prominence_ratios_do_not_depend_on_the_photos_size(
+        self, x: float, y: float, side: float, scale: float
+    ) -> None:
+        def ratio(by: float) -> float:
+            face, other = (
+                Box((a + 0.5) * by - 0.5, (b + 0.5) * by - 0.5, c * by, c * by)
+                for a, b, c in ((x, y, side), (450, 350, 100))
+            )
+            width, height = round(1000 * by), round(800 * by)
+            return prominence(face, width, height) / prominence(other, width, height)
+
+        assert ratio(scale) == pytest.approx(ratio(1.0), rel=0.05, abs=0.05)
+
+    @given(st.floats(0, 500), st.floats(0, 500))
+    def test_nearer_to_the_centre_is_never_less_prominent(self, a: float, b: float) -> None:
+        near, far = sorted((a, b))
+        places = [prominence(centred(499.5 + off, 399.5, 60), 1000, 800) for off in (near, far)]
+        assert places[0] >= places[1]

@@ -1,0 +1,280 @@
+"""Subjects with an end: answered until then, not a moment longer, and then erased; and why they are kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+import app.db.migrations
+from app.access.audit import AuditLog
+from app.access.records import AuditFilter
+from app.access.store import AuditStore
+from app.client import Client
+from app.db import signing
+from app.errors import Conflict, InvalidInput, NotFound
+from app.gallery.erasure import check_receipt
+from app.gallery.expiry import Expiry
+from app.gallery.records import Consent, NewFace, Terms
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.gallery.text import utc_text
+from app.types import Box, Quality
+from tests.gallery.test_erasure import erasures
+from tests.support.following import (
+    DIMENSION,
+    NEVER_S,
+    PACKAGE,
+    PAST,
+    engine_of,
+    enroll,
+    found,
+    let_expire,
+    quiet,
+    template,
+)
+from tests.support.live import serving
+from tests.support.service import COLLINS, HOPPER, error_of, running
+
+LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
+
+
+def open_expiry(galleries: Galleries) -> tuple[Expiry, AuditLog]:
+    log = AuditLog(AuditStore(galleries._store.database))
+    work = Expiry(galleries, erasures(galleries), lambda *who: log.recorded("expire_subject", *who), every_s=NEVER_S)
+    return work, log
+
+
+def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+# ---------------------------------------------------------------- terms
+
+
+def test_terms_are_kept_changed_and_taken_away(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
+    made = galleries.create_subject("staff", "eileen", terms=Terms(LATER, agreed))
+    assert (made.expires_at, made.consent) == (LATER, agreed)
+    same = galleries.update_subject("staff", "eileen", name="Eileen")
+    assert (same.expires_at, same.consent) == (LATER, agreed)
+    gone = galleries.update_subject("staff", "eileen", terms=Terms(None, None))
+    assert (gone.expires_at, gone.consent) == (None, None)
+    face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
+    enrolled = galleries.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
+    assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
+    assert galleries.enroll("staff", "eileen", [face]).subject.expires_at == LATER
+    galleries.create_subject("staff", "grace")
+    assert [one.id for one in galleries.subjects("staff", expires_before="2999-01-01").items] == ["eileen"]
+    assert galleries.subjects("staff", expires_before=LATER).items == ()
+    galleries.close()
+
+
+def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    for terms, code in (
+        (Terms(expires_at=PAST), "invalid_expiry"),
+        (Terms(consent=Consent("", PAST)), "invalid_consent"),
+        (Terms(consent=Consent("a\0b", PAST)), "invalid_consent"),
+        (Terms(consent=Consent("x" * 1001, PAST)), "invalid_consent"),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            galleries.create_subject("staff", "eileen", terms=terms)
+        assert caught.value.code == code
+        with pytest.raises(InvalidInput):
+            galleries.enroll("staff", "eileen", [NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms)
+    with pytest.raises(NotFound):
+        galleries.subject("staff", "eileen")
+    galleries.close()
+
+
+# ---------------------------------------------------------------- what has expired
+
+
+def test_who_has_expired_is_not_answered_before_anybody_sweeps(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(galleries, "eileen", 1)
+    enroll(galleries, "grace", 2)
+    let_expire(database_url, "eileen")
+    assert found(galleries, 1) == []
+    assert found(galleries, 2) == ["grace"]
+    with pytest.raises(NotFound) as caught:
+        galleries.verify("staff", "eileen", template(1))
+    assert caught.value.code == "subject_not_found"
+    with pytest.raises(Conflict) as conflict:
+        enroll(galleries, "eileen", 3)
+    assert conflict.value.code == "subject_expired"
+    assert galleries.check("staff").faces == 2, "nothing came of the enrollment"
+    galleries.update_subject("staff", "eileen", terms=Terms(expires_at=LATER))
+    assert found(galleries, 1) == ["eileen"]
+    galleries.close()
+
+
+def test_the_sweep_erases_them_with_receipts_and_audit_entries(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    for seed in range(4):
+        enroll(galleries, f"s{seed}", seed)
+    let_expire(database_url, "s1", "s3")
+    galleries.update_subject("staff", "s2", terms=Terms(expires_at=LATER))
+    work, log = open_expiry(galleries)
+    assert work.sweep() == 2
+    assert work.sweep() == 0
+    assert [one.id for one in galleries.subjects("staff").items] == ["s0", "s2"]
+    assert galleries.check("staff").ok
+    receipts = erasures(galleries).receipts().items
+    assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
+    for receipt in receipts:
+        check_receipt(receipt)
+    entries = log.entries(AuditFilter(operation="expire_subject"), newest_first=False).items
+    assert sorted((one.who or "", one.gallery, one.subject, one.status) for one in entries) == [
+        ("", "staff", "s1", 204),
+        ("", "staff", "s3", 204),
+    ]
+    work.close()
+    log.close()
+    galleries.close()
+
+
+def test_two_servers_erase_each_subject_once(database_url: str) -> None:
+    both = [quiet(database_url) for _ in range(2)]
+    both[0].create_gallery("staff", PACKAGE, DIMENSION)
+    names = [f"s{seed}" for seed in range(12)]
+    for seed, name in enumerate(names):
+        enroll(both[0], name, seed)
+    let_expire(database_url, *names)
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 (here alone)
+
+    opened = [open_expiry(galleries) for galleries in both]
+    with ThreadPoolExecutor(2) as pool:
+        erased = list(pool.map(lambda pair: pair[0].sweep(), opened))
+    assert sum(erased) == 12
+    assert len(erasures(both[0]).receipts().items) == 12
+    for galleries, (work, log) in zip(both, opened, strict=True):
+        work.close()
+        log.close()
+        galleries.follow()
+        assert galleries.check("staff").indexed == 0
+        galleries.close()
+
+
+def test_more_time_given_just_before_the_sweep_is_kept(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(galleries, "eileen", 1)
+    work, log = open_expiry(galleries)
+    monkeypatch.setattr(Galleries, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
+    assert work.sweep() == 0
+    assert found(galleries, 1) == ["eileen"]
+    work.close()
+    log.close()
+    galleries.close()
+
+
+# ---------------------------------------------------------------- over HTTP
+
+
+def test_terms_over_http(api: httpx.Client, gallery: str) -> None:
+    consent = {"note": "form 12", "given_at": "2026-05-01T10:00:00+02:00"}
+    made = api.post(f"{gallery}/subjects", json={"id": "eileen", "expires_at": LATER, "consent": consent}).json()
+    assert datetime.fromisoformat(made["expires_at"]) == datetime.fromisoformat(LATER)
+    assert made["consent"] == {"note": "form 12", "given_at": "2026-05-01T08:00:00Z"}
+    before = api.get(f"{gallery}/subjects", params={"expires_before": "2999-01-01T00:00:00Z"}).json()
+    assert [one["id"] for one in before["subjects"]] == ["eileen"]
+    assert api.get(f"{gallery}/subjects", params={"expires_before": LATER}).json()["subjects"] == []
+    changed = api.patch(f"{gallery}/subjects/eileen", json={"expires_at": None, "consent": {"note": "letter"}}).json()
+    assert (changed["expires_at"], changed["consent"]["note"]) == (None, "letter")
+    kept = api.patch(f"{gallery}/subjects/eileen", json={"name": "Eileen"}).json()
+    assert kept["consent"] == changed["consent"]
+    given = {"expires_at": LATER, "consent": "form 13"}
+    api.post(f"{gallery}/subjects/grace/faces", data=given, files={"images": HOPPER}).raise_for_status()
+    grace = api.get(f"{gallery}/subjects/grace").json()
+    assert (grace["expires_at"] is None, grace["consent"]["note"]) == (False, "form 13")
+    for body, code in (({"expires_at": PAST}, "invalid_expiry"), ({"consent": {"note": "\u2028"}}, "invalid_consent")):
+        error_of(api.patch(f"{gallery}/subjects/eileen", json=body), 422, code)
+        error_of(api.post(f"{gallery}/subjects", json={"id": "new", **body}), 422, code)
+
+
+def test_the_client_says_them_and_erases(api: httpx.Client, gallery: str) -> None:
+    client = Client("http://service", api.headers["x-api-key"], transport=api._transport)  # left open: it is the tests'
+    name, at = gallery.rpartition("/")[2], datetime(2096, 1, 31, 12, tzinfo=UTC)
+    made = client.create_subject(name, "eileen", expires_at=at, consent={"note": "form 12"})
+    assert (made.expires_at, made.consent and made.consent.note) == (at, "form 12")
+    client.enroll(name, "grace", [HOPPER], expires_at=at, consent="form 13")
+    found = client.subjects(name, expires_before=datetime(2097, 1, 1, tzinfo=UTC)).subjects
+    assert [(one.id, one.consent and one.consent.note) for one in found] == [
+        ("eileen", "form 12"),
+        ("grace", "form 13"),
+    ]
+    receipt = client.erase_subject(name, "grace")
+    assert client.receipt(receipt.id) == receipt
+    assert receipt in list(client.all_receipts())
+    assert receipt.signature.public_key == client.server_key().public_key
+    assert check_receipt(receipt.model_dump(mode="json"), signing.decode(client.server_key().public_key))
+
+
+def test_a_running_server_erases_who_has_expired(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data, {"EXPIRY_SECONDS": 0.2}) as server, ExitStack() as stack:
+        client = stack.enter_context(server.client("/v1"))
+        client.post("/galleries", json={"id": "crew"}).raise_for_status()
+        faces = "/galleries/crew/subjects/eileen/faces"
+        client.post(faces, params={"expires_at": LATER}, files={"images": COLLINS}).raise_for_status()
+        at = datetime.now(UTC)
+
+        def shorten() -> bool:
+            """Not if the end has come before it was written."""
+            nonlocal at
+            at = datetime.now(UTC) + timedelta(seconds=2)
+            changed = client.patch("/galleries/crew/subjects/eileen", json={"expires_at": at.isoformat()})
+            return changed.is_success
+
+        assert soon(shorten)
+        assert soon(lambda: client.get("/galleries/crew/subjects/eileen").status_code == 404)
+        assert datetime.now(UTC) >= at
+        assert soon(lambda: bool(client.get("/receipts").json()["receipts"]))
+        (receipt,) = client.get("/receipts").json()["receipts"]
+        assert (receipt["reason"], receipt["erased"]["crops"]) == ("expired", 1)
+        (entry,) = client.get("/audit", params={"operation": "expire_subject"}).json()["entries"]
+        assert (entry["key"], entry["subject"], entry["status"]) == (None, "eileen", 204)
+
+
+def test_databases_of_the_version_before_get_the_columns(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(galleries, "eileen", 1)
+    galleries.close()
+    config = Config()
+    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    with engine_of(database_url).begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0009")
+    with engine_of(database_url).connect() as connection:
+        assert not {"expires_at", "consent"} & {one["name"] for one in sa.inspect(connection).get_columns("subjects")}
+    store = Store(database_url)
+    subject = store.subject(store.gallery("staff"), "eileen")
+    assert (subject.expires_at, subject.consent, subject.face_count) == (None, None, 1)
+    store.close()
+
+
+def test_a_server_without_expiry_settings_starts(tmp_path: Path) -> None:
+    with running(tmp_path / "data", expiry_seconds=3600) as client:
+        assert client.get("/v1/receipts").json() == {"receipts": [], "next_cursor": None}

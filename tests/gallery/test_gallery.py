@@ -1,0 +1,395 @@
+"""Galleries: SQL and the index never disagree, whatever happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from app.db.schema import FACES, GALLERIES, SUBJECTS
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.gallery.crops import decode_crop
+from app.gallery.enrollment import Enrolling
+from app.gallery.records import Enrolled, FaceBlock, Gallery, NewFace
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.search.index import Index
+from app.types import Box, Pixels, Quality, Template
+from tests.support.following import let_expire
+
+DIMENSION = 16
+PACKAGE = "tiny@1"
+
+
+@pytest.fixture
+def galleries(database_url: str) -> Iterator[Galleries]:
+    galleries = Galleries(Store(database_url))
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    yield galleries
+    galleries.close()
+
+
+def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
+    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
+    return Template(vector / np.linalg.norm(vector), package)
+
+
+def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
+    return NewFace(template(seed), Quality(quality, ()), Box(0, 0, 1, 1), crop)
+
+
+def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
+    return galleries.enroll(gallery, subject, [face(seed) for seed in seeds])
+
+
+def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
+    return [candidate.subject for candidate in galleries.search("staff", [template(seed)], limit)[0]]
+
+
+def change_sql(url: str, *statements: sa.Executable) -> None:
+    """Behind the service's back."""
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries, database_url: str) -> None:
+    """Half of them for a subject that has expired: the others are found, and nothing of those is there."""
+    galleries.create_subject("staff", "gone")
+    let_expire(database_url, "gone")
+
+    def one(number: int) -> str:
+        try:
+            return enroll(galleries, "gone" if number % 2 else f"s{number}", number).subject.id
+        except Conflict as error:
+            return error.code
+
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(one, range(16)))
+    assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
+    assert galleries.subject("staff", "gone").face_count == 0
+    assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
+    assert galleries.check("staff").ok
+
+
+def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Galleries) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda seed: enroll(galleries, "ann", seed), range(16)))
+    assert sum(one.created for one in made) == 1
+    assert galleries.subject("staff", "ann").face_count == 16
+    assert len({row.face_id for one in made for row in one.faces}) == 16
+    assert galleries.check("staff").ok
+
+
+def test_an_enrolled_subject_is_found_at_once_with_its_words(galleries: Galleries) -> None:
+    made = galleries.enroll("staff", "ann/😀", [face(1, 90), face(2, 10)], name="Ann", metadata={"k": 1})
+    enroll(galleries, "bob", 3)
+    assert (made.subject.id, made.subject.face_count, made.created) == ("ann/😀", 2, True)
+    best, second = galleries.search("staff", [template(2)], 5)[0]
+    assert (best.subject, best.name, best.face_id) == ("ann/😀", "Ann", made.faces[1].face_id)
+    assert best.score == pytest.approx(1)
+    mean = 90 * template(1).vector + 10 * template(2).vector
+    assert best.template_score == pytest.approx(float(template(2).vector @ mean / np.linalg.norm(mean)), abs=1e-6)
+    assert (second.subject, second.name) == ("bob", None)
+    assert galleries.verify("staff", "ann/😀", template(2)) == best
+    assert galleries.subjects_with_faces("staff") == 2
+
+
+def test_several_probes_are_answered_in_their_order(galleries: Galleries) -> None:
+    for seed in range(20):
+        enroll(galleries, f"s{seed}", seed)
+    answers = galleries.search("staff", [template(seed) for seed in (7, 3, 7, 11)], 1)
+    assert [row[0].subject for row in answers] == ["s7", "s3", "s7", "s11"]
+    assert galleries.search("staff", [], 5) == []
+
+
+def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(5):
+        enroll(galleries, f"s{seed}", seed)
+    alone = [found(galleries, seed) for seed in range(5)]
+    assert galleries.batch_sizes == {}
+    monkeypatch.setattr("app.search.index.QUICK_NUMBERS", 4 * DIMENSION)
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda place: found(galleries, place % 5), range(40)))
+    assert together == 8 * alone
+    assert sum(size * count for size, count in galleries.batch_sizes.items()) == 40
+
+
+def test_deleted_faces_subjects_and_galleries_are_not_found_again(galleries: Galleries) -> None:
+    first, second = enroll(galleries, "ann", 1, 2).faces
+    enroll(galleries, "bob", 3)
+    galleries.delete_face("staff", "ann", first.face_id)
+    assert galleries.search("staff", [template(1)], 5)[0][0].score < 0.999
+    assert galleries.verify("staff", "ann", template(2)).face_id == second.face_id
+    galleries.delete_subject("staff", "bob")
+    assert found(galleries, 3) == ["ann"]
+    galleries.delete_face("staff", "ann", second.face_id)
+    assert found(galleries, 2) == []
+    assert galleries.subject("staff", "ann").face_count == 0
+    with pytest.raises(Conflict) as conflict:
+        galleries.verify("staff", "ann", template(2))
+    assert conflict.value.code == "subject_without_faces"
+    counts = galleries.delete_gallery("staff")
+    assert (counts.subjects, counts.faces) == (1, 0)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    assert found(galleries, 2) == []
+
+
+def test_a_missing_gallery_is_said_so_by_every_call(galleries: Galleries) -> None:
+    calls: list[Callable[[str], object]] = [
+        galleries.gallery,
+        galleries.counts,
+        galleries.subjects_with_faces,
+        galleries.delete_gallery,
+        galleries.check,
+        galleries.rebuild,
+        galleries.subjects,
+        lambda gallery: galleries.create_subject(gallery, "a"),
+        lambda gallery: galleries.subject(gallery, "a"),
+        lambda gallery: galleries.update_subject(gallery, "a", name="A"),
+        lambda gallery: galleries.delete_subject(gallery, "a"),
+        lambda gallery: galleries.enroll(gallery, "a", [face(1)]),
+        lambda gallery: galleries.faces(gallery, "a"),
+        lambda gallery: galleries.face(gallery, "a", "0" * 32),
+        lambda gallery: galleries.delete_face(gallery, "a", "0" * 32),
+        lambda gallery: galleries.search(gallery, [template(1)], 1),
+        lambda gallery: galleries.verify(gallery, "a", template(1)),
+    ]
+    for call in calls:
+        with pytest.raises(NotFound) as caught:
+            call("nobody's")
+        assert caught.value.code == "gallery_not_found"
+        with pytest.raises(InvalidInput) as refused:
+            call("a\0b")
+        assert refused.value.code == "invalid_id"
+
+
+def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
+    foreign = template(1, "other@1")
+    calls: list[Callable[[], object]] = [
+        lambda: galleries.enroll("staff", "ann", [face(1), NewFace(foreign, Quality(1, ()), Box(0, 0, 1, 1))]),
+        lambda: galleries.search("staff", [foreign], 1),
+        lambda: galleries.verify("staff", "ann", foreign),
+    ]
+    for call in calls:
+        with pytest.raises(Conflict) as caught:
+            call()
+        assert caught.value.code == "package_mismatch"
+    assert galleries.counts("staff").subjects == 0
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [
+        np.full(DIMENSION, np.nan, np.float32),
+        np.full(DIMENSION, np.inf, np.float32),
+        np.zeros(DIMENSION, np.float32),
+        2 * template(1).vector,
+        template(1, dimension=DIMENSION + 1).vector,
+        np.empty(0, np.float32),
+    ],
+    ids=["NaN", "Infinity", "zeros", "twice as long", "another dimension", "empty"],
+)
+def test_what_is_no_unit_vector_is_refused(galleries: Galleries, vector: np.ndarray) -> None:
+    bad = Template(vector, PACKAGE)
+    for call in (
+        lambda: galleries.enroll("staff", "ann", [NewFace(bad, Quality(1, ()), Box(0, 0, 1, 1))]),
+        lambda: galleries.search("staff", [bad], 1),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            call()
+        assert caught.value.code == "invalid_template"
+    assert galleries.check("staff").faces == 0
+
+
+def test_crops_are_kept_where_the_gallery_keeps_them(galleries: Galleries) -> None:
+    columns = np.linspace(0, 255, 112).astype(np.uint8)
+    crop = np.stack(
+        [np.tile(columns, (112, 1)), np.tile(columns[:, None], (1, 112)), np.full((112, 112), 90, np.uint8)], 2
+    )
+    galleries.create_gallery("lean", PACKAGE, DIMENSION, store="none")
+    for gallery, kept in (("staff", True), ("lean", False)):
+        row = galleries.enroll(gallery, "ann", [face(1, crop=crop)]).faces[0]
+        stored = galleries.face(gallery, "ann", row.face_id)
+        assert stored == row
+        assert (stored.crop is not None) is kept
+        if stored.crop:
+            difference = np.abs(decode_crop(stored.crop).astype(int) - crop)
+            assert difference.mean() < 1.5
+        assert all(listed.crop is None for listed in galleries.faces(gallery, "ann").items)
+
+
+def test_a_restart_changes_no_answer(database_url: str) -> None:
+    before = Galleries(Store(database_url))
+    before.create_gallery("staff", PACKAGE, DIMENSION)
+    for seed in range(60):
+        enroll(before, f"s{seed % 17}", seed)
+    before.delete_subject("staff", "s3")
+    before.delete_face("staff", "s4", before.faces("staff", "s4").items[1].face_id)
+    probes = [template(seed) for seed in range(100, 110)]
+    answers = before.search("staff", probes, 6)
+    before.close()
+    after = Galleries(Store(database_url))
+    after.load()
+    assert after.search("staff", probes, 6) == answers
+    report = after.check("staff")
+    assert (report.ok, report.subjects, report.faces, report.indexed, report.problems) == (True, 16, 55, 55, ())
+    after.close()
+
+
+def test_check_names_what_disagrees_and_rebuild_mends_it(galleries: Galleries, database_url: str) -> None:
+    rows = [enroll(galleries, f"s{seed}", seed).faces[0] for seed in range(5)]
+    damaged, gone, _, _, added = rows
+    copy: dict[str, sa.ColumnElement[object]] = {column.name: sa.literal_column(column.name) for column in FACES.c}
+    copy |= {"key": sa.literal(1000), "face_id": sa.literal("f" * 32)}
+    change_sql(
+        database_url,
+        sa.update(FACES).where(FACES.c.key == damaged.key).values(template=rows[2].template),
+        sa.delete(FACES).where(FACES.c.key == gone.key),
+        sa.insert(FACES).from_select(list(copy), sa.select(*copy.values()).where(FACES.c.key == added.key)),
+    )
+    report = galleries.check("staff")
+    assert not report.ok
+    assert (report.faces, report.indexed) == (5, 5)
+    assert (report.missing, report.different, report.extra) == (1, 1, 1)
+    assert sorted(report.examples) == sorted([damaged.face_id, "f" * 32])
+    assert len(report.problems) == 3
+    galleries.rebuild("staff")
+    assert galleries.check("staff").ok
+
+
+def test_an_index_that_cannot_follow_is_made_anew(
+    galleries: Galleries, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    enroll(galleries, "ann", 1)
+    real_add, real_remove = Index.add, Index.remove_subject
+    failures = [MemoryError("no memory for one face")]
+
+    def add(self: Index, block: FaceBlock) -> None:
+        if failures:
+            raise failures.pop()
+        real_add(self, block)
+
+    def remove_subject(self: Index, subject: int) -> int:
+        real_remove(self, subject)
+        raise RuntimeError("half done")
+
+    monkeypatch.setattr(Index, "add", add)
+    enroll(galleries, "bob", 2)
+    assert found(galleries, 2)[0] == "bob"
+    assert galleries.check("staff").ok
+    monkeypatch.setattr(Index, "remove_subject", remove_subject)
+    galleries.delete_subject("staff", "ann")
+    assert found(galleries, 1) == ["bob"]
+    assert galleries.check("staff").ok
+    assert caplog.text.count("made anew") == 2
+
+
+def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:
+    enroll(galleries, "ann", 1)
+    real_enroll = Store.enroll
+
+    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrolling]) -> None:
+        real_enroll(self, gallery, wanted)
+        raise ConnectionError("gone before the answer")
+
+    monkeypatch.setattr(Store, "enroll", commit_and_lose_the_connection)
+    with pytest.raises(ConnectionError):
+        enroll(galleries, "bob", 2)
+    assert found(galleries, 2)[0] == "bob"
+    assert galleries.check("staff").ok
+
+
+def test_a_refused_enrollment_leaves_nothing_behind(galleries: Galleries) -> None:
+    with pytest.raises(InvalidInput):
+        galleries.enroll("staff", "ann", [face(1)], metadata={"k": float("nan")})
+    with pytest.raises(ValueError, match="needs a face"):
+        galleries.enroll("staff", "ann", [])
+    with pytest.raises(NotFound):
+        galleries.subject("staff", "ann")
+    assert found(galleries, 1) == []
+
+
+def test_sixteen_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries) -> None:
+    start = threading.Barrier(16)
+    expected: dict[str, int] = {}
+
+    def work(worker: int) -> None:
+        mine = f"s{worker}"
+        start.wait()
+        kept = []
+        for turn in range(6):
+            seed = 1000 + worker * 100 + turn
+            enroll(galleries, "shared", seed + 50)
+            kept.append((seed, enroll(galleries, mine, seed).faces[0].face_id))
+            assert found(galleries, seed)[0] == mine  # acknowledged is found
+            if turn % 2:
+                gone, face_id = kept.pop(0)
+                galleries.delete_face("staff", mine, face_id)
+                assert galleries.verify("staff", mine, template(gone)).score < 0.9999  # acknowledged is gone
+        expected[mine] = len(kept)
+        if worker % 4 == 0:
+            galleries.delete_subject("staff", mine)
+            del expected[mine]
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    report = galleries.check("staff")
+    assert report.ok
+    assert report.faces == report.indexed == 16 * 6 + sum(expected.values())
+    counts = {subject.id: subject.face_count for subject in galleries.subjects("staff").items}
+    assert counts == {**expected, "shared": 96}
+
+
+def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galleries, database_url: str) -> None:
+    unexpected: list[LikenessError] = []
+
+    def work(worker: int) -> None:
+        for turn in range(10):
+            try:
+                if worker == 0:
+                    galleries.delete_gallery("staff")
+                    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+                elif worker == 1:
+                    found(galleries, turn)
+                elif worker == 2:
+                    galleries.check("staff")
+                else:
+                    enroll(galleries, f"s{turn}", worker * 100 + turn)
+            except NotFound as error:
+                if error.code != "gallery_not_found":
+                    unexpected.append(error)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert unexpected == []
+    assert galleries.check("staff").ok
+    galleries.delete_gallery("staff")
+    engine = sa.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        for table in (GALLERIES, SUBJECTS, FACES):
+            assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 0
+
+
+def test_a_subject_gone_from_sql_only_is_left_out_of_answers(galleries: Galleries, database_url: str) -> None:
+    enroll(galleries, "ann", 1)
+    enroll(galleries, "bob", 2)
+    change_sql(database_url, sa.delete(FACES).where(FACES.c.subject_key == galleries.subject("staff", "ann").key))
+    assert found(galleries, 1) == ["bob"]
+
+
+def test_galleries_do_not_see_each_other(galleries: Galleries) -> None:
+    galleries.create_gallery("wide", "wide@1", 32)
+    enroll(galleries, "ann", 1)
+    wide = NewFace(template(1, "wide@1", 32), Quality(1, ()), Box(0, 0, 1, 1))
+    galleries.enroll("wide", "bob", [wide])
+    assert found(galleries, 1) == ["ann"]
+    assert [candidate.subject for candidate in galleries.search("wide", [wide.template], 5)[0]] == ["bob"]
+    assert [gallery.id for gallery in galleries.galleries().items] == ["staff", "wide"]
+    galleries.delete_gallery("wide")
+    assert galleries.check("staff").ok

@@ -1,0 +1,177 @@
+"""Decisions: operating points, who is given to which face, and what is answered when a rate was never measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import Conflict, OperatingPointUnavailable
+from app.gallery.records import Candidate
+from app.inference.package import Calibration, Point, Thresholds, find_packages, select
+from app.operations import IdentifyPoint, assign, cosine, decide, fmr_for, fpir_of, identify_point, verify_point
+from app.types import Template
+from tests.conftest import PROJECT
+
+MEASURED = {1e-2: 0.2, 1e-3: 0.3, 1e-4: 0.4, 1e-5: 0.5, 1e-6: 0.6}
+rates = st.floats(min_value=1e-9, max_value=0.99)
+counts = st.integers(min_value=1, max_value=1_000_000)
+
+
+def thresholds_of(measured: dict[float, float]) -> Thresholds:
+    manifest = select(find_packages(PROJECT / "models"), "sface").manifest
+    points = tuple(Point(fmr=f, threshold=t, threshold_low=t, threshold_high=t) for f, t in measured.items())
+    calibrations = (
+        (Calibration(name="test", measured_on="-", pairs="-", comparisons=1, mated=1, points=points, default=True),)
+        if points
+        else ()
+    )
+    return Thresholds(manifest.model_copy(update={"calibrations": calibrations}))
+
+
+THRESHOLDS = thresholds_of(MEASURED)
+
+
+def candidate(subject: str, score: float) -> Candidate:
+    return Candidate(subject=subject, name=None, face_id=subject, score=score, template_score=score)
+
+
+def test_verification_decides_at_the_rate_asked_for() -> None:
+    point = verify_point(THRESHOLDS, 1e-3, 1e-4)
+    assert point.threshold == pytest.approx(0.3)
+    assert point.fmr == 1e-3
+    assert verify_point(THRESHOLDS, None, 1e-4).threshold == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("fmr", [0.5, 1e-7])
+def test_a_rate_that_was_never_measured_is_refused_with_the_measured_range(fmr: float) -> None:
+    for ask in (
+        lambda: verify_point(THRESHOLDS, fmr, 1e-4),
+        lambda: identify_point(THRESHOLDS, fmr, None, 0.01, 10),
+        lambda: identify_point(THRESHOLDS, None, fmr, 0.01, 1),
+    ):
+        with pytest.raises(OperatingPointUnavailable) as caught:
+            ask()
+        assert caught.value.details == {"lowest": 1e-6, "highest": 1e-2}
+
+
+def test_a_package_without_operating_points_decides_nothing() -> None:
+    nothing = thresholds_of({})
+    for fmr in (None, 1e-4):
+        with pytest.raises(OperatingPointUnavailable):
+            verify_point(nothing, fmr, 1e-4)
+        with pytest.raises(OperatingPointUnavailable):
+            identify_point(nothing, fmr, None, 0.01, 5)
+
+
+@given(fpir=rates, subjects=counts)
+def test_fmr_and_fpir_are_each_others_inverse(fpir: float, subjects: int) -> None:
+    assert fpir_of(fmr_for(fpir, subjects), subjects) == pytest.approx(fpir, rel=1e-9)
+
+
+@given(fpir=rates, subjects=st.integers(min_value=1, max_value=60))
+def test_fpir_is_the_chance_that_any_of_independent_comparisons_errs(fpir: float, subjects: int) -> None:
+    none_errs = 1.0
+    for _ in range(subjects):
+        none_errs *= 1 - fmr_for(fpir, subjects)
+    assert 1 - none_errs == pytest.approx(fpir, abs=1e-12)
+
+
+def test_fpir_is_corrected_for_the_number_of_subjects() -> None:
+    small, large = (identify_point(THRESHOLDS, None, 0.01, 0.5, subjects) for subjects in (10, 1000))
+    assert large.threshold > small.threshold
+    assert large.fmr == pytest.approx(1e-5, rel=0.01)
+    assert small.fpir == large.fpir == pytest.approx(0.01)
+
+
+def test_the_highest_measured_rate_is_reached_exactly_with_one_subject() -> None:
+    assert identify_point(THRESHOLDS, None, 0.01, 0.5, 1).threshold == pytest.approx(0.2)
+    assert identify_point(THRESHOLDS, None, None, 0.01, 0).threshold == pytest.approx(0.2)
+
+
+def test_the_default_falls_back_to_the_strictest_measured_point_and_says_what_to_expect() -> None:
+    point = identify_point(THRESHOLDS, None, None, 0.01, 100_000)
+    assert point.threshold == pytest.approx(0.6)
+    assert point.fmr == 1e-6
+    assert point.fpir == pytest.approx(1 - (1 - 1e-6) ** 100_000)
+    with pytest.raises(OperatingPointUnavailable):
+        identify_point(THRESHOLDS, None, 0.01, 0.01, 100_000)
+
+
+@given(fmr=st.floats(min_value=1e-6, max_value=1e-2), subjects=counts)
+def test_the_uncertain_band_lies_below_the_threshold(fmr: float, subjects: int) -> None:
+    point = identify_point(THRESHOLDS, fmr, None, 0.01, subjects)
+    assert point.uncertain <= point.threshold
+    if fmr <= 1e-3:
+        assert point.uncertain == pytest.approx(THRESHOLDS.threshold(fmr * 10))
+    else:
+        assert point.uncertain == pytest.approx(0.2)
+
+
+def test_a_face_is_known_uncertain_or_unknown_by_its_first_candidate() -> None:
+    point = IdentifyPoint(threshold=0.4, uncertain=0.3, fmr=1e-4, fpir=0.01)
+    decisions = [decide(score, point) for score in (None, -1.0, 0.299, 0.3, 0.399, 0.4, 1.0)]
+    assert decisions == ["unknown", "unknown", "unknown", "uncertain", "uncertain", "known", "known"]
+
+
+scores = st.integers(min_value=-10, max_value=10).map(lambda tenths: tenths / 10)
+
+
+@st.composite
+def rankings_of_photos(draw: st.DrawFn) -> list[list[Candidate]]:
+    """Each face's score for each of a few subjects, as a search gives them: best first."""
+    subjects = draw(st.integers(min_value=0, max_value=5))
+    faces = draw(st.integers(min_value=0, max_value=5))
+    table = [[candidate(f"s{i}", draw(scores)) for i in range(subjects)] for _ in range(faces)]
+    return [sorted(row, key=lambda one: (-one.score, one.subject)) for row in table]
+
+
+def slow_assignment(rankings: Sequence[Sequence[Candidate]], floor: float) -> dict[int, str]:
+    """Face -> subject: looks for the best pair left, again and again."""
+    given_to: dict[int, str] = {}
+    while True:
+        left = [
+            (one.score, -face, one.subject)
+            for face, ranking in enumerate(rankings)
+            for one in ranking
+            if one.score >= floor and face not in given_to and one.subject not in given_to.values()
+        ]
+        if not left:
+            return given_to
+        best = max(score for score, _, _ in left)
+        face, subject = min((-face, subject) for score, face, subject in left if score == best)
+        given_to[face] = subject
+
+
+@given(rankings=rankings_of_photos(), floor=scores)
+def test_a_subject_is_given_to_one_face_of_a_photo_at_most(rankings: list[list[Candidate]], floor: float) -> None:
+    expected = slow_assignment(rankings, floor)
+    remaining = assign(rankings, floor)
+    decided = {face: row[0].subject for face, row in enumerate(remaining) if row and row[0].score >= floor}
+    assert decided == expected
+    for face, row in enumerate(remaining):
+        taken = {subject for other, subject in expected.items() if other != face}
+        assert row == [one for one in rankings[face] if one.subject not in taken]
+
+
+def test_low_scores_take_nobody_away() -> None:
+    rankings = [[candidate("a", 0.2), candidate("b", 0.1)], [candidate("a", 0.15), candidate("b", 0.1)]]
+    assert assign(rankings, 0.3) == rankings
+
+
+def test_the_face_that_scores_better_gets_the_subject() -> None:
+    rankings = [[candidate("a", 0.7), candidate("b", 0.6)], [candidate("a", 0.9), candidate("b", 0.1)]]
+    first, second = assign(rankings, 0.5)
+    assert [one.subject for one in first] == ["b"]
+    assert [one.subject for one in second] == ["a"]
+
+
+def test_templates_of_different_packages_do_not_compare() -> None:
+    vector = np.array([0.6, 0.8], np.float32)
+    assert cosine(Template(vector, "a@1"), Template(vector, "a@1")) == pytest.approx(1.0)
+    with pytest.raises(Conflict) as caught:
+        cosine(Template(vector, "a@1"), Template(vector, "b@1"))
+    assert caught.value.code == "package_mismatch"

@@ -1,0 +1,255 @@
+"""Faces of anybody: moved between subjects, deleted, listed; the index and other processes follow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from app.db.schema import FACE_ORIGINS, SUBJECTS
+from app.errors import Conflict, InvalidInput, NotFound
+from app.gallery.faces import AlreadyAnswered, KeptAnswer
+from app.gallery.records import Move, NewFace, Origin
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.gallery.text import is_unnamed, unnamed_id
+from app.types import Box, Quality
+from tests.db.test_migrations import downgrade
+from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.service import COLLINS, error_of
+
+ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")
+
+
+@pytest.fixture
+def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
+    """The galleries of two processes, which follow when they are asked."""
+    pair = quiet(database_url), quiet(database_url)
+    pair[0].create_gallery("staff", PACKAGE, DIMENSION)
+    yield pair
+    for galleries in pair:
+        galleries.close()
+
+
+def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tuple[str, str]:
+    """Face id and subject id of a face that nobody named."""
+    face = NewFace(template(seed), Quality(50, ()), Box(1, 2, 3, 4), origin=origin)
+    made = galleries.enroll("staff", unnamed_id(), [face])
+    return made.faces[0].face_id, made.subject.id
+
+
+def agree(*galleries: Galleries) -> bool:
+    for one in galleries:
+        one.follow()
+    return all(one.check("staff").ok for one in galleries)
+
+
+def test_a_moved_face_is_found_under_its_new_subject_by_everybody(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    made = enroll(one, "ann", 1, 2)
+    enroll(one, "bob", 3)
+    assert found(other, 1) == ["ann"]
+    one.move_faces("staff", [Move(made.faces[0].face_id, "ann", "bob")])
+    assert (found(one, 1), found(one, 2), found(one, 3)) == (["bob"], ["ann"], ["bob"])
+    other.follow()
+    assert (found(other, 1), found(other, 2), found(other, 3)) == (["bob"], ["ann"], ["bob"])
+    assert [one.subject("staff", name).face_count for name in ("ann", "bob")] == [1, 2]
+    assert agree(one, other)
+
+
+def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_url: str) -> None:
+    one = quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    face_id, subject = unnamed(one, 1)
+    one.create_subject("staff", "ann")
+    one.move_faces("staff", [Move(face_id, subject, "ann")])
+    later = quiet(database_url)
+    assert found(later, 1) == ["ann"]
+    assert agree(one, later)
+    for galleries in (one, later):
+        galleries.close()
+
+
+def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    face_id, subject = unnamed(one, 1)
+    one.create_subject("staff", "ann")
+    assert is_unnamed(subject)
+    assert [person.id for person in one.people("staff").items] == ["ann"]
+    one.move_faces("staff", [Move(face_id, subject, "ann")])
+    with pytest.raises(NotFound):
+        one.subject("staff", subject)
+    assert [(person.id, person.has_faces) for person in one.people("staff").items] == [("ann", True)]
+    again = unnamed_id()
+    one.move_faces("staff", [Move(face_id, "ann", again)])
+    assert found(one, 1) == [again]
+    assert one.subject("staff", "ann").face_count == 0
+    assert one.delete_faces("staff", [face_id, "f" * 32]) == [face_id]
+    with pytest.raises(NotFound):
+        one.subject("staff", again)
+    assert one.counts("staff").subjects == one.count_people("staff") == 1
+    assert agree(one, other)
+
+
+def test_moves_happen_together_or_not_at_all(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    ann = enroll(one, "ann", 1, 2)
+    enroll(one, "bob", 3)
+    ids = [face.face_id for face in ann.faces]
+    for moves, code in (
+        ([Move(ids[0], "ann", "bob"), Move(ids[1], "ann", "nobody")], "subject_not_found"),
+        ([Move(ids[0], "ann", "bob"), Move("f" * 32, "ann", "bob")], "face_not_found"),
+        ([Move(ids[0], "ann", "bob"), Move(ids[1], "bob", "ann")], "face_not_found"),
+        ([Move(ids[0], "nobody", "bob")], "face_not_found"),
+    ):
+        with pytest.raises(NotFound) as caught:
+            one.move_faces("staff", moves)
+        assert caught.value.code == code
+    assert (found(one, 1), found(one, 2)) == (["ann"], ["ann"])
+    one.move_faces("staff", [Move(ids[0], "ann", "ann")])
+    one.move_faces("staff", [])
+    assert agree(one, other)
+
+
+def test_a_dissolved_subject_leaves_its_faces(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    enroll(one, "ann", 1, 2)
+    enroll(one, "bob", 3)
+    one.dissolve_subject("staff", "ann")
+    with pytest.raises(NotFound):
+        one.dissolve_subject("staff", "ann")
+    owners = [found(one, 1)[0], found(one, 2)[0]]
+    assert all(map(is_unnamed, owners))
+    assert owners[0] != owners[1]
+    assert [person.id for person in one.people("staff").items] == ["bob"]
+    assert one.counts("staff").faces == 3
+    assert agree(one, other)
+
+
+def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galleries]) -> None:
+    one, _ = pair
+    known, _ = unnamed(one, 1, ORIGIN)
+    plain = enroll(one, "ann", 2).faces[0].face_id
+    page = one.placed_faces("staff", limit=1)
+    rest = one.placed_faces("staff", page.next_cursor)
+    assert [face.face_id for face in (*page.items, *rest.items)] == [known, plain]
+    assert page.items[0].origin == ORIGIN
+    assert page.items[0].box == Box(1, 2, 3, 4)
+    assert (rest.items[0].subject, rest.items[0].origin, rest.next_cursor) == ("ann", None, None)
+    assert [face.face_id for face in one.placed_faces("staff", subject="ann").items] == [plain]
+    assert one.placed_faces("staff", subject="nobody").items == ()
+    assert [face.face_id for face in one.placed_faces("staff", only=[known, "0" * 32]).items] == [known]
+    assert set(one.find_faces("staff", [plain, known, "0" * 32])) == {known, plain}
+    assert [face.face_id for face in one.faces_of_image("staff", ORIGIN.image_id)] == [known]
+    with pytest.raises(InvalidInput) as caught:
+        one.placed_faces("staff", page.next_cursor, subject="ann")
+    assert caught.value.code == "invalid_cursor"
+    one.delete_faces("staff", [known])
+    assert one.faces_of_image("staff", ORIGIN.image_id) == []
+
+
+def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    kept = KeptAnswer("CreateUser", "token", b"digest", "{}")
+    assert one.recall_answer("staff", "CreateUser", "token") is None
+    one.create_subject("staff", "ann", answer=kept)
+    with pytest.raises(AlreadyAnswered):
+        other.create_subject("staff", "bob", answer=replace(kept, digest=b"another"))
+    assert [person.id for person in one.people("staff").items] == ["ann"]
+    assert other.recall_answer("staff", "CreateUser", "token") == (b"digest", "{}")
+    assert other.recall_answer("staff", "DeleteUser", "token") is None
+    with pytest.raises(Conflict):
+        one.create_subject("staff", "ann", answer=replace(kept, token="failed"))
+    assert one.recall_answer("staff", "CreateUser", "failed") is None, "what failed is not answered"
+
+
+def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    one.create_subject("staff", "ann")
+    face, owner = unnamed(one, 1)
+    move = KeptAnswer("AssociateFaces", "token", b"digest", "{}")
+    one.move_faces("staff", [Move(face, owner, "ann")], move)
+    one.move_faces("staff", [Move(face, "ann", unnamed_id())])
+    with pytest.raises(AlreadyAnswered):
+        other.move_faces("staff", [Move(face, owner, "ann")], move)
+    end = KeptAnswer("DeleteUser", "token", b"digest", "{}")
+    one.dissolve_subject("staff", "ann", end)
+    one.create_subject("staff", "ann")
+    with pytest.raises(AlreadyAnswered):
+        other.dissolve_subject("staff", "ann", end)
+    assert [person.id for person in one.people("staff").items] == ["ann"]
+    assert one.count_people("staff") == 1
+    assert agree(one, other)
+
+
+def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> None:
+    rng = random.Random(5)
+    one, other = quiet(database_url), quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    owner: dict[str, str] = {}
+    seeds: dict[str, int] = {}
+    for name in ("ann", "bob"):
+        one.create_subject("staff", name)
+    for step in range(60):
+        actor = rng.choice([one, other])
+        kind = rng.choice(["enroll", "move", "loosen", "delete", "follow"]) if owner else "enroll"
+        face = rng.choice(list(owner)) if owner else ""
+        if kind == "enroll":
+            face_id, subject = unnamed(actor, step)
+            owner[face_id], seeds[face_id] = subject, step
+        elif kind == "move":
+            target = rng.choice(["ann", "bob"])
+            actor.move_faces("staff", [Move(face, owner[face], target)])
+            owner[face] = target
+        elif kind == "loosen":
+            target = unnamed_id()
+            actor.move_faces("staff", [Move(face, owner[face], target)])
+            owner[face] = target
+        elif kind == "delete":
+            assert actor.delete_faces("staff", [face]) == [face]
+            del owner[face]
+        else:
+            actor.follow()
+    assert agree(one, other)
+    for galleries in (one, other):
+        assert {face: found(galleries, seeds[face]) for face in owner} == {face: [who] for face, who in owner.items()}
+        assert galleries.counts("staff").faces == len(owner)
+        galleries.close()
+    with engine_of(database_url).connect() as connection:
+        there = set(connection.execute(sa.select(SUBJECTS.c.id)).scalars())
+    assert there == {"ann", "bob"} | set(owner.values())
+
+
+def test_a_database_of_the_version_before_origins_is_kept(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", PACKAGE, DIMENSION)
+    store.close()
+    downgrade(database_url, "0005")
+    with engine_of(database_url).connect() as connection:
+        assert FACE_ORIGINS.name not in sa.inspect(connection).get_table_names()
+    again = quiet(database_url)
+    assert again.gallery("staff") == made
+    assert again.placed_faces("staff").items == ()
+    again.close()
+
+
+def test_a_face_is_given_to_another_subject_over_http(api: httpx.Client, gallery: str) -> None:
+    subjects = f"{gallery}/subjects"
+    face = api.post(f"{subjects}/ann/faces", files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]
+    path = f"{subjects}/ann/faces/{face['face_id']}/move"
+    error_of(api.post(path, json={"subject": "bob"}), 404, "subject_not_found")
+    api.post(subjects, json={"id": "bob"}).raise_for_status()
+    before = api.get(f"{subjects}/ann/faces/{face['face_id']}").json()
+    assert api.post(path, json={"subject": "bob"}).raise_for_status().json() == before
+    error_of(api.post(path, json={"subject": "bob"}), 404, "face_not_found")
+    error_of(api.post(path.replace("/ann/", "/nobody/"), json={"subject": "bob"}), 404, "subject_not_found")
+    (seen,) = api.post(f"{gallery}/identify", files={"image": COLLINS}).json()["faces"]
+    assert [(one["subject"], one["face_id"]) for one in seen["candidates"]] == [("bob", face["face_id"])]
+    assert [api.get(f"{subjects}/{name}").json()["face_count"] for name in ("ann", "bob")] == [0, 1]
+    assert api.get(f"{gallery}/check").json()["ok"]
+    crop = api.get(f"{subjects}/bob/faces/{face['face_id']}/crop")
+    assert crop.headers["content-type"] == "image/jpeg"

@@ -1,0 +1,561 @@
+"""A gallery moves to another package: at one stroke, with a way back, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from PIL import Image
+
+from app.bulk.reembedding import BATCH, KIND, Progress, Reembedder
+from app.db.encryption import Sealer, new_key
+from app.db.engine import Database
+from app.db.key_rotation import reseal
+from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
+from app.db.sealed_columns import Blobs
+from app.errors import Conflict, LikenessError, NotFound
+from app.gallery.bulk import bulk_face
+from app.gallery.crops import decode_crop, encode_crop
+from app.gallery.records import Move, NewFace
+from app.gallery.reembedding import Reembeddings
+from app.gallery.service import Galleries, crop_to_keep
+from app.gallery.store import Store
+from app.inference.embedder import Embedder
+from app.inference.embedders import Embedders
+from app.inference.package import Package, find_packages
+from app.inference.session import open_embedder
+from app.jobs.records import Job, JobState
+from app.jobs.runner import Runner
+from app.jobs.store import JobStore
+from app.operations import steady
+from app.search.milvus.indexes import RemoteIndexes
+from app.search.snapshots import Snapshots
+from app.types import Box, Pixels, Quality, Template
+from tests.support import packages
+from tests.support.milvus import lite
+from tests.support.postgres import new_database
+
+OLD, NEW = "old@1", "new@1"
+OLD_DIMENSION, NEW_DIMENSION = 8, 12
+WAIT_S = 60.0
+TERMS: dict[str, Any] = {"without_crop": "refuse", "keep_days": 7.0}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    packages.install(folder, "old", dimension=OLD_DIMENSION, seed=1)
+    packages.install(folder, "new", dimension=NEW_DIMENSION, seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def embedders(models: Path) -> Iterator[Embedders]:
+    def open_one(package: Package) -> Embedder:
+        return Embedder(open_embedder(package, models, "cpu"), workers=1)
+
+    made = Embedders(find_packages(models)[OLD], lambda: find_packages(models), open_one, kept=4)
+    yield made
+    made.close()
+
+
+class Server:
+    """What a server process has, without HTTP."""
+
+    def __init__(
+        self,
+        url: str,
+        embedders: Embedders,
+        *,
+        blobs: Blobs | None = None,
+        runs: bool = True,
+        milvus: Path | None = None,
+        snapshots: Path | None = None,
+    ) -> None:
+        self.store = Store(url, blobs=blobs)
+        indexes = RemoteIndexes(self.store, lite(milvus)) if milvus else None
+        kept = Snapshots(snapshots, min_faces=1) if snapshots else None
+        self.galleries = Galleries(self.store, indexes=indexes, snapshots=kept, follow_s=0.05, snapshot_s=3600)
+        self.embedders = embedders
+        self.reembeddings = Reembeddings(self.store)
+        self.jobs = JobStore(self.store.database)
+        self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
+        self.runner = Runner(self.jobs, {KIND: self.reembedder.work}, look_s=0.05, renew_s=0.1)
+        if runs:
+            self.runner.start()
+
+    def close(self) -> None:
+        self.runner.close()
+        self.galleries.close()
+
+    def template(self, number: int, package: str) -> Template:
+        with self.embedders.use(package) as used:
+            (template,), _ = used.embedder.embed([crop(number)])
+        return template
+
+    def new(self, number: int, *taken: str, keep_crop: bool = True) -> NewFace:
+        own, *others = taken or self.galleries.enrolled_by("staff")
+        second = self.template(number, others[0]) if others else None
+        face = NewFace(self.template(number, own), Quality(50, ()), Box(0, 0, 9, 9), crop(number), second=second)
+        return face if keep_crop else replace(face, crop=None)
+
+    def enroll(self, *numbers: int, keep_crop: bool = True) -> None:
+        for number in numbers:
+            self.galleries.enroll("staff", f"s{number}", [self.new(number, keep_crop=keep_crop)])
+
+    def found(self, number: int, package: str | None = None) -> tuple[str, float] | None:
+        probe = self.template(number, package or self.galleries.probed_by("staff"))
+        (candidates,) = self.galleries.search("staff", [probe], 1)
+        return (candidates[0].subject, candidates[0].score) if candidates else None
+
+    def finds(self, *numbers: int) -> bool:
+        """Each as itself; a crop that went through JPEG is not quite what it was."""
+        found = {number: self.found(number) for number in numbers}
+        return all(one is not None and one[0] == f"s{number}" and one[1] > 0.99 for number, one in found.items())
+
+    def soon_finds_moved(self, number: int, subject: str) -> bool:
+        """What another server has changed is followed a moment later."""
+        end = time.monotonic() + WAIT_S
+        while (found := self.found(number)) is None or found[0] != subject:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def ended(self, state: JobState = JobState.DONE) -> Job:
+        """The re-embedding's job once it has ended."""
+        progress = self.reembedder.find("staff")
+        assert progress.job is not None
+        end = time.monotonic() + WAIT_S
+        while not (job := self.jobs.job(progress.job.id)).finished and time.monotonic() < end:
+            time.sleep(0.01)
+        assert job.state is state, job
+        return job
+
+    def over(self) -> None:
+        """Once nothing is left of it but the gallery's package."""
+        end = time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            try:
+                self.reembedder.find("staff")
+            except NotFound:
+                break
+            time.sleep(0.01)
+        with self.store.database.read() as connection:
+            assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
+            found = set(connection.execute(sa.select(FACES.c.package)).scalars())
+        assert found == {self.galleries.gallery("staff").embedder}
+        assert self.galleries.gallery("staff").second is None
+
+    def move(self) -> None:
+        self.reembedder.begin("staff", "new")
+        self.ended()
+
+
+def crop(number: int) -> Pixels:
+    """(112, 112, 3) stripes of colours, each number's own."""
+    colours = np.random.default_rng(number).integers(0, 256, (16, 1, 3), np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(colours.repeat(7, axis=0), (112, 112, 3)))
+
+
+@pytest.fixture(params=["faiss", "milvus"])
+def server(tmp_path: Path, embedders: Embedders, request: pytest.FixtureRequest) -> Iterator[Server]:
+    milvus = tmp_path if request.param == "milvus" else None
+    with serving(f"sqlite:///{tmp_path / 'likeness.db'}", embedders, milvus=milvus) as made:
+        yield made
+
+
+@contextmanager
+def serving(url: str, embedders: Embedders, **options: object) -> Iterator[Server]:
+    server = Server(url, embedders, **options)  # type: ignore[arg-type]
+    try:
+        if not [one for one in server.galleries.galleries().items if one.id == "staff"]:
+            server.galleries.create_gallery("staff", OLD, OLD_DIMENSION)
+        yield server
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def two_servers(database_url: str, embedders: Embedders) -> Iterator[tuple[Server, Server]]:
+    with serving(database_url, embedders) as one, serving(database_url, embedders, runs=False) as other:
+        yield one, other
+
+
+def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_servers: tuple[Server, Server]) -> None:
+    one, other = two_servers
+    numbers = range(BATCH + 5)
+    one.enroll(*numbers)
+    assert other.finds(0)
+    one.move()
+    assert one.reembedder.find("staff").reembedding.state == "switched"
+    for server in two_servers:
+        assert server.galleries.gallery("staff").embedder == NEW
+        assert server.finds(*numbers[::7])
+        server.enroll(1000 + id(server) % 100)
+        assert server.galleries.check("staff").ok
+    end = time.monotonic() + WAIT_S
+    while other.galleries.probed_by("staff") != NEW and time.monotonic() < end:
+        time.sleep(0.01)
+    assert other.galleries.probed_by("staff") == NEW
+    (face,) = other.galleries.faces("staff", "s3").items
+    expected = other.template(3, NEW).vector
+    assert (face.package, len(face.template)) == (NEW, NEW_DIMENSION * 4)
+    assert float(np.frombuffer(face.template, "<f4") @ expected) > 0.99
+    job = one.ended()
+    assert (job.done, job.total, job.counts) == (len(numbers), len(numbers), {"embedded": len(numbers)})
+
+
+def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: tuple[Server, Server]) -> None:
+    one, other = two_servers
+    one.enroll(1, 2, 3, 4)
+    one.move()
+    other.enroll(5)
+    one.galleries.delete_subject("staff", "s1")
+    (face,) = other.galleries.faces("staff", "s2").items
+    one.galleries.create_subject("staff", "s6")
+    other.galleries.move_faces("staff", [Move(face.face_id, "s2", "s6")])
+    for package in (NEW, OLD):
+        for server in two_servers:
+            assert server.galleries.gallery("staff").embedder == package
+            assert server.finds(3, 4), package
+            assert server.soon_finds_moved(2, "s6")
+            assert server.finds(5), package
+            gone = server.found(1)
+            assert gone is not None
+            assert gone[0] != "s1"
+            assert server.galleries.check("staff").ok
+        if package == NEW:
+            state = one.reembedder.rollback("staff").reembedding
+            assert (state.state, state.keep_until) == ("ready", None)
+
+
+def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
+    server.enroll(1)
+    gallery = server.galleries.gallery("staff")
+    server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
+    assert server.galleries.enrolled_by("staff") == (OLD, NEW)
+    with pytest.raises(Conflict) as caught:
+        server.galleries.enroll("staff", "s2", [server.new(2, OLD)])
+    assert (caught.value.code, caught.value.details["expected"]) == ("package_mismatch", [OLD, NEW])
+    server.enroll(2)
+    assert server.reembeddings.left(gallery, NEW) == 1, "only the face that was there before"
+    assert server.galleries.probed_by("staff") == OLD
+    with pytest.raises(Conflict):
+        server.found(2, NEW)
+    server.reembedder.cancel("staff")
+    server.ended()
+    server.over()
+    server.galleries.enroll("staff", "s3", [server.new(3, OLD, NEW)])  # who embedded before it was over
+    server.over()
+    assert server.finds(1, 2, 3)
+
+
+def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(server: Server) -> None:
+    gallery = server.galleries.gallery("staff")
+    tried: list[int] = []
+
+    def write() -> None:
+        face = server.new(1)
+        if not tried:
+            server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
+        tried.append(len(server.galleries.enrolled_by("staff")))
+        one = bulk_face("s1", face, crop_to_keep(gallery, face))
+        server.galleries.write_many("staff", [], [one], face.template.vector[None], face.template.package)
+
+    steady(write)
+    assert tried == [2, 2]
+    assert server.reembeddings.left(gallery, NEW) == 0
+    assert server.finds(1)
+
+
+def test_either_package_may_be_searched_while_there_are_both(server: Server) -> None:
+    server.enroll(1, 2)
+    server.move()
+    for package in (OLD, NEW):
+        found = server.found(2, package)
+        assert found is not None
+        assert found[0] == "s2"
+    server.reembedder.finish("staff")
+    with pytest.raises(Conflict) as caught:
+        server.found(2, OLD)
+    assert caught.value.code == "package_mismatch"
+    server.over()
+    server.galleries.follow()
+    assert server.finds(1, 2)
+
+
+def test_after_the_end_the_gallery_can_move_again(server: Server) -> None:
+    server.enroll(1, 2)
+    for target, package in (("new", NEW), ("old", OLD)):
+        server.reembedder.begin("staff", target)
+        server.ended()
+        server.enroll(3 if package == NEW else 4)
+        server.reembedder.finish("staff")
+        faces = server.galleries.counts("staff").faces
+        job = server.ended()
+        assert (job.done, job.total) == (faces, faces)
+        server.over()
+        assert server.galleries.gallery("staff").embedder == package
+        assert server.finds(1, 2, 3)
+    with pytest.raises(Conflict) as caught:
+        server.reembedder.begin("staff", "old")
+    assert caught.value.code == "package_unchanged"
+
+
+def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Server) -> None:
+    server.enroll(1, 2)
+    server.enroll(3, keep_crop=False)
+    with pytest.raises(Conflict) as caught:
+        server.reembedder.begin("staff", "new")
+    assert caught.value.code == "crops_missing"
+    assert caught.value.details == {"faces": 3, "without_crop": 1}
+    with pytest.raises(NotFound):
+        server.reembedder.find("staff")
+    server.reembedder.begin("staff", "new", without_crop="drop")
+    assert server.ended().counts == {"embedded": 2, "without_crop": 1}
+    state = server.reembedder.find("staff").reembedding
+    assert (state.state, state.missing) == ("switched", 1)
+    lost = server.found(3)
+    assert lost is not None
+    assert lost[0] != "s3"
+    assert server.galleries.counts("staff").faces == 3
+    assert server.galleries.check("staff").ok
+    server.reembedder.rollback("staff")
+    assert server.finds(1, 2, 3)
+    server.reembedder.begin("staff", "new", without_crop="drop")
+    server.ended()
+    server.reembedder.finish("staff")
+    assert server.ended().counts == {"dropped": 1}
+    server.over()
+    assert server.galleries.counts("staff").faces == 2
+    assert server.galleries.subject("staff", "s3").face_count == 0
+
+
+@pytest.mark.parametrize("kind", ["snapshots", "milvus"])
+def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
+    tmp_path: Path, embedders: Embedders, kind: str
+) -> None:
+    (tmp_path / "derived").mkdir(mode=0o700)
+
+    def served() -> AbstractContextManager[Server]:
+        return serving(f"sqlite:///{tmp_path / 'likeness.db'}", embedders, **{kind: tmp_path / "derived"})
+
+    with served() as server:
+        server.enroll(1, 2)
+        server.reembeddings.begin(server.galleries.gallery("staff"), NEW, NEW_DIMENSION, **TERMS)
+        server.enroll(3, keep_crop=False)  # one template of each package, and nothing to make either from again
+        server.move()
+        assert server.finds(1, 2, 3)
+    with served() as server:  # its end, above, left what was derived of the new package's templates
+        server.reembedder.rollback("staff")
+        server.reembedder.cancel("staff")
+        server.ended()
+        server.over()
+    with served() as server:
+        server.reembedder.begin("staff", "new", without_crop="drop")
+        server.ended()
+        assert server.galleries.gallery("staff").embedder == NEW
+        assert server.finds(1, 2)
+        assert not server.finds(3)
+        assert server.galleries.check("staff").ok
+
+
+def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: Path, embedders: Embedders) -> None:
+    url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "snapshots"
+    with serving(url, embedders, snapshots=folder) as server:
+        server.enroll(1, 2)
+        server.galleries.keep()
+        server.move()
+        server.galleries.keep()
+        server.reembedder.rollback("staff")
+        server.galleries.keep()
+    with closing(Snapshots(folder, min_faces=1)) as kept, closing(Store(url)) as store:
+        gallery = store.gallery("staff")
+        found = kept.open(gallery)
+        assert found is not None
+        assert found.faces.vectors.shape == (2, OLD_DIMENSION)
+        assert kept.open(gallery.seen_by(NEW)) is None
+
+
+def test_a_damaged_crop_counts_as_none(server: Server) -> None:
+    server.enroll(1, 2, 3)
+    small = io.BytesIO()
+    Image.new("RGB", (5, 5)).save(small, "JPEG")
+    with server.store.database.write() as connection:
+        keys = list(connection.execute(sa.select(CROPS.c.face_key).order_by(CROPS.c.face_key)).scalars())
+        for key, jpeg in ((keys[0], b"\xff\xd8damaged"), (keys[1], small.getvalue())):
+            connection.execute(sa.update(CROPS).where(CROPS.c.face_key == key).values(jpeg=jpeg))
+    server.reembedder.begin("staff", "new")
+    job = server.ended(JobState.FAILED)
+    assert (job.error_code, job.counts) == ("crops_missing", {"embedded": 1, "unreadable": 2, "refused": 2})
+    assert server.finds(1, 2, 3)
+    assert server.reembedder.find("staff").reembedding.state == "embedding"
+    server.reembedder.begin("staff", "new", without_crop="drop")
+    assert server.ended().counts["unreadable"] == 2
+    assert server.reembedder.find("staff").reembedding.missing == 2
+    assert server.finds(3)
+
+
+def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, models: Path) -> None:
+    server.enroll(1)
+    steps: list[Callable[[str], Progress]] = [
+        server.reembedder.find,
+        server.reembedder.rollback,
+        server.reembedder.finish,
+        server.reembedder.cancel,
+    ]
+    for step in steps:
+        with pytest.raises(NotFound) as missing:
+            step("staff")
+        assert missing.value.code == "reembedding_not_found"
+    server.move()
+    packages.install(models, "third", dimension=4, seed=3)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: server.reembedder.begin("staff", "third"), "reembedding_exists"),
+        (lambda: server.reembedder.begin("staff", "new"), "reembedding_exists"),
+        (lambda: server.reembedder.cancel("staff"), "reembedding_switched"),
+    ]
+    for act, code in refused:
+        with pytest.raises(Conflict) as caught:
+            act()
+        assert caught.value.code == code
+    server.reembedder.rollback("staff")
+    with pytest.raises(Conflict) as caught:
+        server.reembedder.finish("staff")
+    assert caught.value.code == "reembedding_not_switched"
+    server.reembedder.cancel("staff")
+    server.ended()
+    server.over()
+    assert server.galleries.gallery("staff").embedder == OLD
+    assert server.finds(1)
+
+
+def test_the_way_back_closes_by_itself(server: Server) -> None:
+    server.enroll(1)
+    server.reembedder.begin("staff", "new", keep_days=1)
+    server.ended()
+    server.reembedder.look()
+    assert server.reembedder.find("staff").reembedding.state == "switched", "a day is not over"
+    server.reembedder.rollback("staff")
+    server.reembedder.begin("staff", "new", keep_days=0)
+    server.ended()
+    server.reembedder.look()
+    server.over()
+    assert server.finds(1)
+
+
+def test_a_job_that_was_stopped_goes_on_where_it_was(server: Server) -> None:
+    numbers = range(3 * BATCH)
+    server.enroll(*numbers)
+    gallery = server.galleries.gallery("staff")
+    server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
+    first = server.reembeddings.crops(gallery, NEW, 0, BATCH)
+    server.reembeddings.add(gallery, [(face, server.template(0, NEW)) for face in first])  # and then it was killed
+    server.galleries.delete_subject("staff", "s40")
+    server.reembedder.begin("staff", "new")
+    job = server.ended()
+    assert job.counts == {"embedded": 2 * BATCH - 1}
+    assert server.galleries.gallery("staff").embedder == NEW
+    assert server.finds(BATCH, 50, 3 * BATCH - 1)
+
+
+def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) -> None:
+    """Faces that move get new keys, behind the one that the job has come to."""
+    numbers = range(4 * BATCH)
+    server.enroll(*numbers)
+    server.galleries.create_subject("staff", "s1000")
+    stop = threading.Event()
+    trouble: list[LikenessError] = []
+
+    def disturb() -> None:
+        for number in numbers:
+            if stop.is_set():
+                return
+            try:
+                (face,) = server.galleries.faces("staff", f"s{number}").items
+                if number % 2:
+                    server.galleries.move_faces("staff", [Move(face.face_id, f"s{number}", "s1000")])
+                else:
+                    server.galleries.delete_face("staff", f"s{number}", face.face_id)
+            except LikenessError as error:
+                trouble.append(error)
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    server.move()
+    stop.set()
+    thread.join()
+    assert trouble == []
+    assert server.galleries.check("staff").ok
+    assert server.reembedder.find("staff").reembedding.missing == 0
+    server.reembedder.finish("staff")
+    server.over()
+    counts = server.galleries.counts("staff")
+    assert server.galleries.check("staff").indexed == counts.faces
+
+
+def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(
+    postgresql: Path, embedders: Embedders
+) -> None:
+    """Its statement began before the other transaction ended."""
+    with serving(new_database(postgresql), embedders) as server, ThreadPoolExecutor(1) as pool:
+        gallery, face = server.galleries.gallery("staff"), server.new(1)
+        database = server.store.database
+        with database.write() as connection:
+            connection.execute(sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key).with_for_update())
+            move = {"gallery_key": gallery.key, "source": OLD, "source_dimension": OLD_DIMENSION, "target": NEW}
+            move |= {"target_dimension": NEW_DIMENSION, "state": "embedding", "without_crop": "refuse", "keep_days": 1}
+            connection.execute(sa.insert(REEMBEDDINGS).values(move | {"started_at": "2026-01-01T00:00:00Z"}))
+            enrolled = pool.submit(server.galleries.enroll, "staff", "s1", [face])
+            while not enrolled.done() and not _somebody_waits(database):
+                time.sleep(0.01)
+        with pytest.raises(Conflict) as refused:
+            enrolled.result(WAIT_S)
+        assert refused.value.code == "package_mismatch"
+        server.enroll(1)
+
+
+def _somebody_waits(database: Database) -> bool:
+    with database.read() as connection:
+        return bool(connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar())
+
+
+def test_second_templates_are_sealed_too(tmp_path: Path, embedders: Embedders) -> None:
+    keys = [new_key(), new_key()]
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    with serving(url, embedders, blobs=Blobs(Sealer(keys[:1]))) as server:
+        server.enroll(1)
+        server.move()
+        server.enroll(2)
+        plain = [server.template(number, package).vector.tobytes() for number in (1, 2) for package in (OLD, NEW)]
+        with server.store.database.read() as connection:
+            stored = [bytes(one) for one in connection.execute(sa.select(SECOND_TEMPLATES.c.template)).scalars()]
+        assert len(stored) == 2
+        assert not any(one in stored for one in plain)
+        assert list(reseal(server.store.database, Blobs(Sealer(keys[::-1]))))
+    with serving(url, embedders, blobs=Blobs(Sealer(keys[1:]))) as server:
+        assert server.finds(1, 2)
+        server.reembedder.rollback("staff")
+        assert server.finds(1, 2)
+        server.reembedder.begin("staff", "new")
+        server.ended()
+        server.reembedder.finish("staff")
+        server.over()
+        assert server.finds(1, 2)
+
+
+def test_a_stored_crop_embeds_nearly_as_the_original() -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (112, 112, 3), np.uint8)
+    again = decode_crop(encode_crop(pixels)).astype(int)
+    assert np.abs(again - pixels).mean() < 5

@@ -1,0 +1,627 @@
+"""The database: what goes in comes out, what is refused changes nothing, what is deleted is gone."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.engine import Connection
+
+from app.db.pagination import encode_cursor
+from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
+from app.gallery.enrollment import Enrolling
+from app.gallery.records import Enrolled, Gallery, Metadata, NewFace
+from app.gallery.store import Store
+from app.gallery.text import MAX_METADATA_DEPTH
+from app.types import Box, Quality, Reason, Template
+
+DIMENSION = 4
+PACKAGE = "tiny@1"
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    store = Store(database_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def gallery(store: Store) -> Gallery:
+    return store.create_gallery("staff", PACKAGE, DIMENSION)
+
+
+def face(seed: int = 0, quality: float = 80.0) -> NewFace:
+    vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
+    return NewFace(
+        Template(vector / np.linalg.norm(vector), PACKAGE), Quality(quality, (Reason.SMALL_FACE,)), Box(1, 2.5, -3, 4)
+    )
+
+
+def enroll(store: Store, gallery: Gallery, subject: str, faces: list[NewFace], **more: Any) -> Enrolled:
+    return store.enroll(gallery, [Enrolling(subject, faces, **more)])[0]
+
+
+def count(url: str, table: sa.Table) -> int:
+    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+
+
+PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=255).filter(
+    lambda text: text not in {".", ".."}
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+)
+JSON_OBJECTS = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")),
+    st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.just("k"), inner), max_leaves=10),
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    subject_id=PLAIN_TEXT,
+    name=st.none() | PLAIN_TEXT,
+    metadata=JSON_OBJECTS,
+    numbers=st.lists(st.floats(width=32, allow_nan=False), min_size=DIMENSION, max_size=DIMENSION),
+    box=st.builds(Box, *[st.floats(-1e6, 1e6)] * 4),
+    quality=st.builds(Quality, st.floats(0, 100), st.lists(st.sampled_from(Reason), unique=True).map(tuple)),
+    crop=st.none() | st.binary(min_size=1),
+)
+def test_what_is_enrolled_comes_back_the_same(
+    store: Store,
+    *,
+    subject_id: str,
+    name: str | None,
+    metadata: Metadata,
+    numbers: list[float],
+    box: Box,
+    quality: Quality,
+    crop: bytes | None,
+) -> None:
+    galleries = store.galleries().items
+    gallery = galleries[0] if galleries else store.create_gallery("any", PACKAGE, DIMENSION)
+    vector = np.array(numbers, np.float32)
+    new = NewFace(Template(vector, PACKAGE), quality, box)
+    enrolled = enroll(store, gallery, subject_id, [new], crops=[crop], name=name, metadata=metadata)
+    found = store.subject(gallery, subject_id)
+    assert found == enrolled.subject
+    assert (found.name or name) == found.name
+    assert found.metadata == metadata
+    row = store.face(gallery, subject_id, enrolled.faces[0].face_id)
+    assert row == enrolled.faces[0]
+    assert (row.quality, row.box, row.crop, row.package) == (quality, box, crop, PACKAGE)
+    assert row.template == vector.astype("<f4").tobytes()
+    store.delete_subject(gallery, subject_id)
+    assert store.counts(gallery).faces == 0
+
+
+def test_what_another_process_changes_is_seen_at_once(database_url: str, store: Store, gallery: Gallery) -> None:
+    """However often it was asked for before."""
+    other = Store(database_url)
+    try:
+        assert store.counts(store.gallery("staff")).subjects == 0
+        other.create_subject(gallery, "ada", "Ada")
+        assert store.counts(gallery).subjects == 1
+        assert store.subject(gallery, "ada").name == "Ada"
+        other.update_subject(gallery, "ada", None)
+        assert store.subject(gallery, "ada").name is None
+        other.update_gallery(gallery, "int8")
+        assert store.gallery("staff").search == "int8"
+        other.delete_gallery(gallery)
+        with pytest.raises(NotFound):
+            store.gallery("staff")
+        again = other.create_gallery("staff", PACKAGE, DIMENSION)
+        assert store.gallery("staff").key == again.key != gallery.key
+    finally:
+        other.close()
+
+
+def test_ids_are_exact(store: Store, gallery: Gallery) -> None:
+    ids = ["a", "A", "a ", " a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "a\u200db", "ß", "ss", "SS", "İ"]
+    ids += ["😀", "👩‍👩‍👧", "日本", "ﬁ", "fi", "١", "1", "٠", "/", "...", " ", "a" * 255, "😀" * 255]
+    for subject_id in ids:
+        store.create_subject(gallery, subject_id, name=f"<{len(subject_id)}>")
+    assert [subject.id for subject in store.subjects(gallery).items] == ids
+    for subject_id in ids:
+        assert store.subject(gallery, subject_id).id == subject_id
+
+
+def test_ids_written_differently_are_one_in_nfc(store: Store, gallery: Gallery) -> None:
+    store.create_subject(gallery, "e\u0301")
+    assert store.subject(gallery, "\u00e9").id == "\u00e9"
+    with pytest.raises(Conflict):
+        store.create_subject(gallery, "\u00e9")
+    long = store.create_subject(gallery, "e\u0301" * 255)
+    assert len(long.id) == 255
+
+
+@pytest.mark.parametrize(
+    "bad", ["", ".", "..", "a\0b", "a\nb", "\x7f", "\x85", "\ud800", "a\u2028", "x" * 256, "x" * 100_000]
+)
+def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: str) -> None:
+    for attempt in (
+        lambda: store.create_gallery(bad, PACKAGE, DIMENSION),
+        lambda: store.gallery(bad),
+        lambda: store.create_subject(gallery, bad),
+        lambda: store.subject(gallery, bad),
+        lambda: enroll(store, gallery, bad, [face()], crops=[None]),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            attempt()
+        assert caught.value.code == "invalid_id"
+    if bad not in {".", ".."}:
+        with pytest.raises(InvalidInput) as caught:
+            store.create_subject(gallery, "fine", name=bad)
+        assert caught.value.code == "invalid_name"
+    assert store.subjects(gallery).items == ()
+
+
+def nested(depth: int) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for _ in range(depth - 1):
+        value = {"k": value}
+    return value
+
+
+def cyclic() -> dict[str, object]:
+    value: dict[str, object] = {}
+    value["self"] = value
+    return value
+
+
+UNFIT_METADATA: dict[str, object] = {
+    "NaN": {"k": math.nan},
+    "Infinity": {"k": [math.inf]},
+    "a lone surrogate": {"k": "\ud800"},
+    "a lone surrogate as key": {"\ud800": 1},
+    "NUL": {"k": "\0"},
+    "NUL as key": {"\0": 1},
+    "a key that is no string": {1: "one"},
+    "bytes": {"k": b"bytes"},
+    "a number of 5000 digits": {"k": 10**5000},
+    "too many characters": {"k": "x" * 16 * 1024},
+    "too many bytes": {"k": "é" * 8 * 1024},
+    "10,000 keys": {f"key{number}": None for number in range(10_000)},
+    "one level too many": nested(MAX_METADATA_DEPTH + 1),
+    "10,000 levels": nested(10_000),
+    "a cycle": cyclic(),
+    "a list": ["no", "object"],
+    "null": None,
+}
+
+
+@pytest.mark.parametrize("what", UNFIT_METADATA)
+def test_unfit_metadata_is_refused(store: Store, gallery: Gallery, what: str) -> None:
+    bad = cast("Metadata", UNFIT_METADATA[what])
+    store.create_subject(gallery, "fine", metadata={"k": 1})
+    with pytest.raises(InvalidInput) as caught:
+        store.update_subject(gallery, "fine", metadata=bad)
+    assert caught.value.code == "invalid_metadata"
+    assert store.subject(gallery, "fine").metadata == {"k": 1}
+
+
+def test_metadata_up_to_the_limits_is_kept(database_url: str) -> None:
+    store = Store(database_url, max_metadata_bytes=1000)
+    gallery = store.create_gallery("staff", PACKAGE, DIMENSION, metadata=nested(MAX_METADATA_DEPTH))
+    assert store.gallery("staff") == gallery
+    assert store.create_subject(gallery, metadata={"k": "x" * (1000 - len('{"k":""}'))}).metadata
+    with pytest.raises(InvalidInput):
+        store.create_subject(gallery, metadata={"k": "x" * 1000})
+    store.close()
+
+
+def test_names_are_changed_removed_and_left_alone(store: Store, gallery: Gallery) -> None:
+    made = store.create_subject(gallery, "a", "Ann", {"k": 1})
+    assert store.update_subject(gallery, "a", metadata={"n": 2}).name == "Ann"
+    changed = store.update_subject(gallery, "a", name=None)
+    assert (changed.name, changed.metadata, changed.created_at) == (None, {"n": 2}, made.created_at)
+    assert changed.updated_at > made.updated_at
+    kept = enroll(store, gallery, "a", [face()], crops=[None])
+    assert (kept.subject.metadata, kept.created) == ({"n": 2}, False)
+    named = enroll(store, gallery, "a", [face()], crops=[None], name="Anna", metadata={}).subject
+    assert (named.name, named.metadata, named.face_count) == ("Anna", {}, 2)
+
+
+def test_what_is_not_there_is_named(store: Store, gallery: Gallery) -> None:
+    subject = store.create_subject(gallery, "a")
+    missing = "0" * 32
+    by_code: dict[str, Callable[[], object]] = {
+        "gallery_not_found": lambda: store.gallery("nobody's"),
+        "subject_not_found": lambda: store.subject(gallery, "b"),
+        "face_not_found": lambda: store.face(gallery, subject.id, missing),
+    }
+    for code, attempt in by_code.items():
+        with pytest.raises(NotFound) as caught:
+            attempt()
+        assert caught.value.code == code
+    on_nobody: list[Callable[[], object]] = [
+        lambda: store.update_subject(gallery, "b", name="B"),
+        lambda: store.delete_subject(gallery, "b"),
+        lambda: store.faces(gallery, "b"),
+        lambda: store.delete_face(gallery, "b", missing),
+    ]
+    for subject_attempt in on_nobody:
+        with pytest.raises(NotFound) as caught:
+            subject_attempt()
+        assert caught.value.code == "subject_not_found"
+    for face_id in ("", missing, "\0", "\ud800", "%", "F" * 32):
+        with pytest.raises(NotFound) as caught:
+            store.delete_face(gallery, "a", face_id)
+        assert caught.value.code == "face_not_found"
+
+
+def test_a_face_is_found_under_its_own_subject_and_gallery_only(store: Store, gallery: Gallery) -> None:
+    other = store.create_gallery("other", PACKAGE, DIMENSION)
+    face_id = enroll(store, gallery, "a", [face()], crops=[None]).faces[0].face_id
+    store.create_subject(gallery, "b")
+    store.create_subject(other, "a")
+    for where, subject_id in ((gallery, "b"), (other, "a")):
+        with pytest.raises(NotFound):
+            store.face(where, subject_id, face_id)
+        with pytest.raises(NotFound):
+            store.delete_face(where, subject_id, face_id)
+    assert store.face(gallery, "a", face_id).face_id == face_id
+
+
+def test_ids_are_taken_once(store: Store, gallery: Gallery) -> None:
+    with pytest.raises(Conflict) as caught:
+        store.create_gallery("staff", PACKAGE, DIMENSION)
+    assert caught.value.code == "gallery_exists"
+    store.create_subject(gallery, "a", "Ann")
+    with pytest.raises(Conflict) as caught:
+        store.create_subject(gallery, "a", "Another")
+    assert caught.value.code == "subject_exists"
+    assert store.subject(gallery, "a").name == "Ann"
+    made = {store.create_subject(gallery).id for _ in range(3)}
+    assert len(made) == 3
+
+
+def test_pages_give_everything_once_while_others_come_and_go(store: Store, gallery: Gallery) -> None:
+    for number in range(10):
+        store.create_subject(gallery, f"s{number}")
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = store.subjects(gallery, cursor, limit=3)
+        seen += [subject.id for subject in page.items]
+        if len(seen) == 3:
+            store.delete_subject(gallery, "s0")
+            store.delete_subject(gallery, "s2")
+            store.create_subject(gallery, "late")
+        if (cursor := page.next_cursor) is None:
+            break
+    assert seen == [*(f"s{number}" for number in range(10)), "late"]
+
+
+def test_a_last_page_that_is_full_says_that_it_is_the_last(store: Store, gallery: Gallery) -> None:
+    rows = enroll(store, gallery, "a", [face(n) for n in range(4)], crops=[None] * 4).faces
+    first = store.faces(gallery, "a", limit=2)
+    second = store.faces(gallery, "a", first.next_cursor, limit=2)
+    assert [*first.items, *second.items] == list(rows)
+    assert first.next_cursor
+    assert second.next_cursor is None
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text())
+def test_invented_cursors_are_refused(store: Store, text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        store.galleries(text)
+    assert caught.value.code == "invalid_cursor"
+
+
+def test_changed_and_strange_cursors_are_refused(store: Store, gallery: Gallery) -> None:
+    for number in range(3):
+        store.create_subject(gallery, f"s{number}")
+    cursor = store.subjects(gallery, limit=1).next_cursor
+    assert cursor
+    for place in range(len(cursor)):
+        changed = cursor[:place] + ("A" if cursor[place] != "A" else "B") + cursor[place + 1 :]
+        with pytest.raises(InvalidInput):
+            store.subjects(gallery, changed)
+    for strange in (cursor[:-1], cursor + "A", encode_cursor("galleries", 1), cursor + "=", " " + cursor):
+        with pytest.raises(InvalidInput):
+            store.subjects(gallery, strange)
+
+
+def test_search_looks_into_ids_and_names_whatever_the_case(store: Store, gallery: Gallery) -> None:
+    for subject_id, name in {
+        "u1": "Ångström",
+        "u2": "STRASSE",
+        "u_3": "100%",
+        "Ω": None,
+        "u5": "Ångström's son",
+    }.items():
+        store.create_subject(gallery, subject_id, name)
+
+    def found(text: str) -> list[str]:
+        return [subject.id for subject in store.subjects(gallery, search=text).items]
+
+    assert found("ÅNGSTRÖM") == found("a\u030angstro\u0308m") == ["u1", "u5"]
+    assert found("straße") == ["u2"]
+    assert found("%") == ["u_3"]
+    assert found("_") == ["u_3"]
+    assert found("ω") == ["Ω"]
+    assert found("u") == ["u1", "u2", "u_3", "u5"]
+    assert found("1ångström") == []  # not across id and name
+    assert found("") == ["u1", "u2", "u_3", "Ω", "u5"]
+    store.update_subject(gallery, "u2", name="Platz")
+    assert (found("strasse"), found("platz")) == ([], ["u2"])
+    page = store.subjects(gallery, search="ångström", limit=1)
+    assert [s.id for s in store.subjects(gallery, page.next_cursor, search="ångström").items] == ["u5"]
+    for bad in ("\0", "\ud800", "x" * 256):
+        with pytest.raises(InvalidInput) as caught:
+            found(bad)
+        assert caught.value.code == "invalid_search"
+
+
+def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:
+    def enroll_two(subject_id: str) -> list[str]:
+        rows = enroll(store, gallery, subject_id, [face(1), face(2)], crops=[b"jpeg1", b"jpeg2"]).faces
+        return [row.face_id for row in rows]
+
+    first, _ = enroll_two("a"), enroll_two("b")
+    other = store.create_gallery("other", PACKAGE, DIMENSION)
+    enroll(store, other, "a", [face(3)], crops=[b"jpeg3"])
+    store.delete_face(gallery, "a", first[0])
+    assert (count(database_url, FACES), count(database_url, CROPS)) == (4, 4)
+    assert store.subject(gallery, "a").face_count == 1
+    assert store.delete_subject(gallery, "a").face_count == 1
+    assert (count(database_url, FACES), count(database_url, CROPS)) == (3, 3)
+    deleted = store.delete_gallery(gallery)
+    assert (deleted.subjects, deleted.faces) == (1, 2)
+    assert [count(database_url, table) for table in (SUBJECTS, FACES, CROPS)] == [1, 1, 1]
+
+
+def test_a_deleted_gallery_takes_no_more_even_if_there_is_one_of_its_name_again(
+    store: Store, gallery: Gallery, database_url: str
+) -> None:
+    store.delete_gallery(gallery)
+    again = store.create_gallery(gallery.id, PACKAGE, DIMENSION)
+    assert again.key != gallery.key
+    for attempt in (
+        lambda: enroll(store, gallery, "a", [face()], crops=[None]),
+        lambda: store.create_subject(gallery, "a"),
+        lambda: store.update_subject(gallery, "a", name="A"),
+        lambda: store.delete_subject(gallery, "a"),
+        lambda: store.delete_face(gallery, "a", "0" * 32),
+        lambda: store.delete_gallery(gallery),
+    ):
+        with pytest.raises(NotFound) as caught:
+            attempt()
+        assert caught.value.code == "gallery_not_found"
+    assert (count(database_url, SUBJECTS), count(database_url, FACES)) == (0, 0)
+
+
+def test_two_processes_may_make_the_same_subject_at_once(database_url: str) -> None:
+    stores = [Store(database_url) for _ in range(2)]
+    gallery = stores[0].create_gallery("staff", PACKAGE, DIMENSION)
+    start = threading.Barrier(4)
+
+    def enroll_some(worker: int) -> list[str]:
+        start.wait()
+        made = [enroll(stores[worker % 2], gallery, f"s{n}", [face(n)], crops=[None]) for n in range(15)]
+        return [enrolled.subject.id for enrolled in made if enrolled.created]
+
+    with ThreadPoolExecutor(4) as pool:
+        created = [subject_id for ids in pool.map(enroll_some, range(4)) for subject_id in ids]
+    assert sorted(created) == sorted(f"s{n}" for n in range(15))
+    assert {subject.face_count for subject in stores[0].subjects(gallery).items} == {4}
+    for store in stores:
+        store.close()
+
+
+def test_galleries_and_subjects_deleted_under_others_feet_leave_no_orphans(database_url: str) -> None:
+    stores = [Store(database_url) for _ in range(2)]
+    unexpected: list[LikenessError] = []
+
+    def work(worker: int) -> None:
+        store = stores[worker % 2]
+        for turn in range(12):
+            try:
+                gallery = store.gallery("staff")
+                if worker == 0:
+                    store.delete_gallery(gallery)
+                elif worker == 1:
+                    store.delete_subject(gallery, "a")
+                else:
+                    enroll(store, gallery, "a", [face(turn)], crops=[b"jpeg"])
+            except NotFound as error:
+                if error.code not in {"gallery_not_found", "subject_not_found"}:
+                    unexpected.append(error)
+                try:
+                    store.create_gallery("staff", PACKAGE, DIMENSION)
+                except Conflict:
+                    continue
+
+    with ThreadPoolExecutor(5) as pool:
+        list(pool.map(work, range(5)))
+    assert unexpected == []
+    for gallery in stores[0].galleries().items:
+        stores[0].delete_gallery(gallery)
+    assert [count(database_url, table) for table in (SUBJECTS, FACES, CROPS)] == [0, 0, 0]
+    for store in stores:
+        store.close()
+
+
+def test_blocks_hold_all_faces_of_the_gallery_in_order(
+    store: Store, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.gallery.change_reader.STREAM_ROWS", 3)
+    other = store.create_gallery("other", PACKAGE, DIMENSION)
+    expected = {}
+    for number in range(8):
+        new = face(number, quality=float(number))
+        enrolled = enroll(store, gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
+        enroll(store, other, "x", [face(100 + number)], crops=[None])
+        expected[enrolled.faces[0].key] = (enrolled.subject.key, number, new.template.vector)
+    with store.feed.moment(gallery) as (position, moment):
+        enroll(store, gallery, "late", [face(9)], crops=[None])
+        blocks = list(moment)
+    assert position.number == 8
+    assert [len(block.faces) for block in blocks] == [3, 3, 2]
+    assert [key for block in blocks for key in block.faces] == sorted(expected)
+    for block in blocks:
+        for key, subject, quality, vector in zip(
+            block.faces, block.subjects, block.qualities, block.vectors, strict=True
+        ):
+            assert (subject, quality) == expected[key][:2]
+            np.testing.assert_array_equal(vector, expected[key][2])
+
+
+def test_labels_name_the_faces_that_are_left(store: Store, gallery: Gallery) -> None:
+    enrolled = enroll(store, gallery, "a", [face(1), face(2)], crops=[None, None], name="Ann")
+    gone, left = enrolled.faces
+    store.delete_face(gallery, "a", gone.face_id)
+    assert store.labels([gone.key, left.key]) == {left.key: (left.face_id, "a", "Ann")}
+
+
+def test_a_database_held_by_another_process_is_busy_not_broken(tmp_path: Path) -> None:
+    path = tmp_path / "likeness.db"
+    store = Store(f"sqlite:///{path}", busy_timeout_s=0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Overloaded) as caught:
+        store.create_gallery("staff", PACKAGE, DIMENSION)
+    assert caught.value.code == "database_busy"
+    assert store.galleries().items == ()  # reading goes on
+    other.execute("ROLLBACK")
+    other.close()
+    assert store.create_gallery("staff", PACKAGE, DIMENSION)
+    store.close()
+
+
+def test_an_unread_result_of_a_failed_change_holds_up_nobody(store: Store) -> None:
+    """As long as the error's traceback is alive, so is the result; its connection is back in the pool all the same."""
+    left: list[object] = []
+    values = {"id": "lost", "embedder": PACKAGE, "dimension": 1, "store": "none", "metadata": "{}", "created_at": "now"}
+
+    def fail(transaction: AbstractContextManager[Connection], statement: sa.Executable) -> None:
+        with transaction as connection:
+            left.append(connection.execute(statement))
+            raise RuntimeError("before the result was read")
+
+    insert = store.database.insert(GALLERIES).returning(GALLERIES.c.key).values(values)
+    for transaction, statement in ((store.database.write(), insert), (store.database.read(), sa.select(GALLERIES))):
+        with pytest.raises(RuntimeError, match="before the result was read"):
+            fail(transaction, statement)
+    for name in ("one", "two", "three"):
+        store.create_gallery(name, PACKAGE, DIMENSION)
+    assert [gallery.id for gallery in store.galleries().items] == ["one", "two", "three"]
+    assert len(left) == 2
+
+
+def test_nobody_else_may_read_the_files(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'new' / 'likeness.db'}")
+    gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").iterdir()} == {0o600}
+    store.delete_gallery(gallery)
+    store.close()
+
+
+def files_hold(folder: Path, *secrets: bytes) -> list[bool]:
+    contents = [path.read_bytes() for path in folder.iterdir()]
+    return [any(secret in content for content in contents) for secret in secrets]
+
+
+def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> None:
+    store = Store(f"sqlite:///{tmp_path / 'likeness.db'}")
+    gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
+    faces = [face(number) for number in range(40)]
+    crops = [f"crop-{number:04}-".encode() * 10 for number in range(40)]  # found in one page; stored over many
+    templates = [new.template.vector.tobytes() for new in faces]
+    for number, (new, crop) in enumerate(zip(faces, crops, strict=True)):
+        enroll(store, gallery, f"person-{number:04}", [new], crops=[crop * 100], name=f"Name of {number:04}")
+    assert all(files_hold(tmp_path, *templates, *crops))
+    for number in range(0, 40, 2):
+        store.delete_subject(gallery, f"person-{number:04}")
+    assert store.scrub()
+    names = [f"Name of {number:04}".encode() for number in range(40)]
+    ids = [f"person-{number:04}".encode() for number in range(40)]
+    for secrets in (templates, crops, names, ids):
+        assert files_hold(tmp_path, *secrets) == [False, True] * 20
+    store.delete_gallery(gallery)
+    assert store.scrub()
+    assert not any(files_hold(tmp_path, *templates, *crops, *names, *ids))
+    store.close()
+
+
+def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: Path) -> None:
+    path = tmp_path / "likeness.db"
+    store = Store(f"sqlite:///{path}")
+    gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
+    new = face()
+    enroll(store, gallery, "a", [new], crops=[None])
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM faces").fetchone()
+    store.delete_subject(gallery, "a")
+    assert not store.scrub(timeout_s=0.5)
+    store.create_subject(gallery, "b")  # writers aren't held up
+    reader.execute("COMMIT")
+    reader.close()
+    assert store.scrub()
+    assert files_hold(tmp_path, new.template.vector.tobytes()) == [False]
+    store.close()
+
+
+ENROLL_FOR_EVER = """
+import sys
+from app.gallery.store import Store
+from tests.gallery.test_store import DIMENSION, PACKAGE, enroll, face
+
+store = Store(sys.argv[1])
+gallery = store.create_gallery("staff", PACKAGE, DIMENSION)
+number = 0
+while True:
+    enroll(store, gallery, f"s{number}", [face(number)], crops=[b"jpeg"])
+    print(f"+s{number}", flush=True)
+    if number % 3 == 2:
+        store.delete_subject(gallery, f"s{number - 1}")
+        print(f"-s{number - 1}", flush=True)
+    number += 1
+"""
+
+
+def test_what_was_acknowledged_survives_a_killed_process(database_url: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENROLL_FOR_EVER, database_url], stdout=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    assert process.stdout
+    said = [process.stdout.readline().strip() for _ in range(100)]
+    process.send_signal(signal.SIGKILL)
+    said += [line.strip() for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    process.stdout.close()
+    process.wait()
+    expected = {line[1:] for line in said if line[0] == "+"} - {line[1:] for line in said if line[0] == "-"}
+    store = Store(database_url)
+    gallery = store.gallery("staff")
+    found = {subject.id for subject in store.subjects(gallery, limit=10_000).items}
+    assert expected - found <= {f"s{len([x for x in said if x[0] == '+']) - 2}"}  # a deletion not yet said
+    assert len(found - expected) <= 1  # an enrollment not yet said
+    assert store.counts(gallery).faces == len(found)
+    store.close()

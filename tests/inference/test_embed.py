@@ -1,0 +1,120 @@
+"""Crops become templates in their order, whoever else is embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import Overloaded
+from app.inference.embedder import CPU_MAX_BATCH, Embedder, bucket, unit
+from app.inference.session import EmbedderSession, open_embedder
+from app.types import Pixels, Vectors
+from tests.support import packages
+
+
+def crops(count: int, seed: int = 0) -> list[Pixels]:
+    return list(np.random.default_rng(seed).integers(0, 256, (count, 112, 112, 3), np.uint8))
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> EmbedderSession:
+    folder = tmp_path_factory.mktemp("package")
+    return open_embedder(packages.package(folder), folder, "cpu")
+
+
+@pytest.fixture
+def embedder(session: EmbedderSession) -> Iterator[Embedder]:
+    with Embedder(session, workers=2) as made:
+        yield made
+
+
+def test_templates_come_in_order_with_their_package(embedder: Embedder, session: EmbedderSession) -> None:
+    given_ = crops(11)
+    templates, batch = embedder.embed(given_)
+    expected = np.concatenate([session.run(crop[None]) for crop in given_])
+    assert {template.package for template in templates} == {"tiny@1"}
+    assert np.allclose([template.vector for template in templates], expected, atol=1e-6)
+    assert 1 <= batch <= CPU_MAX_BATCH
+
+
+def test_no_crops_need_no_batch(embedder: Embedder) -> None:
+    assert embedder.embed([]) == ([], 0)
+
+
+def test_callers_at_once_get_their_own(embedder: Embedder) -> None:
+    asked = [crops(1 + seed % 5, seed) for seed in range(30)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(embedder.embed, asked))
+    for given_, (templates, _batch) in zip(asked, answers, strict=True):
+        alone = [embedder.embed([crop])[0][0].vector for crop in given_]
+        assert np.allclose([template.vector for template in templates], alone, atol=1e-6)
+
+
+def test_a_template_does_not_keep_its_batch_in_memory(embedder: Embedder) -> None:
+    for template in embedder.embed(crops(4))[0]:
+        assert template.vector.base is None
+
+
+def test_flipping_averages_with_the_mirror_image(session: EmbedderSession) -> None:
+    crop = crops(1)[0]
+    with Embedder(session, flip=True) as embedder:
+        found = embedder.embed([crop])[0][0].vector
+        mirrored = embedder.embed([crop[:, ::-1]])[0][0].vector
+    both = session.run(np.stack([crop, crop[:, ::-1]])).astype(np.float64).sum(axis=0)
+    assert np.allclose(found, both / np.linalg.norm(both), atol=1e-6)
+    assert np.allclose(found, mirrored, atol=1e-6)
+
+
+def test_opposite_vectors_average_to_zero_not_nan() -> None:
+    assert np.array_equal(unit(np.zeros((2, 3), np.float32)), np.zeros((2, 3)))
+
+
+def test_a_closed_embedder_takes_nothing(session: EmbedderSession) -> None:
+    embedder = Embedder(session)
+    embedder.close()
+    with pytest.raises(Overloaded):
+        embedder.embed(crops(1))
+
+
+def test_a_photo_with_more_faces_than_may_wait_is_embedded(session: EmbedderSession) -> None:
+    with Embedder(session, queue_limit=2, workers=1) as embedder:
+        assert len(embedder.embed(crops(7))[0]) == 7
+
+
+@given(st.integers(1, 5000))
+def test_a_bucket_is_the_next_power_of_two(count: int) -> None:
+    size = bucket(count)
+    assert count <= size < 2 * count
+    assert size & (size - 1) == 0
+
+
+@dataclass
+class Recording(EmbedderSession):
+    """The embedder of a GPU as far as sizes are concerned: it runs on the CPU and notes what it is given."""
+
+    inner: EmbedderSession
+    sizes: list[int] = field(default_factory=list)
+    device: Literal["cpu", "cuda"] = "cuda"
+
+    def __post_init__(self) -> None:
+        self.package_id, self.dimension = self.inner.package_id, self.inner.dimension
+
+    def run(self, crops: Pixels) -> Vectors:
+        self.sizes.append(len(crops))
+        return self.inner.run(crops)
+
+
+def test_on_a_gpu_sizes_come_from_a_fixed_set_and_padding_changes_nothing(session: EmbedderSession) -> None:
+    recording = Recording(session)
+    given_ = crops(5)
+    with Embedder(recording, max_wait_s=0.2, max_batch=5) as embedder:
+        templates, batch = embedder.embed(given_)
+    assert (recording.sizes, batch) == ([8], 5)
+    assert np.allclose([template.vector for template in templates], session.run(np.stack(given_)), atol=1e-6)

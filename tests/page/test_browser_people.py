@@ -1,0 +1,414 @@
+"""Galleries, people and identification as people do them, in a real Chromium against a real server process."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from PIL import Image
+from playwright.sync_api import Browser, expect
+
+from app.db.schema import GALLERIES, SUBJECTS
+from app.gallery.text import fold
+from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
+from tests.support.live import LiveServer
+
+MANY = 100_000
+
+
+@pytest.fixture(scope="module")
+def api(live_server: LiveServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{live_server.url}/v1", headers={"x-api-key": live_server.key}, timeout=60) as client:
+        yield client
+
+
+def make_gallery(api: httpx.Client, gallery: str, **people: str) -> None:
+    """With the photo of that name of docs/samples for each subject."""
+    api.post("/galleries", json={"id": gallery}).raise_for_status()
+    for subject, photo in people.items():
+        files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
+        api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
+
+
+# ---------------------------------------------------------------- galleries and enrolling
+
+
+def test_a_gallery_is_made_filled_from_a_folder_and_deleted(visitor: Visitor, tmp_path: Path) -> None:
+    folder = tmp_path / "people"
+    for subject, photos in {"eileen": ("collins", "collins_again"), "grace": ("hopper",), "both": ("both",)}.items():
+        (folder / subject).mkdir(parents=True)
+        for photo in photos:
+            shutil.copy(SAMPLES / f"{photo}.jpg", folder / subject)
+    Image.fromarray(np.full((200, 200, 3), 128, np.uint8)).save(folder / "grace" / "grey.png")
+    (folder / "grace" / "broken.jpg").write_bytes((SAMPLES / "hopper.jpg").read_bytes()[:5000])
+    (folder / "notes.txt").write_text("no photo")
+    visitor.sign_in(where="#/galleries")
+    page = visitor.page
+    page.get_by_role("button", name="New gallery").click()
+    page.get_by_role("dialog").get_by_label("Id").fill("folder é/1")
+    page.keyboard.press("Enter")
+    visitor.heading("folder é/1").wait_for()
+    expect(page.get_by_text("Nobody is enrolled yet")).to_be_visible()
+    page.get_by_role("link", name="Enroll photos").click()
+    page.get_by_text("Choose a folder").wait_for()
+    page.locator("input[webkitdirectory]").set_input_files(folder)
+    expect(page.get_by_text("6 photos of 3 people. 1 other file left out.")).to_be_visible()
+    assert page.get_by_label("Each folder is one person").is_checked()
+    page.get_by_role("button", name="Enroll 6 photos").click()
+    expect(page.get_by_role("heading", name="Done")).to_be_visible()
+    refused = page.get_by_role("list", name="Refused photos").get_by_role("listitem")
+    said = {item.get_by_role("heading").inner_text(): item.inner_text() for item in refused.all()}
+    assert {name.split("/")[-1] for name in said} >= {"grey.png", "broken.jpg"}
+    assert "No face was found" in next(text for name, text in said.items() if name.endswith("grey.png"))
+    assert "damaged or was cut short" in next(text for name, text in said.items() if name.endswith("broken.jpg"))
+    assert refused.first.locator("img").evaluate("image => image.src").startswith("blob:")
+    visitor.picture("enrolled")
+    page.get_by_role("link", name="See folder é/1").click()
+    people = page.get_by_role("list", name="People").get_by_role("link")
+    expect(people.filter(has_text="eileen")).to_contain_text("2 faces")
+    expect(people.filter(has_text="eileen").locator("img")).to_be_visible()
+    page.get_by_role("button", name="Delete").click()
+    sure = page.get_by_role("dialog").get_by_role("button", name="Delete the gallery")
+    expect(sure).to_be_disabled()
+    page.get_by_role("dialog").get_by_role("textbox").fill("folder é/1")
+    sure.click()
+    expect(page.get_by_text("folder é/1 is deleted.")).to_be_visible()  # for a few seconds
+    visitor.heading("Galleries").wait_for()
+
+
+def test_a_person_is_named_described_and_deleted(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "crew", eileen="collins", grace="hopper")
+    visitor.sign_in(where="#/galleries/crew/people/eileen")
+    page = visitor.page
+    visitor.heading("eileen").wait_for()
+    page.get_by_label("Name").fill("Eileen Collins <b>")
+    page.get_by_label("Metadata").fill("{no json")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert").filter(has_text="no JSON object")).to_be_visible()
+    page.get_by_label("Metadata").fill('{"team": "STS-114"}')
+    page.get_by_role("button", name="Save").click()
+    visitor.heading("Eileen Collins <b>").wait_for()
+    kept = api.get("/galleries/crew/subjects/eileen").json()
+    assert (kept["name"], kept["metadata"]) == ("Eileen Collins <b>", {"team": "STS-114"})
+    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "collins_again.jpg"))
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    faces = page.locator(".faces li")
+    expect(faces).to_have_count(2)
+    expect(faces.first).to_contain_text(re.compile(r"Quality \d+"))
+    expect(faces.first.locator("img")).to_be_visible()
+    visitor.picture("person")
+    faces.first.get_by_role("button").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete the face").click()
+    expect(faces).to_have_count(1)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete the person").click()
+    visitor.heading("crew").wait_for()
+    assert api.get("/galleries/crew/subjects/eileen").status_code == 404
+
+
+def test_a_person_is_erased_and_the_receipt_kept(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
+    make_gallery(api, "left", eileen="collins", grace="hopper")
+    visitor.sign_in(where="#/galleries/left/people/eileen")
+    page = visitor.page
+    page.get_by_role("button", name="Erase, with a receipt").click()
+    page.get_by_role("dialog").get_by_role("textbox").fill("eileen")
+    page.get_by_role("button", name="Erase the person").click()
+    receipt = page.get_by_role("dialog", name="Erased")
+    expect(receipt).to_contain_text("1 face, 1 template, 1 crop")
+    with page.expect_download() as saving:
+        receipt.get_by_role("button", name="Save the receipt").click()
+    saving.value.save_as(tmp_path / "receipt.json")
+    document = json.loads((tmp_path / "receipt.json").read_text())
+    kept = api.get("/receipts").json()["receipts"]
+    assert document in kept
+    receipt.get_by_role("button", name="Done").click()
+    visitor.heading("left").wait_for()
+    expect(page.get_by_role("list", name="People").get_by_role("link")).to_have_text(re.compile("grace"))
+
+
+def test_who_may_only_read_is_offered_nothing_else(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "seen", eileen="collins")
+    make_gallery(api, "unseen")
+    key = api.post("/keys", json={"scopes": ["read"], "galleries": ["seen"]}).json()["secret"]
+    visitor.sign_in(key)
+    page = visitor.page
+    expect(page.locator(".cards li")).to_have_count(1)
+    page.get_by_role("link", name="seen").click()
+    page.get_by_role("link", name="eileen").click()
+    visitor.heading("eileen").wait_for()
+    expect(page.locator(".faces li img")).to_be_visible()
+    assert page.locator("main").get_by_role("button").count() == 0
+    assert page.locator("main input").count() == 0
+    visitor.go("#/galleries/unseen")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such gallery, or your key does not see it")
+
+
+def tar_of(path: Path, people: dict[str, bytes]) -> Path:
+    """Photos by their name within the tar."""
+    with tarfile.open(path, "w") as archive:
+        for name, photo in people.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(photo)
+            archive.addfile(entry, io.BytesIO(photo))
+    return path
+
+
+def test_a_tar_is_imported_and_a_gallery_exported_by_jobs(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
+    make_gallery(api, "moved")
+    photos = {f"{who}/1.jpg": (SAMPLES / f"{who}.jpg").read_bytes() for who in ("collins", "hopper")}
+    tar = tar_of(tmp_path / "people.tar", photos | {"nobody/1.jpg": b"no photo"})
+    visitor.sign_in(where="#/galleries/moved/enroll")
+    page = visitor.page
+    page.get_by_text("Import a tar instead").click()
+    page.get_by_label("File").set_input_files(tar)
+    page.get_by_role("button", name="Import").click()
+    visitor.heading("Jobs").wait_for()
+    job = page.get_by_role("listitem").filter(has=page.get_by_role("heading", name=re.compile("import.*moved")))
+    expect(job.get_by_text("done", exact=True)).to_be_visible()
+    expect(job).to_contain_text("3 of 3")
+    job.get_by_role("button", name="What was refused").click()
+    expect(page.get_by_role("dialog")).to_contain_text("This is no photo that can be read")
+    visitor.picture("job-report")
+    page.get_by_role("button", name="Close").click()
+    visitor.go("#/galleries/moved")
+    expect(page.get_by_role("list", name="People").get_by_role("link")).to_have_count(2)
+    page.get_by_role("button", name="Export").click()
+    visitor.heading("Jobs").wait_for()
+    with page.expect_download() as saving:
+        page.get_by_role("button", name="Save its file").click()
+    saving.value.save_as(tmp_path / "moved.tar")
+    assert tarfile.is_tarfile(tmp_path / "moved.tar")
+
+
+# ---------------------------------------------------------------- a hundred thousand people
+
+
+@pytest.fixture(scope="module")
+def crowd(live_server: LiveServer, api: httpx.Client) -> str:
+    """A gallery of MANY people without faces, written straight into the database."""
+    api.post("/galleries", json={"id": "crowd", "store": "none"}).raise_for_status()
+    engine = sa.create_engine(f"sqlite:///{live_server.data_dir / 'likeness.db'}", connect_args={"timeout": 30})
+    at = "2026-01-31T12:00:00.000000Z"
+    with engine.begin() as connection:
+        home = connection.execute(sa.select(GALLERIES.c.key).where(GALLERIES.c.id == "crowd")).scalar_one()
+        rows = [
+            {
+                "gallery_key": home,
+                "id": (number := f"p{index:06}"),
+                "name": (name := f"Person {index}"),
+                "folded": fold(number, name),
+                "metadata": "{}",
+                "created_at": at,
+                "updated_at": at,
+            }
+            for index in range(MANY)
+        ]
+        connection.execute(sa.insert(SUBJECTS), rows)
+    engine.dispose()
+    return "crowd"
+
+
+def test_a_hundred_thousand_people_are_paged_and_searched(visitor: Visitor, crowd: str) -> None:
+    visitor.sign_in(where=f"#/galleries/{crowd}")
+    page = visitor.page
+    people = page.get_by_role("list", name="People").get_by_role("link")
+    expect(people.first).to_contain_text("Person 0")
+    page.evaluate("() => scrollTo(0, document.documentElement.scrollHeight)")
+    expect(page.get_by_role("link", name=f"Person {MANY - 1} ")).to_be_visible(timeout=5 * WAIT_MS)  # 101 pages
+    assert people.count() < 150, "only what is in sight exists"
+    assert page.get_by_role("listitem").last.get_attribute("aria-setsize") == str(MANY)
+    page.evaluate("() => scrollTo(0, 0)")
+    page.get_by_role("searchbox").fill("person 4321")
+    expect(page.get_by_text("11 found")).to_be_visible()
+    first = page.get_by_role("list", name="People found for person 4321").get_by_role("link").first
+    first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(first).not_to_be_focused()
+    assert "4321" in page.evaluate("document.activeElement.textContent")
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", level=1, name=re.compile("Person 4321")).wait_for()
+
+
+# ---------------------------------------------------------------- identify
+
+
+def test_a_photo_is_identified_and_an_unknown_face_enrolled(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "door", eileen="collins")
+    visitor.sign_in(where="#/identify")
+    page = visitor.page
+    page.get_by_label("Gallery").select_option("door")
+    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "both.jpg"))
+    tags = page.locator(".tag")
+    expect(tags).to_have_count(2)
+    assert sorted(re.sub(r" [\d.]+$", "", text) for text in tags.all_inner_texts()) == ["eileen", "unknown"]
+    unknown = page.locator(".card.face").filter(has_text="Unknown")
+    unknown.get_by_label("Who is it?").fill("Grace Hopper")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Enrolled as Grace Hopper.")).to_be_visible()
+    expect(tags.filter(has_text="Grace Hopper")).to_be_visible()
+    assert api.get("/galleries/door/subjects/Grace%20Hopper").json()["face_count"] == 1
+    visitor.picture("identify")
+
+
+def test_not_this_person_removes_what_was_enrolled_wrongly(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "mixed", eileen="hopper")
+    visitor.sign_in(where="#/identify")
+    page = visitor.page
+    page.get_by_label("Gallery").select_option("mixed")
+    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "hopper.jpg"))
+    page.get_by_role("button", name="Not this person").click()
+    dialog = page.get_by_role("dialog", name="Not eileen?")
+    expect(dialog.get_by_role("img", name="The face enrolled as eileen")).to_be_visible()
+    visitor.picture("not-this-person")
+    dialog.get_by_role("button", name="Delete that enrolled face").click()
+    expect(page.locator(".tag")).to_have_text("unknown")
+    assert api.get("/galleries/mixed/subjects/eileen").json()["face_count"] == 0
+
+
+def test_the_camera_is_watched_one_question_at_a_time(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "lobby", eileen="collins")
+    visitor.sign_in(where="#/identify")
+    page = visitor.page
+    page.get_by_label("Gallery").select_option("lobby")
+    page.evaluate(
+        """() => {
+          const plain = window.fetch;
+          window.open = window.most = 0;
+          window.fetch = async (...given) => {
+            window.most = Math.max(window.most, ++window.open);
+            try {
+              return await plain(...given);
+            } finally {
+              window.open--;
+            }
+          };
+        }"""
+    )
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator(".tag").filter(has_text="eileen")).to_be_visible()
+    expect(page.get_by_text("pictures a second")).to_be_visible()
+    expect(page.locator(".tag").filter(has_text="unknown").first).to_be_visible()
+    unknown = page.locator(".card.face").filter(has=page.get_by_label("Who is it?")).first
+    unknown.get_by_label("Who is it?").focus()  # what is being used stays as it is
+    page.keyboard.type("somebody")
+    visitor.picture("live")
+    assert page.evaluate("window.most") == 1
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Enrolled as somebody.")).to_be_visible()
+    expect(page.get_by_role("button", name="Live")).to_have_attribute("aria-pressed", "false")
+    assert api.get("/galleries/lobby/subjects/somebody").json()["face_count"] == 1
+    assert page.locator("video").count() == 0
+
+
+# ---------------------------------------------------------------- everybody
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, api: httpx.Client, theme: Theme) -> None:
+    gallery = f"looked-at-{theme}"
+    make_gallery(api, gallery, eileen="collins")
+    with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
+        visitor.sign_in()
+        found: dict[str, list[str]] = {}
+        for name, (where, heading) in {
+            "galleries": ("#/galleries", "Galleries"),
+            "people": (f"#/galleries/{gallery}", gallery),
+            "enroll": (f"#/galleries/{gallery}/enroll", "Enroll photos"),
+            "person": (f"#/galleries/{gallery}/people/eileen", "eileen"),
+            "identify": ("#/identify", "Identify"),
+        }.items():
+            visitor.see(where, heading)
+            if name in {"people", "person"}:
+                visitor.page.locator("main .portrait img").first.wait_for()
+            if name == "identify":
+                visitor.page.get_by_label("Gallery").select_option(gallery)
+                visitor.page.locator("main input[type=file]").set_input_files(str(SAMPLES / "both.jpg"))
+                visitor.page.locator(".card.face").first.wait_for()
+            visitor.picture(f"{name}-{theme}")
+            found[name] = visitor.barriers()
+        assert json.dumps({name: one for name, one in found.items() if one}, indent=1) == "{}"
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(
+    chromium: Browser, live_server: LiveServer, api: httpx.Client
+) -> None:
+    make_gallery(api, "pocket", eileen="collins")
+    with visiting(chromium, live_server, viewport=PHONE) as visitor:
+        visitor.sign_in()
+        for name, heading in {
+            "": "Galleries",
+            "/pocket": "pocket",
+            "/pocket/enroll": "Enroll photos",
+            "/pocket/people/eileen": "eileen",
+        }.items():
+            visitor.see(f"#/galleries{name}", heading)
+            if heading in {"pocket", "eileen"}:
+                visitor.page.locator("main .portrait img").first.wait_for()
+            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
+            visitor.picture(f"galleries{name.replace('/', '-')}-phone")
+
+
+def test_everything_is_reached_by_the_keyboard(visitor: Visitor, api: httpx.Client) -> None:
+    """From signing in to a new person in a new gallery, without a mouse."""
+    page = visitor.page
+
+    def tab_to(name: str) -> None:
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            focused = page.evaluate(
+                """() => {
+                  const one = document.activeElement;
+                  return one.ariaLabel || one.labels?.[0]?.textContent || one.textContent;
+                }"""
+            )
+            if focused.strip() == name:
+                outlined = page.evaluate(
+                    "getComputedStyle(document.activeElement.matches('input.hidden') ? "
+                    "document.activeElement.nextElementSibling : document.activeElement).outlineStyle"
+                )
+                assert outlined != "none", name
+                return
+        raise AssertionError(f"Tab never reached {name!r}")
+
+    page.goto(visitor.server.url)
+    expect(page.get_by_label("Key")).to_be_focused()
+    page.keyboard.type(visitor.server.key)
+    page.keyboard.press("Enter")
+    expect(visitor.heading("Compare")).to_be_focused()
+    page.keyboard.press("Shift+Tab")
+    tab_to("Galleries")
+    page.keyboard.press("Enter")
+    expect(visitor.heading("Galleries")).to_be_focused()
+    tab_to("New gallery")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("textbox").first).to_be_focused()
+    page.keyboard.type("keys-only")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("button", name="New gallery"), "where one was before the dialog").to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog").get_by_role("textbox").first).to_be_focused()
+    page.keyboard.type("keys-only")
+    page.keyboard.press("Enter")
+    expect(visitor.heading("keys-only")).to_be_focused()
+    tab_to("Enroll photos")
+    page.keyboard.press("Enter")
+    expect(visitor.heading("Enroll photos")).to_be_focused()
+    with page.expect_file_chooser() as chooser:
+        tab_to("Choose photos")  # in here: by the browser's answers to it, choosers are known to be caught
+        page.keyboard.press("Enter")
+    chooser.value.set_files([str(SAMPLES / "hopper.jpg")])
+    tab_to("Enroll 1 photo")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Done")).to_be_visible()
+    expect(page.get_by_role("heading", name="Done")).to_be_focused()
+    assert api.get("/galleries/keys-only/subjects/hopper").json()["face_count"] == 1

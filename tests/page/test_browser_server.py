@@ -1,0 +1,198 @@
+"""Looking after a server by its page, in a real Chromium against a real server process."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Route, expect
+
+from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
+from tests.support.live import LiveServer
+
+
+@pytest.fixture(scope="module")
+def api(live_server: LiveServer) -> Iterator[httpx.Client]:
+    """With a gallery of one face."""
+    with live_server.client("/v1") as client:
+        client.post("/galleries", json={"id": "crew"}).raise_for_status()
+        files = {"images": (SAMPLES / "collins.jpg").read_bytes()}
+        client.post("/galleries/crew/subjects/eileen/faces", files=files).raise_for_status()
+        yield client
+
+
+def test_a_key_is_made_shown_once_used_and_revoked(visitor: Visitor, api: httpx.Client) -> None:
+    visitor.sign_in(where="#/keys")
+    page = visitor.page
+    page.get_by_role("button", name="New key").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Make it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Tick at least one thing")
+    dialog.get_by_label("Compare photos").check()
+    dialog.get_by_label("crew").check()
+    dialog.get_by_label("Id", exact=True).fill("door")
+    dialog.get_by_label("Rate").fill("often")
+    dialog.get_by_role("button", name="Make it").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("A rate is like 10/s")
+    dialog.get_by_label("Rate").fill("10/s")
+    visitor.picture("new-key")
+    dialog.get_by_role("button", name="Make it").click()
+    shown = page.get_by_role("dialog", name="The key door").get_by_label("Key")
+    secret = shown.input_value()
+    assert secret.startswith("lk_door_")
+    assert visitor.shows(secret)
+    page.get_by_role("button", name="I have it").click()
+    expect(page.locator("dialog")).to_have_count(0)
+    assert not visitor.shows(secret)
+    own = api.get("/key", headers={"x-api-key": secret}).raise_for_status().json()
+    assert own == {"id": "door", "scopes": ["recognize"], "galleries": ["crew"]}
+    card = page.get_by_role("listitem").filter(has_text="door")
+    expect(card).to_contain_text("10/s")
+    page.get_by_role("button", name="New secret for door").click()
+    page.get_by_role("dialog").get_by_role("button", name="Make a new secret").click()
+    newer = page.get_by_role("dialog", name="The key door").get_by_label("Key", exact=True).input_value()
+    page.get_by_role("button", name="I have it").click()
+    expect(page.locator("dialog")).to_have_count(0)
+    assert newer != secret
+    assert not visitor.shows(newer)
+    page.get_by_role("button", name="Revoke door").click()
+    page.get_by_role("dialog").get_by_role("button", name="Revoke the key").click()
+    expect(card).to_contain_text("revoked")
+    assert api.get("/key", headers={"x-api-key": newer}).status_code == 401
+    visitor.picture("keys")
+
+
+def test_the_audit_log_is_filtered_and_paged(visitor: Visitor, api: httpx.Client) -> None:
+    for _ in range(120):
+        api.get("/galleries/crew")
+    looked_at: dict[str, str | int] = {"operation": "show_gallery", "limit": 1000}
+    end = time.monotonic() + WAIT_MS / 1000
+    while (
+        number := len(api.get("/audit", params=looked_at).json()["entries"])
+    ) < 120:  # what only reads is noted later
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    visitor.sign_in(where="#/audit")
+    page = visitor.page
+    rows = page.locator("table.audit tbody tr")
+    expect(rows).to_have_count(100)
+    expect(rows.filter(has_text="read_audit").first).to_be_attached()
+    page.get_by_label("Operation").fill("show_gallery")
+    page.get_by_role("button", name="Show").click()
+    page.get_by_role("button", name="Older").click()
+    expect(page.get_by_text(f"{number} shown")).to_be_visible()
+    assert set(rows.locator("td:nth-child(3)").all_inner_texts()) == {"show_gallery"}
+    page.get_by_role("button", name="Show").click()
+    page.route("**/audit?*cursor=*", lambda _: None)  # which is not answered before the next question
+    with page.expect_request("**/audit?*cursor=*"):
+        page.get_by_role("button", name="Older").click()
+    page.get_by_label("Operation").fill("enroll")
+    page.get_by_label("Person").fill("eileen")
+    with page.expect_event("requestfailed", lambda request: "cursor=" in request.url):
+        page.keyboard.press("Enter")
+    expect(rows).to_have_count(1)
+    rows.get_by_role("link", name="eileen").click()
+    visitor.heading("eileen").wait_for()
+
+
+def test_galleries_are_checked(visitor: Visitor, api: httpx.Client) -> None:
+    assert api.get("/galleries/crew").is_success
+    visitor.sign_in()
+    held: list[Route] = []
+    visitor.page.route("**/galleries?*", lambda route: held.append(route))  # noqa: PLW0108 - no builtin is taken
+    with visitor.page.expect_request("**/galleries?*"):
+        visitor.go("#/check")
+    visitor.heading("Gallery check").wait_for()
+    every = visitor.page.get_by_role("button", name="Check all")
+    expect(every, "before it is known what there is").to_have_count(0)
+    held[0].continue_()
+    every.click()
+    crew = visitor.page.get_by_role("listitem").filter(has_text="crew")
+    expect(crew).to_contain_text("in order")
+    expect(crew).to_contain_text("1 face of 1 person")
+
+
+def test_metrics_are_drawn_over_time(visitor: Visitor, api: httpx.Client) -> None:
+    visitor.sign_in()
+    page = visitor.page
+    visitor.see("#/metrics", "Metrics")  # with its first reading: what is drawn is what comes after
+    photo = (SAMPLES / "both.jpg").read_bytes()
+    api.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"}).raise_for_status()
+    for name in ("Requests a second", "Mean latency by stage", "Mean batch size", "Memory"):
+        drawn = page.locator(".chart").filter(has=page.get_by_role("heading", name=name))
+        line = drawn.locator(".plot path.line[d^=M]").first  # what has no figure yet, a stage say, has an empty one
+        expect(line).to_have_attribute("d", re.compile(r"^M[\d.]+ [\d.]+([ML][\d.]+ [\d.]+)*$"))
+    memory = page.get_by_role("img", name=re.compile(r"Memory\. Now process [\d.]+ MiB"))
+    expect(memory).to_be_attached()
+    requests = page.locator(".chart").filter(has=page.get_by_role("heading", name="Requests a second"))
+    requests.get_by_text("Figures").click()
+    expect(requests.locator("tbody tr").first).to_contain_text("/s")
+    stage = page.get_by_role("row", name=re.compile("^detect"))
+    expect(stage).to_contain_text("ms")
+    visitor.picture("metrics")
+
+
+def test_model_cards_show_what_was_measured(visitor: Visitor, api: httpx.Client) -> None:
+    key = api.post("/keys", json={"scopes": ["enroll"]}).json()["secret"]
+    visitor.sign_in(key, where="#/models")
+    card = visitor.page.get_by_role("region", name=re.compile("SFace"))
+    expect(card.get_by_role("img", name=re.compile("DET curve"))).to_be_visible()
+    deciding = next(
+        one
+        for model in api.get("/models").json()["models"]
+        if model["name"] == "sface"
+        for one in model["calibrations"]
+        if one["default"]
+    )
+    rows = card.get_by_role("region", name=f"Operating points of {deciding['name']}").locator("tbody tr")
+    assert rows.count() == len(deciding["points"])
+    assert f"{deciding['points'][0]['threshold']:.3f}" in rows.first.inner_text()
+    expect(card).to_contain_text("Scores of train112")
+    expect(card).to_contain_text("different people")
+    marks = card.locator("path.marks").first.get_attribute("d") or ""
+    assert marks.count("M") == len(deciding["points"])
+
+
+# ---------------------------------------------------------------- everybody
+
+VIEWS = {
+    "keys": "Keys",
+    "audit": "Audit log",
+    "check": "Gallery check",
+    "jobs": "Jobs",
+    "metrics": "Metrics",
+    "models": "Models",
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(chromium: Browser, live_server: LiveServer, api: httpx.Client, theme: Theme) -> None:
+    assert api.get("/key").is_success
+    found: dict[str, list[str]] = {}
+    with visiting(chromium, live_server, theme, viewport=DESK) as visitor:
+        visitor.sign_in()
+        for name, heading in VIEWS.items():
+            visitor.see(f"#/{name}", heading)
+            visitor.picture(f"{name}-{theme}")
+            found[name] = visitor.barriers()
+        visitor.see("#/keys", VIEWS["keys"])
+        visitor.page.get_by_role("button", name="New key").click()
+        visitor.page.get_by_role("dialog").wait_for()
+        found["dialog"] = visitor.barriers()
+    assert json.dumps({name: one for name, one in found.items() if one}, indent=1) == "{}"
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(
+    chromium: Browser, live_server: LiveServer, api: httpx.Client
+) -> None:
+    assert api.get("/key").is_success
+    with visiting(chromium, live_server, viewport=PHONE) as visitor:
+        visitor.sign_in()
+        for name, heading in VIEWS.items():
+            visitor.see(f"#/{name}", heading)
+            visitor.picture(f"{name}-phone")
+            assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name

@@ -1,0 +1,285 @@
+"""Two processes' galleries over one database: each answers what the other was told, whatever happened in between."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from app.db.schema import FACES
+from app.errors import NotFound
+from app.gallery.records import FaceBlock
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.search.index import Index
+from app.search.snapshots import Snapshots
+from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.postgres import new_database
+
+SUBJECTS = ("ann", "bob", "cem")
+SOON_S = 20.0
+
+
+@pytest.fixture
+def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
+    """Two galleries that follow by themselves, as in two processes."""
+    pair = Galleries(Store(database_url)), Galleries(Store(database_url))
+    for galleries in pair:
+        galleries.load()
+    yield pair
+    for galleries in pair:
+        galleries.close()
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_what_one_acknowledged_the_other_answers(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    made = enroll(one, "ann", 1, 2)
+    assert soon(lambda: found(other, 2) == ["ann"])
+    enroll(other, "ann", 3)
+    assert soon(lambda: found(one, 3) == ["ann"])
+    other.delete_face("staff", "ann", made.faces[0].face_id)
+    assert soon(lambda: found(one, 1) == [])
+    one.delete_subject("staff", "ann")
+    assert soon(lambda: found(other, 2) == found(other, 3) == [])
+    assert (one.check("staff").ok, other.check("staff").ok) == (True, True)
+    other.delete_gallery("staff")
+    with pytest.raises(NotFound):
+        found(one, 1)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    assert found(other, 2) == []
+
+
+def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
+    one, other = quiet(database_url), quiet(database_url)
+    gallery = one.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(one, "ann", 1)
+    one.follow()
+    assert one.followed().behind == 0
+    enroll(other, "bob", 2, 3)
+    assert one.followed().behind == 0, "nobody has looked yet"
+    with one._current.of(gallery).changing():  # whoever changes the gallery will catch up; following leaves it to them
+        one.follow()
+        assert one.followed().behind == 2
+    assert one.followed().behind == 0
+    assert found(one, 3) == ["bob"]
+    assert 0 <= one.followed().age_s < 3600
+    for galleries in (one, other):
+        galleries.close()
+
+
+def test_own_changes_are_applied_once_and_others_before_them(database_url: str) -> None:
+    one, other = quiet(database_url), quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(one, "ann", 1)
+    assert found(other, 1) == ["ann"]
+    enroll(one, "bob", 2)
+    enroll(other, "cem", 3)  # and with it bob
+    assert (found(other, 2), found(other, 3)) == (["bob"], ["cem"])
+    for galleries in (one, other):
+        galleries.follow()
+        galleries.follow()
+        report = galleries.check("staff")
+        assert (report.ok, report.indexed) == (True, 3)
+        galleries.close()
+
+
+def test_replaying_the_log_and_reading_sql_make_the_same_index(database_url: str) -> None:
+    writer, follower = quiet(database_url), quiet(database_url)
+    writer.create_gallery("staff", PACKAGE, DIMENSION)
+    assert found(follower, 0) == []  # its index begins empty
+    for seed in range(40):
+        made = enroll(writer, f"s{seed % 7}", seed, seed + 100)
+        if seed % 5 == 0:
+            writer.delete_face("staff", f"s{seed % 7}", made.faces[1].face_id)
+        if seed % 11 == 0:
+            writer.delete_subject("staff", f"s{seed % 7}")
+    follower.follow()
+    rebuilt = quiet(database_url)
+    probes = [template(1000 + seed) for seed in range(10)]
+    assert follower.search("staff", probes, 5) == rebuilt.search("staff", probes, 5)
+    assert follower.check("staff") == rebuilt.check("staff")
+    assert follower.check("staff").ok
+    for galleries in (writer, follower, rebuilt):
+        galleries.close()
+
+
+def test_a_follower_that_cannot_apply_a_change_makes_its_index_anew(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = quiet(database_url), quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    assert found(other, 1) == []
+    enroll(one, "ann", 1)
+    real_add, failures = Index.add, [MemoryError("no memory for one face")]
+
+    def add(self: Index, block: FaceBlock) -> None:
+        if failures:
+            raise failures.pop()
+        real_add(self, block)
+
+    monkeypatch.setattr(Index, "add", add)
+    other.follow()
+    assert found(other, 1) == ["ann"]
+    assert "made anew" in caplog.text
+    assert other.check("staff").ok
+    one.close()
+    other.close()
+
+
+def test_an_index_that_is_too_far_behind_is_made_anew(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("app.search.follower.CHANGES_AT_ONCE", 3)
+    one, other = quiet(database_url), quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    assert found(other, 1) == []
+    for seed in range(10):
+        enroll(one, "ann", seed)
+    other.follow()
+    assert (found(other, 9), caplog.text) == (["ann"], "")
+    monkeypatch.setattr("app.search.follower.LAG_LIMIT", 5)
+    for seed in range(10, 40):
+        enroll(one, "ann", seed)
+    other.follow()
+    assert found(other, 39) == ["ann"]
+    assert "or too far" in caplog.text
+    assert other.check("staff").ok
+    one.close()
+    other.close()
+
+
+class Processes(RuleBasedStateMachine):
+    """Random changes through either of two processes, which follow, restart, and lose their indexes at random."""
+
+    faces = Bundle("faces")
+    url: str
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        self.url = self.new_database(Path(self.folder.name))
+        self.snapshots = Path(self.folder.name) / "snapshots"
+        self.processes = [self.start(), self.start()]
+        self.seed = 0
+        self.expected: dict[int, str] = {}
+        self.processes[0].create_gallery("staff", PACKAGE, DIMENSION)
+
+    def new_database(self, folder: Path) -> str:
+        return f"sqlite:///{folder / 'likeness.db'}"
+
+    def start(self) -> Galleries:
+        return quiet(self.url, Snapshots(self.snapshots, min_faces=1))
+
+    @rule(target=faces, who=st.integers(0, 1), subject=st.sampled_from(SUBJECTS))
+    def enroll(self, who: int, subject: str) -> tuple[str, str, int]:
+        self.seed += 1
+        made = enroll(self.processes[who], subject, self.seed)
+        self.expected[self.seed] = subject
+        assert found(self.processes[who], self.seed) == [subject]
+        return subject, made.faces[0].face_id, self.seed
+
+    @rule(who=st.integers(0, 1), face=consumes(faces))
+    def delete_face(self, who: int, face: tuple[str, str, int]) -> None:
+        subject, face_id, seed = face
+        if self.expected.pop(seed, None) is None:
+            with pytest.raises(NotFound):
+                self.processes[who].delete_face("staff", subject, face_id)
+        else:
+            self.processes[who].delete_face("staff", subject, face_id)
+            assert found(self.processes[who], seed) == []
+
+    @rule(who=st.integers(0, 1), subject=st.sampled_from(SUBJECTS))
+    def delete_subject(self, who: int, subject: str) -> None:
+        try:
+            self.processes[who].delete_subject("staff", subject)
+        except NotFound:
+            assert subject not in self.expected.values()
+        self.expected = {seed: whose for seed, whose in self.expected.items() if whose != subject}
+
+    @rule(who=st.integers(0, 1))
+    def follow(self, who: int) -> None:
+        self.processes[who].follow()
+        for seed, subject in self.expected.items():
+            assert found(self.processes[who], seed) == [subject]
+
+    @rule(who=st.integers(0, 1))
+    def snapshot(self, who: int) -> None:
+        self.processes[who].keep()
+
+    @rule(who=st.integers(0, 1))
+    def restart(self, who: int) -> None:
+        self.processes[who].close()
+        self.processes[who] = self.start()
+
+    @rule(who=st.integers(0, 1))
+    def delete_gallery(self, who: int) -> None:
+        self.processes[who].delete_gallery("staff")
+        self.processes[1 - who].create_gallery("staff", PACKAGE, DIMENSION)
+        self.expected = {}
+
+    @invariant()
+    def sql_is_the_truth(self) -> None:
+        if hasattr(self, "processes"):
+            counts = self.processes[0].counts("staff")
+            assert counts.faces == len(self.expected)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "processes"):
+            return
+        for galleries in self.processes:
+            galleries.follow()
+            report = galleries.check("staff")
+            assert report.ok, report.problems
+            assert report.indexed == len(self.expected)
+            galleries.close()
+        self.folder.cleanup()
+
+
+STATEFUL = settings(max_examples=8, stateful_step_count=25, suppress_health_check=list(HealthCheck), print_blob=True)
+
+
+def test_two_processes_end_equal_to_sql_on_sqlite() -> None:
+    run(Processes)
+
+
+def test_two_processes_end_equal_to_sql_on_postgresql(postgresql: Path) -> None:
+    class OnPostgresql(Processes):
+        def new_database(self, folder: Path) -> str:  # noqa: ARG002 (the other kind needs it)
+            return new_database(postgresql)
+
+    run(OnPostgresql)
+
+
+def run(machine: type[Processes]) -> None:
+    from hypothesis.stateful import run_state_machine_as_test  # noqa: PLC0415 (long name, one use)
+
+    run_state_machine_as_test(machine, settings=STATEFUL)
+
+
+def test_a_gallery_changed_behind_the_log_is_told_by_check_of_either(database_url: str) -> None:
+    one, other = quiet(database_url), quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(one, "ann", 1)
+    assert found(other, 1) == ["ann"]
+    with engine_of(database_url).begin() as connection:
+        connection.execute(sa.delete(FACES))
+    assert [galleries.check("staff").extra for galleries in (one, other)] == [1, 1]
+    one.close()
+    other.close()

@@ -1,0 +1,190 @@
+"""What holds wherever vectors are searched: in this process, or in Milvus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.errors import Conflict, NotFound
+from app.gallery.records import Candidate, NewFace
+from app.gallery.service import Galleries
+from app.search.index import MIN_WEIGHT
+from app.types import Box, Quality, Template, Vector
+from tests.support.following import DIMENSION, PACKAGE, enroll, found, quiet, template
+from tests.support.milvus import lite, remote
+
+KINDS = ("faiss", "milvus")
+ROUNDS = 80
+
+
+def open_galleries(kind: str, folder: Path) -> Galleries:
+    url = f"sqlite:///{folder / 'likeness.db'}"
+    return quiet(url) if kind == "faiss" else remote(url, lite(folder))
+
+
+@pytest.fixture(params=KINDS)
+def galleries(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Galleries]:
+    galleries = open_galleries(request.param, tmp_path)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    yield galleries
+    galleries.close()
+
+
+def add(galleries: Galleries, subject: str, vector: Vector, quality: float = 50) -> str:
+    face = NewFace(Template(vector, PACKAGE), Quality(quality, ()), Box(0, 0, 1, 1))
+    return galleries.enroll("staff", subject, [face]).faces[0].face_id
+
+
+def ask(galleries: Galleries, vector: Vector, limit: int) -> list[Candidate]:
+    return galleries.search("staff", [Template(vector, PACKAGE)], limit)[0]
+
+
+def near(vector: Vector, by: float, seed: int) -> Vector:
+    moved = vector + by * np.random.default_rng(seed).standard_normal(len(vector)).astype(np.float32)
+    return np.asarray(moved / np.linalg.norm(moved), np.float32)
+
+
+def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Galleries) -> None:
+    assert found(galleries, 1) == []
+    assert galleries.subjects_with_faces("staff") == 0
+    assert galleries.check("staff").ok
+    galleries.create_subject("staff", "ann")
+    with pytest.raises(Conflict) as caught:
+        galleries.verify("staff", "ann", template(1))
+    assert caught.value.code == "subject_without_faces"
+
+
+def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: Galleries) -> None:
+    made = enroll(galleries, "ann", 1, 2)
+    enroll(galleries, "bob", 3)
+    assert (found(galleries, 1), found(galleries, 2), found(galleries, 3)) == (["ann"], ["ann"], ["bob"])
+    assert galleries.subjects_with_faces("staff") == 2
+    galleries.delete_face("staff", "ann", made.faces[0].face_id)
+    assert (found(galleries, 1), found(galleries, 2)) == ([], ["ann"])
+    galleries.delete_subject("staff", "ann")
+    assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
+    assert galleries.subjects_with_faces("staff") == 1
+    report = galleries.check("staff")
+    assert (report.ok, report.faces, report.indexed) == (True, 1, 1)
+    galleries.rebuild("staff")
+    assert (found(galleries, 2), found(galleries, 3)) == ([], ["bob"])
+    galleries.delete_gallery("staff")
+    with pytest.raises(NotFound):
+        found(galleries, 3)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    assert found(galleries, 3) == []
+
+
+def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: Galleries) -> None:
+    enroll(galleries, "ann", 1, 2)
+    enroll(galleries, "bob", 3)
+    galleries.rename_subject("staff", "ann", "anna")
+    assert (found(galleries, 1), found(galleries, 3)) == (["anna"], ["bob"])
+    galleries.rename_subject("staff", "anna", "bob")
+    assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
+    assert galleries.subjects_with_faces("staff") == 1
+    assert galleries.check("staff").ok
+    galleries.delete_subjects("staff")
+    assert found(galleries, 1) == []
+    assert galleries.check("staff").ok
+
+
+def test_a_start_finds_what_was_left(galleries: Galleries, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    enroll(galleries, "ann", 1, 2)
+    galleries.follow()
+    again = open_galleries(request.node.callspec.params["galleries"], tmp_path)
+    assert (found(again, 2), again.subjects_with_faces("staff"), again.check("staff").ok) == (["ann"], 1, True)
+    again.close()
+
+
+def test_subjects_with_hundreds_of_near_faces_take_one_place_each(galleries: Galleries) -> None:
+    vector = template(0).vector
+    for subject in ("ann", "bob"):
+        galleries.enroll(
+            "staff",
+            subject,
+            [
+                NewFace(Template(near(vector, 0.05, seed), PACKAGE), Quality(50, ()), Box(0, 0, 1, 1))
+                for seed in range(200 if subject == "ann" else 100)
+            ],
+        )
+    add(galleries, "cem", near(vector, 1, 7))
+    add(galleries, "dan", np.negative(vector))
+    assert {one.subject for one in ask(galleries, vector, 2)} == {"ann", "bob"}
+    assert [one.subject for one in ask(galleries, vector, 4)][2:] == ["cem", "dan"]
+    assert [one.subject for one in ask(galleries, np.negative(vector), 1)] == ["dan"]
+
+
+def test_among_equal_scores_the_face_enrolled_first_wins(galleries: Galleries) -> None:
+    vector = template(0).vector
+    names = [f"subject {number}" for number in range(70)]
+    for name in names:
+        add(galleries, name, vector)
+    assert [one.subject for one in ask(galleries, vector, 3)] == names[:3]
+    galleries.delete_subject("staff", names[0])
+    assert [one.subject for one in ask(galleries, vector, 3)] == names[1:4]
+
+
+def brute_force(faces: dict[str, tuple[str, float, Vector]], probe: Vector, limit: int) -> list[tuple[str, ...]]:
+    """Subject, its best face, its score and its mean's, as text: face by face, in order of enrollment."""
+    best: dict[str, tuple[float, str]] = {}
+    for face_id, (subject, _, vector) in faces.items():
+        score = float(vector.astype(np.float64) @ probe.astype(np.float64))
+        if subject not in best or score > best[subject][0]:
+            best[subject] = (score, face_id)
+    ranked = sorted(best, key=lambda subject: -best[subject][0])[:limit]
+    rows: list[tuple[str, ...]] = []
+    for subject in ranked:
+        mine = [(max(quality, MIN_WEIGHT), vector) for whose, quality, vector in faces.values() if whose == subject]
+        mean = np.sum([weight * vector.astype(np.float64) for weight, vector in mine], axis=0)
+        mean_score = float(mean / np.linalg.norm(mean) @ probe.astype(np.float64))
+        rows.append((subject, best[subject][1], f"{best[subject][0]:.6f}", f"{mean_score:.6f}"))
+    return rows
+
+
+def test_answers_are_those_of_brute_force_whatever_comes_and_goes(galleries: Galleries) -> None:
+    random = np.random.default_rng(5)
+    centres = [template(seed).vector for seed in range(4)]
+    faces: dict[str, tuple[str, float, Vector]] = {}
+    for turn in range(ROUNDS):
+        what = random.integers(6)
+        subject = f"subject {random.integers(12)}"
+        if what <= 3 or not faces:
+            vector, quality = near(centres[random.integers(4)], 0.3, turn), float(random.integers(101))
+            faces[add(galleries, subject, vector, quality)] = (subject, quality, vector)
+        elif what == 4:
+            face_id = str(random.choice(list(faces)))
+            galleries.delete_face("staff", faces.pop(face_id)[0], face_id)
+        elif any(whose == subject for whose, _, _ in faces.values()):
+            galleries.delete_subject("staff", subject)
+            faces = {key: face for key, face in faces.items() if face[0] != subject}
+        if turn % 8 == 0:
+            galleries.follow()
+        if turn == ROUNDS // 2:
+            galleries.rebuild("staff")
+        probe, limit = near(centres[random.integers(4)], 0.3, 1000 + turn), int(random.integers(1, 9))
+        answered = [
+            (one.subject, one.face_id, f"{one.score:.6f}", f"{one.template_score:.6f}")
+            for one in ask(galleries, probe, limit)
+        ]
+        assert answered == brute_force(faces, probe, limit)
+    assert galleries.check("staff").ok
+
+
+def test_both_give_the_same_answers_to_the_last_bit(tmp_path: Path) -> None:
+    answers = []
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        galleries = open_galleries(kind, tmp_path / kind)
+        galleries.create_gallery("staff", PACKAGE, DIMENSION)
+        for seed in range(60):
+            add(galleries, f"subject {seed % 25}", template(seed).vector, quality=seed)
+        probes = [template(seed) for seed in range(100, 110)]
+        found = galleries.search("staff", probes, 7)
+        found.append([galleries.verify("staff", "subject 3", probe) for probe in probes])
+        answers.append([[(one.subject, one.score, one.template_score) for one in row] for row in found])
+        galleries.close()
+    assert answers[0] == answers[1]

@@ -1,0 +1,145 @@
+"""A gallery's kind of search: kept in SQL, changed while it is in use, followed by all, never in an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import sqlalchemy as sa
+
+from app.client import ApiError, AsyncClient, Client
+from app.errors import NotFound
+from app.gallery.records import IndexKind
+from app.gallery.service import Galleries
+from app.search.follower import LiveIndex
+from app.search.snapshots import Snapshots
+from tests.db.test_migrations import downgrade
+from tests.support.commands import run as likeness
+from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.live import LiveServer
+from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
+
+KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
+
+
+def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
+    """By which kind this process's index is searched; None where it isn't made."""
+    index = galleries._current.of(galleries.gallery(gallery))
+    assert isinstance(index, LiveIndex)
+    return index._index.kind if index._index else None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gallery_keeps_its_kind_and_answers_the_same_by_each(database_url: str, kind: IndexKind) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("plain", PACKAGE, DIMENSION)
+    made = galleries.create_gallery("staff", PACKAGE, DIMENSION, search=kind)
+    assert (made.search, galleries.gallery("plain").search) == (kind, "fp32")
+    for gallery in ("plain", "staff"):
+        for seed in range(40):
+            enroll(galleries, f"person {seed % 25}", seed, gallery=gallery)
+        galleries.delete_subject(gallery, "person 3")
+    assert kind_here(galleries) == kind
+    probes = [template(seed) for seed in (0, 3, 17, 99)]
+    answers = [
+        [[(one.subject, one.score, one.template_score) for one in row] for row in galleries.search(gallery, probes, 7)]
+        for gallery in ("plain", "staff")
+    ]
+    assert answers[0] == answers[1]
+    assert galleries.check("staff").ok
+    galleries.close()
+    again = quiet(database_url)
+    again.load()
+    assert kind_here(again) == kind
+    assert found(again, 17) == ["person 17"]
+    again.close()
+
+
+def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Path) -> None:
+    one = quiet(database_url)
+    one.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(one, "eileen", 1)
+    other = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
+    other.load()
+    for kind in ("int8", "fp16", "fp16", "fp32", "int8"):
+        assert one.update_gallery("staff", search=kind).search == kind
+        assert one.update_gallery("staff").search == kind
+        assert kind_here(one) == kind
+        other.follow()
+        assert kind_here(other) == kind
+        enroll(one, kind, 2)
+        other.follow()
+        assert found(other, 2) == [kind]
+        one.delete_subject("staff", kind)
+    other.close()
+    third = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
+    third.load()
+    assert kind_here(third) == "int8", "also where the index is read from a snapshot"
+    assert found(third, 1) == ["eileen"]
+    third.close()
+    one.delete_gallery("staff")
+    with pytest.raises(NotFound, match="no gallery"):
+        one.update_gallery("staff", search="fp16")
+    one.close()
+
+
+def test_galleries_of_the_version_before_are_searched_as_they_were(database_url: str) -> None:
+    galleries = quiet(database_url)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION, search="int8")
+    enroll(galleries, "eileen", 1)
+    galleries.close()
+    downgrade(database_url, "0011")
+    with engine_of(database_url).connect() as connection:
+        assert "search" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
+    again = quiet(database_url)
+    assert again.gallery("staff").search == "fp32"
+    assert found(again, 1) == ["eileen"]
+    again.close()
+
+
+def test_the_kind_by_api(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as client:
+        made = client.post("/v1/galleries", json={"id": "crew", "search": "int8"})
+        assert (made.status_code, made.json()["search"]) == (201, "int8")
+        assert client.post("/v1/galleries", json={"id": "other"}).json()["search"] == "fp32"
+        for subject, photo in (("eileen", COLLINS), ("grace", HOPPER)):
+            faces = f"/v1/galleries/crew/subjects/{subject}/faces"
+            client.post(faces, files={"images": photo}).raise_for_status()
+        answers = []
+        for kind in KINDS:
+            patched = client.patch("/v1/galleries/crew", json={"search": kind}).raise_for_status().json()
+            assert patched == client.get("/v1/galleries/crew").json()
+            assert (patched["search"], patched["faces"]) == (kind, 2)
+            identified = client.post("/v1/galleries/crew/identify", files={"image": BOTH}).raise_for_status().json()
+            answers.append([[(c["subject"], c["score"]) for c in face["candidates"]] for face in identified["faces"]])
+        assert all(answer == answers[0] for answer in answers)
+        assert client.patch("/v1/galleries/crew", json={}).json()["search"] == KINDS[-1]
+        for body in ({"search": "hnsw"}, {"search": 8}, {"store": "none"}):
+            error_of(client.patch("/v1/galleries/crew", json=body), 422, "invalid_request")
+        error_of(client.post("/v1/galleries", json={"id": "third", "search": "int4"}), 422, "invalid_request")
+        error_of(client.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
+
+
+def test_the_kind_by_client_and_command(live_server: LiveServer, tmp_path: Path) -> None:
+    at = ("--server", live_server.url, "--key", live_server.key)
+    with Client(live_server.url, live_server.key) as client:
+        assert client.create_gallery("kinds", search="fp16").search == "fp16"
+        assert client.update_gallery("kinds", {"search": "int8"}).search == "int8"
+        with pytest.raises(ApiError) as caught:
+            client.update_gallery("nobody", {"search": "int8"})
+        assert caught.value.code == "gallery_not_found"
+        done = likeness(tmp_path, "galleries", "update", "kinds", "--search", "fp32", *at)
+        assert (done.returncode, done.stdout) == (0, "kinds: searched by fp32\n")
+        assert client.gallery("kinds").search == "fp32"
+        assert likeness(tmp_path, "galleries", "update", "kinds", "--search", "int5", *at).returncode == 3
+        made = likeness(tmp_path, "galleries", "create", "kinds 2", "--search", "int8", *at)
+        assert made.returncode == 0
+        assert client.gallery("kinds 2").search == "int8"
+
+    async def change() -> str:
+        async with AsyncClient(live_server.url, live_server.key) as later:
+            return (await later.update_gallery("kinds", {"search": "fp16"})).search
+
+    assert asyncio.run(change()) == "fp16"

@@ -1,0 +1,336 @@
+"""Snapshots of indexes: the same answers after a start, and never a wrong one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from app.gallery.change_reader import Feed
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.search.snapshots import HEADER_BYTES, Snapshots
+from tests.conftest import PROJECT
+from tests.support.following import DIMENSION, NEVER_S, PACKAGE, enroll, found, quiet, template
+
+FACES = 30
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "snapshots"
+
+
+@pytest.fixture
+def saved(database_url: str, folder: Path) -> str:
+    """The URL of a database whose one gallery has a snapshot, and changes after it."""
+    return save(database_url, folder)
+
+
+def save(database_url: str, folder: Path) -> str:
+    galleries = start(database_url, folder)
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    for seed in range(FACES):
+        enroll(galleries, f"s{seed % 9}", seed)
+    galleries.close()
+    later = quiet(database_url)
+    enroll(later, "late", FACES)
+    later.delete_subject("staff", "s8")
+    later.close()
+    return database_url
+
+
+def start(url: str, folder: Path, min_faces: int = 1) -> Galleries:
+    return quiet(url, Snapshots(folder, min_faces=min_faces))
+
+
+def snapshot_of(folder: Path) -> Path:
+    (path,) = folder.glob("*.snapshot")
+    return path
+
+
+@pytest.fixture
+def moments(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Each time that an index is made from SQL (a check reads it too)."""
+    seen: list[str] = []
+    real = Feed.moment
+
+    def moment(self: Feed, gallery: Gallery) -> object:
+        seen.append(gallery.id)
+        return real(self, gallery)
+
+    monkeypatch.setattr(Feed, "moment", moment)
+    return seen
+
+
+def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(saved: str, folder: Path, moments: list[str]) -> None:
+    galleries = start(saved, folder)
+    galleries.load()
+    answers = [galleries.search("staff", [template(seed)], 5) for seed in range(100, 110)]
+    assert (found(galleries, FACES), found(galleries, 0), found(galleries, 8)) == (["late"], ["s0"], [])
+    assert moments == []
+    report = galleries.check("staff")
+    assert (report.ok, report.indexed) == (True, FACES + 1 - 3)
+    galleries.close()
+    without = quiet(saved)
+    assert [without.search("staff", [template(seed)], 5) for seed in range(100, 110)] == answers
+    without.close()
+
+
+def test_an_index_from_a_snapshot_takes_every_change(saved: str, folder: Path) -> None:
+    galleries = start(saved, folder)
+    made = enroll(galleries, "ann", 500, 501)
+    galleries.delete_subject("staff", "s1")
+    galleries.delete_face("staff", "ann", made.faces[0].face_id)
+    assert (found(galleries, 500), found(galleries, 501), found(galleries, 1)) == ([], ["ann"], [])
+    assert galleries.check("staff").ok
+    galleries.close()
+
+
+def flip(place: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
+
+
+def with_header(**changes: object) -> Callable[[bytes], bytes]:
+    """A header that is in order but says something else."""
+
+    def change(data: bytes) -> bytes:
+        fields = json.loads(data[: HEADER_BYTES - 4]) | changes
+        text = json.dumps(fields).encode().ljust(HEADER_BYTES - 4)
+        return text + zlib.crc32(text).to_bytes(4, "little") + data[HEADER_BYTES:]
+
+    return change
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "cut in the header": lambda data: data[:100],
+    "cut in the rows": lambda data: data[: len(data) // 2],
+    "cut by a byte": lambda data: data[:-1],
+    "longer": lambda data: data + b"\0",
+    "a bit of the header": flip(20),
+    "a bit of the header's check sum": flip(HEADER_BYTES - 1),
+    "a bit of the keys": flip(HEADER_BYTES + 3),
+    "a bit of the vectors": flip(HEADER_BYTES + FACES * 16 + 100),
+    "the last bit": flip(-1 + HEADER_BYTES + FACES * (20 + 4 * DIMENSION) + 4),
+    "something else": lambda data: b"something else entirely" * (len(data) // 20),
+    "another format": with_header(format=2),
+    "another package": with_header(package="tiny@2"),
+    "another generation": with_header(generation=1),
+    "another dimension": with_header(dimension=DIMENSION // 2),
+    "another gallery": with_header(gallery=99),
+    "another count": with_header(count=FACES - 1),
+    "no count": with_header(count=None),
+    "no number": with_header(number="1"),
+    "newer than the log": with_header(number=1000),
+    "of another history": with_header(stamp=1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warning(
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes],
+    sqlite_saved: tuple[str, Path],
+    caplog: pytest.LogCaptureFixture,
+    moments: list[str],
+) -> None:
+    url, original = sqlite_saved
+    folder = tmp_path / "damaged"
+    shutil.copytree(original, folder)
+    path = snapshot_of(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    galleries = start(url, folder)
+    galleries.load()
+    assert moments == ["staff"]
+    assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
+    assert galleries.check("staff").ok
+    assert (found(galleries, FACES), found(galleries, 8)) == (["late"], [])
+    galleries.keep()  # the next one is in order again
+    galleries.close()
+    caplog.clear()
+    del moments[:]
+    again = start(url, folder)
+    assert found(again, FACES) == ["late"]
+    assert (moments, caplog.text) == ([], "")
+    again.close()
+
+
+@pytest.fixture(scope="module")
+def sqlite_saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    root = tmp_path_factory.mktemp("saved")
+    url = f"sqlite:///{root / 'likeness.db'}"
+    return save(url, root / "snapshots"), root / "snapshots"
+
+
+def test_a_snapshot_that_the_pruned_log_does_not_reach_is_not_used(
+    saved: str, folder: Path, moments: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(saved)
+    store.prune_changes(timedelta(hours=-1))
+    store.close()
+    galleries = start(saved, folder)
+    assert found(galleries, FACES) == ["late"]
+    assert moments == ["staff"]
+    assert "doesn't lead on from the snapshot" in caplog.text
+    galleries.close()
+
+
+def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, folder: Path) -> None:
+    def holds(seed: int) -> bool:
+        return any(template(seed).vector.tobytes() in path.read_bytes() for path in folder.iterdir())
+
+    assert holds(0)
+    assert holds(8)  # deleted while no server ran
+    galleries = start(saved, folder)
+    galleries.load()
+    galleries.delete_subject("staff", "s0")
+    galleries.keep()
+    assert not holds(0)
+    assert not holds(8)
+    assert holds(1)
+    galleries.delete_gallery("staff")  # at once
+    assert not holds(1)
+    galleries.close()
+
+
+def test_another_process_deleting_the_gallery_removes_its_snapshot(saved: str, folder: Path) -> None:
+    galleries, other = start(saved, folder), quiet(saved)
+    galleries.load()
+    other.delete_gallery("staff")
+    galleries.follow()
+    assert list(folder.glob("*.snapshot")) == []
+    galleries.close()
+    other.close()
+
+
+def test_a_gallery_that_was_deleted_while_nobody_ran_leaves_no_snapshot(saved: str, folder: Path) -> None:
+    other = quiet(saved)
+    other.delete_gallery("staff")
+    other.close()
+    galleries = start(saved, folder)
+    galleries.keep()
+    assert list(folder.glob("*.snapshot")) == []
+    galleries.close()
+
+
+def test_small_galleries_are_not_written_and_shrunken_ones_removed(saved: str, folder: Path) -> None:
+    galleries = start(saved, folder, min_faces=FACES)
+    galleries.load()
+    galleries.keep()
+    assert list(folder.glob("*.snapshot")) == []
+    enroll(galleries, "many", *range(200, 200 + FACES))
+    galleries.keep()
+    assert snapshot_of(folder).stat().st_mode & 0o077 == 0
+    galleries.close()
+
+
+def test_what_has_not_changed_is_not_written_again(saved: str, folder: Path) -> None:
+    galleries = start(saved, folder)
+    galleries.load()
+    galleries.keep()
+    first = snapshot_of(folder).stat()
+    galleries.keep()
+    assert snapshot_of(folder).stat().st_ino == first.st_ino
+    enroll(galleries, "ann", 900)
+    galleries.keep()
+    assert snapshot_of(folder).stat().st_ino != first.st_ino
+    galleries.close()
+
+
+def test_one_process_writes_and_when_it_ends_another_does(saved: str, folder: Path) -> None:
+    writer, other = start(saved, folder), start(saved, folder)
+    for galleries in (writer, other):
+        galleries.load()
+        galleries.keep()
+    before = snapshot_of(folder).stat().st_ino
+    enroll(other, "ann", 900)
+    other.keep()
+    assert snapshot_of(folder).stat().st_ino == before
+    writer.close()
+    enroll(other, "ann", 901)
+    other.keep()
+    assert snapshot_of(folder).stat().st_ino != before
+    other.close()
+
+
+def test_a_full_disk_costs_the_snapshot_and_nothing_else(
+    saved: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    galleries = start(saved, folder)
+    galleries.load()
+    galleries.keep()
+    before = snapshot_of(folder).read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    enroll(galleries, "ann", 900)
+    with monkeypatch.context() as patch:
+        patch.setattr("app.search.snapshots._write_all", full)
+        with pytest.raises(OSError, match="No space"):
+            galleries.keep()
+    assert snapshot_of(folder).read_bytes() == before
+    enroll(galleries, "ann", 901)
+    assert (found(galleries, 900), found(galleries, 901)) == (["ann"], ["ann"])
+    galleries.close()
+    assert snapshot_of(folder).read_bytes() != before
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from app.search.snapshots import Snapshots
+from tests.support.following import enroll, quiet
+galleries = quiet(sys.argv[1], Snapshots(Path(sys.argv[2]), min_faces=1))
+seed = 1000
+while True:
+    enroll(galleries, "w", seed)
+    seed += 1
+    galleries.keep()
+    print(seed, flush=True)
+"""
+
+
+def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is left on the disk is a whole snapshot; half ones go with the next start."""
+    for turn in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, saved, str(folder)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        for _ in range(3 + 2 * turn):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        galleries = start(saved, folder)
+        galleries.load()
+        assert galleries.check("staff").ok
+        galleries.keep()
+        assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
+        galleries.close()
+    assert "snapshot" not in caplog.text
+
+
+def test_galleries_write_by_themselves_in_the_background(saved: str, folder: Path) -> None:
+    galleries = Galleries(Store(saved), snapshots=Snapshots(folder, min_faces=1), follow_s=NEVER_S, snapshot_s=0.02)
+    galleries.load()
+    before = snapshot_of(folder).stat().st_mtime_ns
+    end = time.monotonic() + PATIENCE_S
+    enroll(galleries, "ann", 900)
+    while snapshot_of(folder).stat().st_mtime_ns == before:
+        assert time.monotonic() < end
+        assert found(galleries, 900) == ["ann"]
+        time.sleep(0.01)
+    galleries.close()

@@ -1,0 +1,239 @@
+"""The files for containers, held to what they promise and to the code. `docker/try.py` really builds and runs them."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import runpy
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.access.keys_file import read_keys
+from app.config import PREFIX, Settings
+from tests.conftest import PROJECT
+from tests.support.live import LiveServer, environment
+from tests.support.service import BOTH, COLLINS, running
+
+FOLDER = PROJECT / "docker"
+DOCKERFILE = (FOLDER / "Dockerfile").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OWN = ("likeness", "likeness-gpu")
+LIKENESS_UID = "10001"
+
+every_service = pytest.mark.parametrize("name", SERVICES)
+
+
+@every_service
+def test_every_container_is_hardened(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert "cap_add" not in service
+    assert "no-new-privileges:true" in service["security_opt"]
+    assert not {"privileged", "network_mode", "pid", "ipc"} & service.keys() or service.get("network_mode") == "none"
+    assert re.fullmatch(r"[1-9][0-9]*:[0-9]+", service["user"]), "a user by number, and not root"
+    assert service["mem_limit"]
+    assert service["pids_limit"] > 0
+
+
+@every_service
+def test_every_container_says_whether_it_is_well_and_comes_back(name: str) -> None:
+    service = SERVICES[name]
+    if name == "secrets":  # it ends
+        assert service["restart"] == "no"
+        return
+    assert service["restart"] == "unless-stopped"
+    assert "healthcheck" in service or name in OWN  # theirs is in the image
+    waits = service["depends_on"]
+    assert "secrets" in waits
+    if name in OWN:
+        assert waits["database"] == {"condition": "service_healthy"}
+
+
+@every_service
+def test_what_is_mounted_exists(name: str) -> None:
+    for volume in SERVICES[name].get("volumes", ()):
+        source, _, rest = volume.partition(":")
+        if source.startswith("."):
+            assert (PROJECT / source).exists(), source
+            assert rest.endswith(":ro")
+        else:
+            assert source in COMPOSE["volumes"]
+
+
+def test_nothing_but_the_proxy_and_grafana_is_reachable_and_they_from_this_machine_only() -> None:
+    published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert set(published) == {"proxy", "grafana"}
+    for ports in published.values():
+        assert all(re.search(r":-127\.0\.0\.1:\d+\}:\d+$", port) for port in ports), ports
+    inside = {name for name, network in COMPOSE["networks"].items() if network.get("internal")}
+    for name, service in SERVICES.items():
+        if name not in published and "network_mode" not in service:
+            assert set(service["networks"]) <= inside, name
+
+
+def test_no_secret_is_written_down() -> None:
+    for service in SERVICES.values():
+        for name, value in (service.get("environment") or {}).items():
+            if "PASSWORD" in name:
+                assert value is None or str(value).startswith("/run/"), name
+    url = SERVICES["likeness"]["environment"]["LIKENESS_DATABASE_URL"]
+    assert re.search(r"//likeness@database/likeness\?passfile=/run/likeness/", url)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_every_setting_that_is_passed_exists(name: str) -> None:
+    known = {PREFIX + field.upper() for field in Settings.model_fields}
+    given = SERVICES[name]["environment"]
+    assert set(given) <= known
+    fixed = {key.removeprefix(PREFIX).lower(): value for key, value in given.items() if value is not None}
+    Settings(**fixed)
+
+
+def test_stopping_has_time_for_what_is_begun() -> None:
+    for name in OWN:
+        seconds = float(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+        assert seconds >= Settings().drain_seconds + 15
+
+
+def test_the_gpu_is_reserved() -> None:
+    assert SERVICES["likeness-gpu"]["profiles"] == ["gpu"]
+    (device,) = SERVICES["likeness-gpu"]["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
+    assert SERVICES["likeness-gpu"]["build"]["target"] == "gpu"
+
+
+def copied() -> list[str]:
+    """What Dockerfile copies from the project."""
+    lines = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if re.match(r"COPY (?!--from)", line)]
+    return [source for line in lines for source in line]
+
+
+def test_dockerfile_copies_only_what_exists_and_is_sent_to_the_engine() -> None:
+    ignored = (PROJECT / ".dockerignore").read_text().split("\n")
+    assert "*" in ignored, "nothing is sent that is not named"
+    sent = [line.removeprefix("!") for line in ignored if line.startswith("!")]
+    assert copied()
+    for source in copied():
+        assert (PROJECT / source).exists(), source
+        assert any(fnmatch.fnmatch(source, pattern) for pattern in sent), source
+    assert not {"training", "tests"} & {Path(source).parts[0] for source in copied()}
+
+
+def test_versions_of_packages_are_named_by_constraints_alone() -> None:
+    assert "==" not in DOCKERFILE
+    installs = re.findall(r"pip install[^\\&]*", DOCKERFILE)
+    assert installs
+    assert all("-c constraints.txt" in install for install in installs)
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {extra for install in installs for extra in re.findall(r"\.\[([\w,]+)\]", install)[0].split(",")}
+    assert asked == {"cpu", "gpu", "postgresql"} <= set(extras)
+
+
+def test_each_image_is_complete() -> None:
+    """Both final stages are written out: what one has, the other has too."""
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    finals = re.split(r"^FROM \S+ AS (?:gpu|cpu)\n", DOCKERFILE, flags=re.MULTILINE)[1:]
+    assert len(finals) == 2
+    for final in finals:
+        assert f"USER {LIKENESS_UID}:{LIKENESS_UID}" in final
+        assert re.search(r"^HEALTHCHECK .*docker/healthy\.py", final, re.MULTILINE)
+        assert f'org.opencontainers.image.version="{version}"' in final
+    with_no_device = [re.sub(r" LIKENESS_DEVICE=cuda|, on CUDA", "", final).replace("gpu", "cpu") for final in finals]
+    assert with_no_device[0].strip() == with_no_device[1].strip()
+    assert re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE)[-1] == "cpu", "what no target means"
+
+
+def test_there_are_stand_ins_for_what_the_service_needs_under_the_very_names() -> None:
+    stand_ins = {image.name for image in runpy.run_path(str(FOLDER / "stand_ins.py"))["IMAGES"]}
+    wanted = set(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", DOCKERFILE, re.MULTILINE))
+    wanted |= {service["image"] for service in SERVICES.values() if not service["image"].startswith("likeness:")}
+    assert stand_ins == {image for image in wanted if not image.startswith("grafana/")}
+
+
+def secrets_made(folder: Path, **environ: str) -> None:
+    for volume in ("database", "metrics", "grafana"):
+        (folder / volume).mkdir(exist_ok=True)
+    subprocess.run([sys.executable, FOLDER / "make_secrets.py", folder], env=environ, check=True)
+
+
+def test_secrets_are_made_once_and_for_those_only_who_need_them(tmp_path: Path) -> None:
+    secrets_made(tmp_path)
+    made = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert set(made) == {"database/password", "database/pgpass", "metrics/key", "grafana/password"}
+    assert made["database/pgpass"] == f"*:*:*:*:{made['database/password']}\n"
+    assert len({*made.values()}) == 4
+    assert min(len(text) for text in made.values()) >= 32
+    modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in made}
+    assert modes.pop("database/pgpass") == 0o600, "libpq takes no other"
+    assert set(modes.values()) == {0o640}
+    secrets_made(tmp_path, DATABASE_PASSWORD="another")
+    assert all((tmp_path / name).read_text() == text for name, text in made.items())
+
+
+def test_a_password_that_is_given_is_taken(tmp_path: Path) -> None:
+    secrets_made(tmp_path, DATABASE_PASSWORD=r"with:colon\and backslash")
+    assert (tmp_path / "database" / "password").read_text() == r"with:colon\and backslash"
+    assert (tmp_path / "database" / "pgpass").read_text() == "*:*:*:*:" + r"with\:colon\\and backslash" + "\n"
+
+
+def test_the_keys_file_declares_the_key_that_prometheus_uses(tmp_path: Path) -> None:
+    secrets_made(tmp_path)
+    text = (FOLDER / "keys.yml").read_text()
+    assert "/run/likeness/metrics/key" in text
+    assert "/run/likeness/metrics/key" in (FOLDER / "monitoring" / "prometheus.yml").read_text()
+    file = tmp_path / "keys.yml"
+    file.write_text(text.replace("/run/likeness", str(tmp_path)))
+    ((terms, secret),) = read_keys(file, {})
+    assert (tmp_path / "metrics" / "key").read_text() == f"lk_{terms.id}_{secret}"
+    with running(tmp_path / "data", keys_file=file) as client:
+        client.headers["x-api-key"] = f"lk_{terms.id}_{secret}"
+        assert client.get("/metrics").status_code == 200
+        assert client.get("/v1/galleries").json()["galleries"] == []
+        assert client.post("/v1/detect", files={"image": COLLINS}).status_code == 403
+
+
+def test_health_is_what_readyz_says(live_server: LiveServer, tmp_path: Path, port: int) -> None:
+    def verdict(at: str) -> int:
+        command = [sys.executable, "-IS", str(FOLDER / "healthy.py")]
+        return subprocess.run(command, env=environment(tmp_path, PORT=at), capture_output=True, check=False).returncode
+
+    assert verdict(live_server.url.rpartition(":")[2]) == 0
+    assert verdict(str(port)) == 1
+
+
+def expressions() -> list[str]:
+    """Every question that the dashboard and the alerts ask of Prometheus."""
+    dashboard = json.loads((FOLDER / "monitoring/grafana/dashboards/likeness.json").read_text())
+    alerts = yaml.safe_load((FOLDER / "monitoring/alerts.yml").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    asked += [variable["query"]["query"] for variable in dashboard["templating"]["list"]]
+    return asked + [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+
+
+def test_all_that_the_dashboard_and_the_alerts_ask_for_exists(tmp_path: Path) -> None:
+    with running(tmp_path) as client:
+        client.post("/v1/galleries", json={"id": "staff"}).raise_for_status()
+        client.post("/v1/galleries/staff/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+        client.post("/v1/galleries/staff/identify", files={"image": BOTH}).raise_for_status()
+        (tmp_path / "snapshots" / "1.snapshot").write_bytes(b"one")
+        text = client.get("/metrics").raise_for_status().text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    names = {sample.name for sample in samples}
+    labels = {label for sample in samples for label in sample.labels} | {"instance", "job"}
+    asked = {name for one in expressions() for name in re.findall(r"\b(?:likeness|process)_\w+", one)}
+    assert len(asked) > 25
+    assert asked <= names
+    by = {label for one in expressions() for found in re.findall(r"by \(([^)]*)\)", one) for label in found.split(", ")}
+    by |= {label for one in expressions() for label in re.findall(r"[{,] ?(\w+)[=!]~?\"", one)}
+    assert {"route", "status", "stage", "batcher"} <= by <= labels

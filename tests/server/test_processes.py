@@ -1,0 +1,99 @@
+"""Several real server processes over one database, on one data folder and on two.
+
+`python -m pytest tests/server/test_processes.py --full -s` measures how long it takes until one answers what another
+one has
+acknowledged, the time of the answer included.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.db.key_file import VAULT_FILE, load_or_make
+from app.server import data_folder
+from tests.support.live import LiveServer, serving
+from tests.support.postgres import new_database
+from tests.support.service import COLLINS, HOPPER
+
+SOON_S = 20.0
+FEW, MANY = 2, 50
+
+
+@pytest.fixture(params=["one data folder and SQLite", "two data folders and PostgreSQL"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LiveServer, LiveServer]]:
+    folders = [tmp_path / "one", tmp_path / "one"]
+    settings: dict[str, object] = {}
+    if "PostgreSQL" in request.param:
+        folders[1] = tmp_path / "two"
+        for folder in folders:
+            folder.mkdir(mode=0o700)
+        load_or_make(folders[0] / VAULT_FILE)
+        shutil.copy(folders[0] / VAULT_FILE, folders[1])
+        settings["DATABASE_URL"] = new_database(request.getfixturevalue("postgresql"))
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(serving(folder, settings)) for folder in folders)
+        yield one, other
+
+
+def client(server: LiveServer) -> httpx.Client:
+    return server.client("/v1")
+
+
+def known(client: httpx.Client, photo: bytes) -> list[str]:
+    answer = client.post("/galleries/crew/identify", content=photo, headers={"content-type": "image/jpeg"})
+    faces = answer.raise_for_status().json()["faces"]
+    return [face["candidates"][0]["subject"] for face in faces if face["decision"] == "known"]
+
+
+def soon(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def round_trip(one: httpx.Client, other: httpx.Client) -> tuple[float, float]:
+    """Seconds from what one has acknowledged until the other answers it: an enrollment, and its deletion."""
+    one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+    begun = time.monotonic()
+    assert soon(lambda: known(other, COLLINS) == ["eileen"])
+    enrolled = time.monotonic() - begun
+    one.delete("/galleries/crew/subjects/eileen").raise_for_status()
+    begun = time.monotonic()
+    assert soon(lambda: known(other, COLLINS) == [])
+    return enrolled, time.monotonic() - begun
+
+
+def test_enrolled_on_one_identified_on_the_other_and_deleted_likewise(
+    servers: tuple[LiveServer, LiveServer], full: bool
+) -> None:
+    with client(servers[0]) as one, client(servers[1]) as other:
+        one.post("/galleries", json={"id": "crew"}).raise_for_status()
+        assert known(other, COLLINS) == []
+        one.post("/galleries/crew/subjects/eileen/faces", files={"images": COLLINS}).raise_for_status()
+        other.post("/galleries/crew/subjects/grace/faces", files={"images": HOPPER}).raise_for_status()
+        assert soon(lambda: known(other, COLLINS) == ["eileen"])
+        assert soon(lambda: known(one, HOPPER) == ["grace"])
+        other.delete("/galleries/crew/subjects/eileen").raise_for_status()
+        assert known(other, COLLINS) == []
+        assert soon(lambda: known(one, COLLINS) == [])
+        for each in (one, other):
+            report = each.get("/galleries/crew/check").json()
+            assert (report["ok"], report["faces"], report["indexed"]) == (True, 1, 1)
+        taken = [round_trip(one, other) for _ in range(MANY if full else FEW)]
+        for what, seconds in zip(("enrolled", "deleted"), zip(*taken, strict=True), strict=True):
+            half, most = statistics.median(seconds), max(seconds)
+            print(f"{what} on one, answered by the other: median {half:.2f} s, longest {most:.2f} s of {len(seconds)}")  # noqa: T201 (shown by `pytest -s`)
+        one.delete("/galleries/crew").raise_for_status()
+        assert other.get("/galleries/crew").status_code == 404
+    assert data_folder.running_at(servers[0].data_dir) == servers[0].url

@@ -1,0 +1,71 @@
+"""From process start to the first identification, from a snapshot and from SQL.
+
+`python -m pytest tests/server/test_start.py --full -s` does it with 1,000,000 faces and prints the figures.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+from app.gallery.bulk import BulkFace
+from app.gallery.store import Store
+from app.inference.package import find_packages, select
+from tests.conftest import PROJECT
+from tests.support.live import LiveServer, serving
+from tests.support.service import COLLINS
+
+DIMENSION = 128
+FEW, MANY = 20_000, 1_000_000
+AT_ONCE = 10_000
+
+
+def fill(url: str, count: int) -> None:
+    """A gallery of `count` subjects with a face each, random unit vectors, written as an import does."""
+    store = Store(url)
+    package = select(find_packages(PROJECT / "models"), "sface").id
+    gallery = store.create_gallery("many", package, DIMENSION, "none")
+    generator = np.random.default_rng(1)
+    for start in range(1, count, AT_ONCE):
+        vectors = generator.standard_normal((AT_ONCE, DIMENSION), dtype=np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        store.write_many(gallery, [], [BulkFace(f"s{start + n}", vectors[n].tobytes(), 50.0) for n in range(AT_ONCE)])
+    store.close()
+
+
+def identify(server: LiveServer) -> list[tuple[str, float]]:
+    answer = httpx.post(
+        f"{server.url}/v1/galleries/many/identify",
+        content=COLLINS,
+        headers={"x-api-key": server.key, "content-type": "image/jpeg"},
+        timeout=60,
+    )
+    (face,) = answer.raise_for_status().json()["faces"]
+    return [(candidate["subject"], candidate["score"]) for candidate in face["candidates"]]
+
+
+def start_and_identify(
+    data_dir: Path, *, models: bool = True, **settings: object
+) -> tuple[list[tuple[str, float]], float]:
+    """The candidates, and the seconds since the process was started."""
+    begin = time.monotonic()
+    with serving(data_dir, settings, models=models) as server:
+        candidates = identify(server)
+        return candidates, time.monotonic() - begin
+
+
+def test_the_first_identification_after_a_start(tmp_path: Path, full: bool) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    fill(f"sqlite:///{data / 'likeness.db'}", MANY if full else FEW)
+    first, _ = start_and_identify(data, models=False)  # prepares the model, and leaves a snapshot when it stops
+    assert len(list((data / "snapshots").glob("*.snapshot"))) == 1
+    from_snapshot, fast = start_and_identify(data)
+    from_sql, slow = start_and_identify(data, SNAPSHOT_SECONDS=0)
+    assert first == from_snapshot == from_sql
+    assert not (data / "snapshots").exists()  # switched off, it leaves no copy
+    assert "warning" not in (tmp_path / "data.log").read_text()
+    print(f"first identification after {fast:.1f} s from the snapshot, {slow:.1f} s from SQL")  # noqa: T201 (what --full is for)

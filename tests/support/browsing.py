@@ -1,0 +1,191 @@
+"""A real Chromium, driven as a person would, watched for what it asks and what it complains about."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from PIL import Image, ImageOps
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, ViewportSize, expect, sync_playwright
+
+from tests.conftest import PROJECT
+from tests.support.live import LiveServer
+
+PICTURES = PROJECT / "build" / "page"
+"""Where the tests leave screenshots; no part of the repository."""
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SAMPLES = PROJECT / "docs" / "samples"
+DESK: ViewportSize = {"width": 1280, "height": 860}
+PHONE: ViewportSize = {"width": 390, "height": 844}
+STRANGERS = ("Aaron_Eckhart", "AJ_Cook")
+WAIT_MS = 60_000
+"""Patience, not a promise: machines are slow where many tests run side by side."""
+FILM_SIZE = (640, 480)
+SCENE_FRAMES = 45
+NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
+SERIOUS = {"serious", "critical"}
+REFUSED = "Failed to load resource: the server responded with a status of"
+
+Theme = Literal["light", "dark"]
+
+
+@contextmanager
+def browser(*options: str) -> Iterator[Browser]:
+    """Skips where there is no Chromium. ``options`` are Chromium's own."""
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium (Debian: apt install chromium)")
+    root = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses to run as root
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*root, *options])
+        try:
+            yield started
+        finally:
+            started.close()
+
+
+@dataclass
+class Visitor:
+    """A person with a window of their own, and what it did."""
+
+    server: LiveServer
+    context: BrowserContext
+    page: Page
+    asked: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    """Answers that the browser itself writes to its console, though the page has words for them."""
+    interruptions: int = 0
+    """How often the machine's own networks changed, which makes Chromium give up every request it has begun."""
+
+    def watch(self) -> None:
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+
+    def _hear(self, kind: str, text: str) -> None:
+        if text.startswith(REFUSED):
+            self.refusals.append(text)
+        elif text.endswith(NETWORK_CHANGED):
+            self.interruptions += 1
+        elif kind in {"error", "warning"}:
+            self.complaints.append(text)
+
+    def sign_in(self, key: str | None = None, where: str = "") -> None:
+        """By a link with the key in its fragment, then to ``where``."""
+        before = -1
+        while before != self.interruptions:  # most often once
+            before = self.interruptions
+            self.page.goto("about:blank")
+            self.page.goto(f"{self.server.url}/#key={key or self.server.key}")
+            self.page.wait_for_load_state("networkidle")
+        self.page.get_by_role("main").get_by_role("heading").first.wait_for()
+        self.page.locator("header.top").wait_for()
+        if where:
+            self.go(where)
+
+    def go(self, where: str) -> None:
+        self.page.evaluate("where => { location.hash = where }", where)
+
+    def see(self, where: str, heading: str) -> None:
+        """Goes ``where``, and waits until all is there: the page then gives the focus to the new view's heading."""
+        self.go(where)
+        expect(self.heading(heading)).to_be_focused()
+
+    def heading(self, words: str) -> Locator:
+        return self.page.get_by_role("heading", name=words, exact=True, level=1)
+
+    def shows(self, words: str) -> bool:
+        """Whether the words are anywhere in the page as it is now: in its elements, or in what is filled in."""
+        found: bool = self.page.evaluate(
+            """words => {
+              const filled = Array.from(document.querySelectorAll("input, textarea"), (one) => one.value);
+              return [document.documentElement.outerHTML, ...filled].some((text) => text.includes(words));
+            }""",
+            words,
+        )
+        return found
+
+    def picture(self, name: str) -> None:
+        """A screenshot, to be looked at."""
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+
+    def barriers(self) -> list[str]:
+        """What axe-core finds serious in what is shown now."""
+        found: dict[str, Any] = Axe().run(self.page).response
+        return [
+            f"{one['id']}: {node['html'][:160]} ({node['any'][0]['message'] if node['any'] else ''})"
+            for one in found["violations"]
+            if one["impact"] in SERIOUS
+            for node in one["nodes"]
+        ]
+
+    def behaved(self) -> None:
+        """Nothing was asked of another host, the key was in no address, and the browser had nothing to complain of."""
+        elsewhere = [url for url in self.asked if not url.startswith((f"{self.server.url}/", "blob:", "data:"))]
+        assert not elsewhere, elsewhere
+        assert not any("lk_" in url.split("#")[0] for url in self.asked), "a key is in an address"
+        assert not self.complaints, self.complaints
+
+
+@contextmanager
+def visiting(browser: Browser, server: LiveServer, theme: Theme = "light", **options: Any) -> Iterator[Visitor]:
+    """A window of ``browser``; how it behaved is checked in the end."""
+    wanted: dict[str, Any] = {"viewport": None, "reduced_motion": "reduce"} | options  # no colour on its way to another
+    context = browser.new_context(color_scheme=theme, **wanted)
+    context.set_default_timeout(WAIT_MS)
+    expect.set_options(timeout=WAIT_MS)
+    visitor = Visitor(server, context, context.new_page())
+    visitor.watch()
+    try:
+        yield visitor
+        visitor.behaved()
+    finally:
+        context.close()
+
+
+def film(path: Path, scenes: Sequence[Path]) -> Path:
+    """A Motion JPEG film for Chromium's fake camera, in a loop: each photo for SCENE_FRAMES, 30 a second."""
+    frames = []
+    for scene in scenes:
+        with Image.open(scene) as photo:
+            file = io.BytesIO()
+            ImageOps.pad(photo.convert("RGB"), FILM_SIZE).save(file, "JPEG", quality=92)
+            frames.append(file.getvalue())
+    path.write_bytes(b"".join(frame * SCENE_FRAMES for frame in frames))
+    return path
+
+
+def scenes(folder: Path) -> list[Path]:
+    """Photos for a film, those of strangers laid side by side in ``folder``."""
+    archive = PROJECT.parent / "shared" / "data" / "lfw" / "lfw-deepfunneled.tar"
+    found = [SAMPLES / "both.jpg"]
+    if not archive.is_file():
+        return found
+    sheet = Image.new("RGB", (500, 250))
+    with tarfile.open(archive) as photos:
+        for place, name in enumerate(STRANGERS):
+            member = photos.extractfile(f"lfw-deepfunneled/{name}/{name}_0001.jpg")
+            assert member is not None
+            with member, Image.open(member) as photo:
+                sheet.paste(photo, (250 * place, 0))
+    sheet.save(folder / "strangers.png")
+    return [*found, folder / "strangers.png"]
+
+
+def camera(path: Path) -> tuple[str, ...]:
+    """Chromium's options for a camera that shows this film, and that nobody has to allow."""
+    return (
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-video-capture={path}",
+    )

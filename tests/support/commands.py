@@ -1,0 +1,48 @@
+"""Commands run in this process, where a process of their own would only cost time."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import cli
+from tests.support.live import environment
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What `--json` prints."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
+
+
+def run(data: Path, *words: object, **settings: object) -> Done:
+    """What `likeness WORDS` does on this data folder: nobody types, and nothing is a terminal."""
+    output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    code: object = None
+    with pytest.MonkeyPatch.context() as changed, redirect_stdout(output), redirect_stderr(errors):
+        changed.setattr(sys, "argv", ["likeness", *map(str, words)])
+        changed.setattr(sys, "stdin", io.StringIO())
+        for name in set(os.environ) - set(wanted := environment(data, **settings)):
+            changed.delenv(name)
+        for name, value in wanted.items():
+            changed.setenv(name, value)
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+    stdout, stderr = (bytes(file.buffer.getvalue()).decode() for file in (output, errors))
+    return Done(int(code) if isinstance(code, int) else 0, stdout, stderr)

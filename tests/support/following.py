@@ -1,0 +1,57 @@
+"""Galleries over small vectors, for the tests of what keeps several processes in step."""
+
+from __future__ import annotations
+
+import numpy as np
+import sqlalchemy as sa
+
+from app.db.schema import CHANGES, SUBJECTS
+from app.gallery.records import Enrolled, NewFace
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.search.snapshots import Snapshots
+from app.types import Box, Quality, Template
+
+DIMENSION = 16
+PACKAGE = "tiny@1"
+NEVER_S = 3600.0
+PAST = "2026-01-01T00:00:00.000000Z"
+
+
+def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
+    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
+    return Template(vector / np.linalg.norm(vector), package)
+
+
+def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
+    faces = [NewFace(template(seed), Quality(50, ()), Box(0, 0, 1, 1)) for seed in seeds]
+    return galleries.enroll(gallery, subject, faces)
+
+
+def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
+    """Whose face is exactly this one."""
+    best = galleries.search(gallery, [template(seed)], 3)[0]
+    return [candidate.subject for candidate in best if candidate.score > 0.99999]
+
+
+def quiet(url: str, snapshots: Snapshots | None = None) -> Galleries:
+    """Galleries whose background work a test does by hand (`follow`, `keep`)."""
+    return Galleries(Store(url), snapshots=snapshots, follow_s=NEVER_S, snapshot_s=NEVER_S)
+
+
+def engine_of(url: str) -> sa.Engine:
+    return sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+
+
+def let_expire(url: str, *subjects: str) -> None:
+    """As if their end had come."""
+    with engine_of(url).begin() as connection:
+        connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.id.in_(subjects)).values(expires_at=PAST))
+
+
+def log_of(url: str) -> list[tuple[object, ...]]:
+    """The whole change log: gallery key, number, kind, subject key, face key."""
+    columns = (CHANGES.c.gallery_key, CHANGES.c.number, CHANGES.c.kind, CHANGES.c.subject_key, CHANGES.c.face_key)
+    with engine_of(url).connect() as connection:
+        rows = connection.execute(sa.select(*columns).order_by(CHANGES.c.gallery_key, CHANGES.c.number))
+        return [tuple(row) for row in rows]

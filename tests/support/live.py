@@ -1,0 +1,72 @@
+"""A real server process, as `likeness serve` starts it, for tests that act as users do."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.server import spawn
+from app.server.spawn import becomes_ready, reserved_port, spawned
+from tests.support.ready import give_models
+
+START_S = 180.0
+STOP_S = 30.0
+ANSWER_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class LiveServer:
+    """Where it answers, what it keeps its state in, and what it printed."""
+
+    url: str
+    data_dir: Path
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def key(self) -> str:
+        return (self.data_dir / "admin.key").read_text().strip()
+
+    def client(self, path: str = "", **options: Any) -> httpx.Client:
+        """Holds the admin's key unless other headers are given, and waits as long as a busy machine may need."""
+        if "headers" not in options:
+            options["headers"] = {"x-api-key": self.key}
+        return httpx.Client(base_url=self.url + path, timeout=ANSWER_S, **options)
+
+
+def environment(data_dir: Path, **settings: object) -> dict[str, str]:
+    """This process's environment without its own Likeness settings, and with these; a server has the threads it has."""
+    inherited = spawn.environment(DATA_DIR=data_dir, **settings)
+    return {name: value for name, value in inherited.items() if not name.startswith("OMP_")}
+
+
+@contextmanager
+def serving(
+    data_dir: Path,
+    settings: Mapping[str, object] | None = None,
+    tls: ssl.SSLContext | None = None,
+    *,
+    wait: bool = True,
+    models: bool = True,
+) -> Iterator[LiveServer]:
+    """Starts a server, waits until it is ready, and stops it as a supervisor would (SIGTERM).
+
+    ``tls`` is what a client trusts, where the settings have a certificate. Without ``models`` it prepares its own.
+    """
+    if models:
+        give_models(data_dir)
+    log = data_dir.with_name(data_dir.name + ".log")
+    with reserved_port() as port:
+        environ = environment(data_dir, PORT=port, **(settings or {}))
+        url = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        with spawned(environ, log, stop_s=STOP_S) as process:
+            if wait and not becomes_ready(process, url, patience_s=START_S, tls=tls):
+                raise AssertionError(f"the server did not become ready:\n{log.read_text()}")
+            yield LiveServer(url, data_dir, log, process)

@@ -1,0 +1,62 @@
+"""A Milvus for the tests: milvus-lite, in this process or as a server of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.search.milvus.client import Milvus, parse_address
+from app.search.milvus.indexes import RemoteIndexes
+from tests.support.following import NEVER_S
+
+START_S = 60.0
+SERVE = "import sys; from milvus_lite.cmdline import main; sys.exit(main())"
+
+
+def need_milvus() -> None:
+    for name in ("pymilvus", "milvus_lite"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}, which the dev extra brings")
+
+
+def lite(folder: Path) -> Milvus:
+    """A milvus-lite in this process; the same for the same folder."""
+    need_milvus()
+    return Milvus(parse_address(f"milvus://{folder / 'vectors.db'}"))
+
+
+def remote(url: str, milvus: Milvus) -> Galleries:
+    """Galleries in Milvus whose background work a test does by hand (`follow`, `keep`)."""
+    store = Store(url)
+    return Galleries(store, indexes=RemoteIndexes(store, milvus), follow_s=NEVER_S, snapshot_s=NEVER_S)
+
+
+@contextmanager
+def milvus_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A milvus-lite as a process of its own, on 127.0.0.1, that several others can use, and that can be killed."""
+    need_milvus()
+    command = [sys.executable, "-c", SERVE, "server", "--data-dir", str(folder), "--port", str(port)]
+    with (folder.parent / "milvus.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _wait(port)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _wait(port: int) -> None:
+    """Until it answers, over a connection of its own: pymilvus would share one with whom is tested."""
+    import grpc  # noqa: PLC0415 - comes with pymilvus, which may be missing
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)]) as channel:
+        grpc.channel_ready_future(channel).result(START_S)

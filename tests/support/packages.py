@@ -1,0 +1,110 @@
+"""Tiny model packages for tests: real ONNX graphs, made with onnx.helper."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from app.inference.package import (
+    CONTRACT_INPUT,
+    Calibration,
+    CarrierSource,
+    FileSource,
+    Licence,
+    Manifest,
+    Package,
+    Point,
+    Provenance,
+    Rewrite,
+    RunAsIs,
+    UrlSource,
+    contract_output,
+    load_package,
+    write_manifest,
+)
+
+DIMENSION = 8
+MEASURED = {1e-1: 0.5, 1e-2: 0.7, 1e-3: 0.9, 1e-6: 0.99}
+LANDMARKS = ((38.0, 51.0), (73.0, 51.0), (56.0, 71.0), (41.0, 92.0), (70.0, 92.0))
+
+
+def contract_model(
+    dimension: int = DIMENSION, *, unit: bool = True, batch: int | str = "N", seed: int = 1
+) -> ModelProto:
+    """(N, 112, 112, 3) uint8 -> (N, D): a random projection of the mean colour of each of 16 stripes."""
+    weights = np.random.default_rng(seed).normal(size=(48, dimension)).astype(np.float32)
+    nodes = [
+        helper.make_node("Cast", ["in"], ["float"], to=TensorProto.FLOAT),
+        helper.make_node("Reshape", ["float", "stripes"], ["striped"]),
+        helper.make_node("ReduceMean", ["striped", "pixels"], ["means"], keepdims=0),
+        helper.make_node("Flatten", ["means"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "weights"], ["raw" if unit else "out"]),
+    ]
+    if unit:
+        nodes.append(helper.make_node("LpNormalization", ["raw"], ["out"], axis=1, p=2))
+    constants = [
+        numpy_helper.from_array(np.array([0, 16, 784, 3], np.int64), "stripes"),
+        numpy_helper.from_array(np.array([2], np.int64), "pixels"),
+        numpy_helper.from_array(weights, "weights"),
+    ]
+    inputs = [helper.make_tensor_value_info("in", TensorProto.UINT8, [batch, 112, 112, 3])]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [batch, dimension])]
+    graph = helper.make_graph(nodes, "tiny", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def manifest(
+    content: bytes = b"",
+    *,
+    source: FileSource | CarrierSource | UrlSource | None = None,
+    prepare: RunAsIs | Rewrite | None = None,
+    non_commercial: bool = False,
+    version: str = "1",
+    name: str = "tiny",
+    dimension: int = DIMENSION,
+    calibrations: tuple[Calibration, ...] = (),
+) -> Manifest:
+    """A complete embedder's manifest for the file ``content``."""
+    return Manifest(
+        name=name,
+        version=version,
+        task="embed",
+        title="A tiny embedder",
+        source=source or FileSource(),
+        sha256=hashlib.sha256(content).hexdigest(),
+        prepare=prepare or RunAsIs(),
+        input=CONTRACT_INPUT,
+        output=contract_output(dimension),
+        dimension=dimension,
+        canonical_landmarks=LANDMARKS,
+        licence=Licence(name="CC-BY-NC-4.0" if non_commercial else "MIT", non_commercial=non_commercial),
+        provenance=Provenance(text="made by a test"),
+        calibrations=calibrations,
+    )
+
+
+def package(folder: Path, model: ModelProto | None = None, prepare: RunAsIs | Rewrite | None = None) -> Package:
+    """A package in ``folder`` with its model file beside the manifest."""
+    content = (model or contract_model()).SerializeToString()
+    write_manifest(folder, manifest(content, prepare=prepare))
+    (folder / "model.onnx").write_bytes(content)
+    return load_package(folder)
+
+
+def measured() -> Calibration:
+    """Operating points at MEASURED, which is nothing that was ever measured."""
+    points = tuple(Point(fmr=f, threshold=t, threshold_low=t, threshold_high=t) for f, t in MEASURED.items())
+    return Calibration(name="made-up", measured_on="-", pairs="-", comparisons=1, mated=0, points=points, default=True)
+
+
+def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 1, version: str = "1") -> Package:
+    """A package that can decide, in the folder of packages ``models``."""
+    folder = models / f"{name}-{version}"
+    content = contract_model(dimension, seed=seed).SerializeToString()
+    described = manifest(content, name=name, version=version, dimension=dimension, calibrations=(measured(),))
+    write_manifest(folder, described)
+    (folder / "model.onnx").write_bytes(content)
+    return load_package(folder)

@@ -1,0 +1,50 @@
+"""Several processes that train together over gloo, forked from one that has loaded torch: each would take seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import start_processes
+
+from app.server.spawn import reserved_port
+
+LOADED_ONCE = ["torch._dynamo", "tests.training.test_partial_fc", "tests.training.test_distributed_training"]
+"""Optimisers load the first."""
+
+
+def _on_rank(rank: int, ranks: int, port: int, work: Callable[[int, int], object], folder: str) -> None:
+    """In the new process, with the environment that torchrun gives."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"WORLD_SIZE": str(ranks), "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    torch.save(work(rank, ranks), Path(folder) / f"{rank}.pt")
+
+
+def on_ranks(ranks: int, work: Callable[[int, int], Any], folder: Path) -> list[Any]:
+    """What `work(rank, ranks)`, which can be pickled, gives in each of several new processes."""
+    multiprocessing.set_forkserver_preload(LOADED_ONCE)
+    with reserved_port() as port:
+        start_processes(  # type: ignore[no-untyped-call]  # untyped in torch
+            _on_rank, args=(ranks, port, work, str(folder)), nprocs=ranks, start_method="forkserver"
+        )
+    return [torch.load(folder / f"{rank}.pt") for rank in range(ranks)]
+
+
+class OverGloo:
+    """`work` between joining the others and leaving them."""
+
+    def __init__(self, work: Callable[[int, int], object]) -> None:
+        self.work = work
+
+    def __call__(self, rank: int, ranks: int) -> object:
+        dist.init_process_group("gloo")
+        try:
+            return self.work(rank, ranks)
+        finally:
+            dist.destroy_process_group()

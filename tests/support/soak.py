@@ -1,0 +1,100 @@
+"""`python -m tests.support.soak --minutes 30`: sixteen clients use a real server all the time, enrolling, asking and
+deleting.
+
+Prints the server's memory over time, how long requests took, and whether anything failed; the last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import numpy as np
+
+from app.client import AsyncClient
+from tests.api.test_fuzz import resident_mib
+from tests.server.test_load import CLIENTS, GALLERY, Worker
+from tests.support.live import LiveServer, serving
+
+SAMPLE_S = 10.0
+MOST_PEOPLE = 50
+"""A client with more deletes until it has fewer, so that memory would stay flat if nothing leaked."""
+
+
+class Steady(Worker):
+    """One client of the load test that notes how long each step took, and holds its people to a number."""
+
+    def __init__(self, number: int, seconds: dict[str, list[float]]) -> None:
+        super().__init__(number, random.Random(number))
+        self.seconds = seconds
+
+    async def run(self, client: AsyncClient, until: float) -> None:
+        while time.monotonic() < until:
+            step = self._next()
+            begin = time.monotonic()
+            await step(client)
+            self.seconds[step.__name__].append(time.monotonic() - begin)
+
+    def _next(self) -> Callable[[AsyncClient], Awaitable[None]]:
+        if not self.people:
+            return self.enroll
+        if len(self.people) > MOST_PEOPLE:
+            return self.delete
+        return self.random.choice((self.enroll, self.add_face, self.identify, self.verify, self.delete))
+
+
+async def _play(server: LiveServer, minutes: float) -> dict[str, object]:
+    seconds: dict[str, list[float]] = defaultdict(list)
+    workers = [Steady(number, seconds) for number in range(CLIENTS)]
+    memory: list[tuple[float, float]] = []
+    async with AsyncClient(server.url, server.key) as client:
+        await client.create_gallery(GALLERY)
+        begin = time.monotonic()
+        watching = asyncio.create_task(_watch(server, begin, memory))
+        try:
+            await asyncio.gather(*(worker.run(client, begin + 60 * minutes) for worker in workers))
+        finally:
+            watching.cancel()
+        report = await client.check_gallery(GALLERY)
+    return {
+        "minutes": minutes,
+        "clients": CLIENTS,
+        "requests": sum(map(len, seconds.values())),
+        "milliseconds": {
+            step: {f"p{q}": round(1000 * float(np.percentile(times, q)), 1) for q in (50, 99)}
+            for step, times in sorted(seconds.items())
+        },
+        "memory_mib": [(round(at), round(mib)) for at, mib in memory],
+        "gallery_in_order": report.ok,
+    }
+
+
+async def _watch(server: LiveServer, begin: float, memory: list[tuple[float, float]]) -> None:
+    while True:
+        memory.append((time.monotonic() - begin, resident_mib(server.process.pid)))
+        sys.stdout.write(f"{memory[-1][0]:7.0f} s  {memory[-1][1]:7.0f} MiB\n")
+        sys.stdout.flush()
+        await asyncio.sleep(SAMPLE_S)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    minutes = parser.parse_args().minutes
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder) / "data") as server:
+        result = asyncio.run(_play(server, minutes))  # any error of any request ends it with that error
+        log = server.log.read_text()
+    result["logged_errors"] = log.count('"level": "error"')
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+if __name__ == "__main__":
+    main()

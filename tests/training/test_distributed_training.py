@@ -1,0 +1,186 @@
+"""Two processes train what one process trains, and a checkpoint goes on with any number of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="training needs the train extra")
+
+import torch
+import torch.distributed as dist
+
+from tests.conftest import PROJECT
+from tests.support.ranks import on_ranks
+from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
+from training import checkpoint
+from training.config import Recipe
+from training.distributed import joined
+
+TOLERANCE = 1e-9
+"""Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""
+PATIENCE = 900
+"""Seconds after which a rank that waits for another is ended."""
+CASES: dict[str, dict[str, Any]] = {
+    "class weights on every rank, and mined pairs over both": {
+        "losses": [{"name": "arcface", "s": 16.0, "m": 0.2}, {"name": "triplet", "miner": "semihard"}],
+        "sampler": {"name": "pk", "images": 2},
+    },
+    "class weights sharded over the ranks": {"partial_fc": {"enabled": True, "sample_rate": 1.0}},
+}
+
+
+class Training:
+    """What each rank does: goes on from the folder's newest checkpoint up to a step."""
+
+    def __init__(self, recipe: Recipe, out: Path, until: int, *, measured: bool) -> None:
+        self.recipe, self.out, self.until, self.measured = recipe.model_dump_json(), str(out), until, measured
+
+    def __call__(self, _rank: int, _ranks: int) -> dict[str, Any]:
+        """The run's progress, as this rank has it."""
+        signal.alarm(PATIENCE)  # ends this process
+        torch.set_default_dtype(torch.float64)
+        out = Path(self.out)
+        with joined("cpu") as world:
+            held_out = flat_people(60, 3, seed=7) if self.measured else None
+            trainer = small_trainer(Recipe.model_validate_json(self.recipe), out, world, held_out=held_out)
+            last = checkpoint.latest(out)
+            if last is not None:
+                trainer.restore(last)
+            return asdict(trainer.train(self.until))
+
+
+def run_ranks(
+    recipe: Recipe, out: Path, until: int, ranks: int, results: Path, *, measured: bool = False
+) -> list[dict[str, Any]]:
+    """Trains up to a step on some ranks, as torchrun would start them (it adds seconds for its own server)."""
+    results.mkdir()
+    out.mkdir(exist_ok=True)
+    return on_ranks(ranks, Training(recipe, out, until, measured=measured), results)
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, float]:
+    first, second = all_tensors(one), all_tensors(other)
+    assert first.keys() == second.keys()
+    return {
+        name: float((value.double() - second[name].double()).abs().max())
+        for name, value in first.items()
+        if value.numel()
+    }
+
+
+@pytest.fixture
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("in_float64")
+@pytest.mark.parametrize("sections", CASES.values(), ids=CASES)
+def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_three(tmp_path: Path, sections: dict[str, Any]) -> None:
+    recipe = small_recipe(**sections, schedule={"warmup": 0}, optimizer={"lr": 0.02}, train={"ema": 0.0, "steps": 4})
+    alone = small_trainer(recipe, tmp_path / "alone")
+    alone.train(until=1)
+    run_ranks(recipe, tmp_path / "two", 1, 2, tmp_path / "of 2")
+    two = checkpoint.load(checkpoint.step_path(tmp_path / "two", 1)).state
+    # SGD's momentum after the first step is the gradient itself, of the net and of the class weights.
+    gradients = differences(alone.state()["optimizer"], two["optimizer"])
+    assert any(name.startswith("/state/") for name in gradients)
+    assert max(gradients.values()) < TOLERANCE
+    assert max(differences(alone.state()["model"], two["model"]).values()) < TOLERANCE
+    assert max(differences(alone.state()["objective"], two["objective"]).values()) < TOLERANCE
+
+    states = {}
+    for ranks in (1, 3):
+        folder = tmp_path / f"on {ranks}"
+        folder.mkdir()
+        for suffix in (".pt", ".json"):
+            source = checkpoint.step_path(tmp_path / "two", 1).with_suffix(suffix)
+            (folder / source.name).write_bytes(source.read_bytes())
+        if ranks == 1:
+            resumed = small_trainer(recipe, folder)
+            resumed.restore(checkpoint.step_path(folder, 1))
+            resumed.train(until=3)
+        else:
+            run_ranks(recipe, folder, 3, ranks, tmp_path / f"of {ranks}")
+        states[ranks] = checkpoint.load(checkpoint.step_path(folder, 3)).state
+    assert max(differences(states[1]["model"], states[3]["model"]).values()) < TOLERANCE
+    assert max(differences(states[1]["objective"], states[3]["objective"]).values()) < TOLERANCE
+
+
+def group_after(rank: int, ranks: int) -> bool:
+    """Whether somebody still holds it when the world is left."""
+    del rank, ranks
+    with joined("cpu"):
+        group = weakref.ref(dist.group.WORLD)
+    return group() is not None
+
+
+def test_the_group_outlives_what_trained_in_it(tmp_path: Path) -> None:
+    """A rank whose reducer was the last to hold it could wait for ever."""
+    assert on_ranks(2, group_after, tmp_path) == [True, True]
+
+
+def test_all_ranks_agree_on_which_checkpoint_is_the_best(tmp_path: Path) -> None:
+    """Saving a sharded head takes all ranks: one that thinks otherwise would leave the others waiting for ever."""
+    recipe = small_recipe(
+        partial_fc={"enabled": True, "sample_rate": 0.5},
+        evaluate={"every": 1},
+        train={"steps": 4, "accumulate": 2},
+    )
+    ranks = run_ranks(recipe, tmp_path / "run", 2, 2, tmp_path / "first", measured=True)
+    ranks += run_ranks(recipe, tmp_path / "run", 4, 2, tmp_path / "resumed", measured=True)
+    assert ranks[0] == ranks[1]
+    assert ranks[2] == ranks[3]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    scores = [line["fnmr"] + 1e-3 * line["eer"] for line in lines if line["kind"] == "evaluation"]
+    assert len(scores) == 4
+    assert min(scores) < scores[0]  # not only the first time is there something to save,
+    assert min(scores) < scores[-1]  # and not the last time
+    assert ranks[3]["best_step"] == 1 + scores.index(min(scores))
+    assert json.loads((tmp_path / "run" / "best.json").read_text())["step"] == ranks[3]["best_step"]
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("three interpreters load torch; --full runs it")
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(TINY, encoding="utf-8")
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "training",
+    ]
+    for steps, more in ((2, []), (3, ["--resume"])):
+        command = [*torchrun, "train", str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu", *more]
+        done = subprocess.run(
+            [*command, "--set", f"train.steps={steps}"], cwd=PROJECT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"to {steps} on 2 × cpu" in done.stderr
+        assert (tmp_path / "run" / f"step_{steps:08d}.pt").is_file()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [1, 2, 3]  # written by one rank
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
+    from app.errors import InvalidInput  # noqa: PLC0415  beside torch's own late import
+    from training.distributed import World  # noqa: PLC0415  the same
+
+    with pytest.raises(InvalidInput, match="shared evenly"):
+        small_trainer(small_recipe(), tmp_path, World(0, 5, torch.device("cpu")))
