@@ -101,7 +101,7 @@ def check_quality(face: Face, level: QualityLevel) -> None:
 
 
 def cosine(a: Template, b: Template) -> float:
-    """Return the cosine similarity of two unit vectors, -1 to 1. Raises Conflict ``package_mismatch`` across packages."""
+    """Return the cosine of two unit vectors, -1 to 1. Raises Conflict ``package_mismatch`` across packages."""
     if a.package != b.package:
         raise Conflict(f"templates of {a.package} and {b.package} don't compare", code="package_mismatch")
     dot = np.dot(a.vector.astype(np.float64), b.vector.astype(np.float64))
