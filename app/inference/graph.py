@@ -6,7 +6,8 @@ in float64 and stored as float32; nothing else changes a result but rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -23,16 +24,10 @@ MIN_OPSET = 18
 """The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
 MIN_IR = 8
 """IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
-LARGE_GEMM = 1_000_000
-"""Weights from which on a Gemm is bound by reading them (4 MB: more than a core's own cache) and gains by a batch."""
 LARGEST_SHAPE = 64
 """Constants of up to so many numbers may be shapes, axes and the like; larger ones are weights."""
 MIN_LENGTH = 1e-12
 """Lengths below this count as this in the normalisation, so that the zero vector stays zero instead of NaN."""
-CHEAP_PRODUCTS = 32
-"""Products per output value up to which a Conv is run twice by `split_prelu`: measured on SFace's layers (AVX-512)."""
-MIN_SLOPE_GAP = 1e-3
-"""How far a PReLU's slopes must stay from 1 for the division by (1 - slope) in `split_prelu`."""
 
 
 class Graph:
@@ -92,7 +87,7 @@ class Graph:
             source, target = target, source
         self.proto.node.remove(node)
         for reader in self.consumers(target):
-            _replace(reader, target, source)
+            replace_input(reader, target, source)
 
     def replace(self, node: NodeProto, replacements: list[NodeProto]) -> None:
         """Puts nodes in the place of one."""
@@ -102,7 +97,7 @@ class Graph:
             self.proto.node.insert(position + offset, each)
 
 
-def _replace(node: NodeProto, old: str, new: str) -> None:
+def replace_input(node: NodeProto, old: str, new: str) -> None:
     for position, name in enumerate(node.input):
         if name == old:
             node.input[position] = new
@@ -136,51 +131,22 @@ def raised_opset(model: ModelProto) -> ModelProto:
     return converted
 
 
-def fold_constants(model: ModelProto) -> None:
-    """Computes beforehand every node whose inputs are all constants (dequantised weights, shapes)."""
-    known = {each.name for each in model.graph.initializer} | {""}
-    folded = []
-    for node in model.graph.node:  # nodes stand in an order in which they can run
-        if _is_foldable(node, known):
-            folded.append(node)
-            known.update(node.output)
-    if not folded:
-        return
-    kept = [node for node in model.graph.node if node not in folded]
-    read = {name for node in kept for name in node.input} | {each.name for each in model.graph.output}
-    wanted = [name for node in folded for name in node.output if name in read]
-    model.graph.initializer.extend(_evaluate(model, folded, wanted))
-    for node in folded:
-        model.graph.node.remove(node)
-
-
-def _is_foldable(node: NodeProto, known: set[str]) -> bool:
-    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial", "Dropout")
-    branches = any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for each in node.attribute)
-    return not random and not branches and all(name in known for name in node.input)
-
-
-def _evaluate(model: ModelProto, nodes: list[NodeProto], wanted: list[str]) -> list[TensorProto]:
-    """The tensors of these names, that nodes without any input make."""
-    read = {name for node in nodes for name in node.input}
-    constants = [each for each in model.graph.initializer if each.name in read]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
-    made = helper.make_graph(nodes, "constants", [], outputs, constants)
-    alone = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+def optimised(model: ModelProto) -> ModelProto:
+    """Return the model after ONNX Runtime's offline optimiser: constants folded (dequantised weights too), batch
+    normalisation and scales fused into the Conv before them, Identity and Dropout gone. Hardware-independent level.
+    """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; others are about what was left for us to fold
-    session = onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return [numpy_helper.from_array(value, name) for name, value in zip(wanted, session.run(wanted, {}), strict=True)]
-
-
-def drop_inference_no_ops(model: ModelProto) -> None:
-    """Removes Dropout and Identity, which do nothing in inference."""
-    graph = Graph(model)
-    for node in graph.of_type("Dropout", "Identity"):
-        training = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else np.array(False)
-        mask_read = any(graph.consumers(name) for name in node.output[1:] if name)
-        if training is not None and not training.any() and not mask_read:
-            graph.bypass(node)
+    options.log_severity_level = 3  # errors
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # else DequantizeLinear is not folded
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        written: ModelProto = onnx.load(options.optimized_model_filepath)
+    standard = [each for each in written.opset_import if each.domain in ("", "ai.onnx")]
+    del written.opset_import[:]
+    written.opset_import.extend(standard)
+    return written
 
 
 def free_batch(model: ModelProto) -> None:
@@ -229,7 +195,7 @@ def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
     nodes = _adaption(graph, form, crops)
     old = graph.proto.input[0].name
     for reader in graph.consumers(old):
-        _replace(reader, old, nodes[-1].output[0])
+        replace_input(reader, old, nodes[-1].output[0] if nodes else crops)
     for position, node in enumerate(nodes):
         graph.proto.node.insert(position, node)
     graph.proto.input[0].CopyFrom(helper.make_tensor_value_info(crops, TensorProto.UINT8, ["N", side, side, 3]))
@@ -238,10 +204,10 @@ def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
 def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
     """Nodes from the contract's crops to the source's own input."""
     channel_axis, per_channel = (1, (3, 1, 1)) if form.layout == "nchw" else (3, (3,))
-    nodes = [helper.make_node("Identity", [crops], [f"{crops}_as_given"])]
+    nodes: list[NodeProto] = []
 
     def then(kind: str, *constants: str, **attributes: int | list[int]) -> None:
-        inputs = [nodes[-1].output[0], *constants]
+        inputs = [nodes[-1].output[0] if nodes else crops, *constants]
         nodes.append(helper.make_node(kind, inputs, [f"{crops}_{kind.lower()}"], None, None, None, None, **attributes))
 
     if form.layout == "nchw":
@@ -266,7 +232,7 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
         gamma, beta, mean, variance = (value for value in values if value is not None)
         scale = gamma / np.sqrt(variance + float(str(attribute(node, "epsilon", 1e-5))))
         return scale, beta - mean * scale
-    second = _per_channel(graph.floats(node.input[1])) if len(node.input) == 2 else None
+    second = per_channel(graph.floats(node.input[1])) if len(node.input) == 2 else None
     if second is None:
         return None
     zero, one = np.zeros(1), np.ones(1)
@@ -276,7 +242,7 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
     return forms.get(node.op_type)
 
 
-def _per_channel(value: Floats | None) -> Floats | None:
+def per_channel(value: Floats | None) -> Floats | None:
     """A constant that broadcasts over (N, C, H, W) per channel, as (C,); a single number as (1,); others None."""
     if value is None or value.size == 1:
         return None if value is None else value.reshape(1)
@@ -370,16 +336,6 @@ def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) ->
     node.input.extend(inputs)
 
 
-def fuse_batch_norm_into_previous(model: ModelProto) -> None:
-    """Conv or Gemm followed by BatchNormalization becomes one node."""
-    graph = Graph(model)
-    for norm in graph.of_type("BatchNormalization"):
-        before, affine = graph.producer(norm.input[0]), affine_of(graph, norm)
-        alone = graph.only_consumer(norm.input[0]) is not None
-        if before is not None and affine is not None and alone and scale_outputs(graph, before, *affine):
-            graph.bypass(norm)
-
-
 def fuse_affine_into_next(model: ModelProto) -> None:
     """A per-channel scale and shift before a Conv or Gemm (a Flatten may lie between) goes into its weights."""
     graph = Graph(model)
@@ -388,12 +344,12 @@ def fuse_affine_into_next(model: ModelProto) -> None:
         before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
         keeps_shape = before is not None and len(before) == 4 and before[1] is not None and before == after
         affine = affine_of(graph, node) if keeps_shape else None
-        reader = _weights_after(graph, node.output[0])
+        reader = weights_after(graph, node.output[0])
         if affine is not None and reader is not None and scale_inputs(graph, reader, *affine):
             graph.bypass(node)
 
 
-def _weights_after(graph: Graph, name: str) -> NodeProto | None:
+def weights_after(graph: Graph, name: str) -> NodeProto | None:
     """The Conv or Gemm that alone reads ``name`` as its data, directly or through a Flatten."""
     reader = graph.only_consumer(name)
     if reader is not None and reader.op_type == "Flatten" and attribute(reader, "axis", 1) == 1:
@@ -414,136 +370,6 @@ def unit_output(model: ModelProto) -> None:
     graph.proto.node.append(helper.make_node("Max", [length, least], [safe]))
     graph.proto.node.append(helper.make_node("Div", [raw, safe], [vectors]))
     output.name = vectors
-
-
-def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
-    """Writes PReLU, which ONNX Runtime's CPU provider runs slowly and in the plain layout only, in nodes that it runs
-    in its blocked layout: a*x + (1-a)*relu(x), per-channel factors as 1x1 depthwise Convs.
-
-    Where the layer after or before can take a factor (1-a) into its weights, the half of it is enough:
-    a/(1-a)*x + relu(x); not with ``keep_scale``, as that gives each channel a scale of its own. One slope for all
-    channels becomes a LeakyRelu, which fuses into the Conv before it.
-    """
-    graph = Graph(model)
-    ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
-    for node in graph.of_type("PRelu"):
-        slope = _per_channel(graph.floats(node.input[1]))
-        if slope is None:
-            continue
-        if slope.size == 1:
-            leaky = helper.make_node("LeakyRelu", [node.input[0]], [node.output[0]], alpha=float(slope[0]))
-            graph.replace(node, [leaky])
-        elif ranks.get(node.input[0]) == 4:
-            graph.replace(node, list(_split(graph, node, slope, keep_scale=keep_scale)))
-
-
-def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) -> Iterator[NodeProto]:
-    source, target = node.input[0], node.output[0]
-    positive, linear = graph.fresh(f"{target}_positive"), graph.fresh(f"{target}_linear")
-    yield helper.make_node("Relu", [source], [positive])
-    if not keep_scale and _neighbour_takes(graph, node, 1 - slope):
-        slope = slope / (1 - slope)
-    else:
-        unscaled, positive = positive, graph.fresh(f"{target}_steeper")
-        yield _scaled(graph, unscaled, positive, 1 - slope)
-    before = graph.producer(source)
-    if before is not None and _is_cheap(graph, before):
-        again = NodeProto()
-        again.CopyFrom(before)
-        again.name, again.output[0] = linear, linear
-        scale_outputs(graph, again, slope, np.zeros(1))
-        yield again
-    else:
-        yield _scaled(graph, source, linear, slope)
-    yield helper.make_node("Add", [linear, positive], [target])
-
-
-def _is_cheap(graph: Graph, node: NodeProto) -> bool:
-    """Whether running a Conv twice costs less than reading its result once more (Relu fuses into one of the two)."""
-    weight = graph.floats(node.input[1]) if node.op_type == "Conv" else None
-    return weight is not None and weight[0].size <= CHEAP_PRODUCTS and graph.only_consumer(node.output[0]) is not None
-
-
-def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
-    """Whether the weights after the PReLU, or those before it, have taken ``factor`` upon them."""
-    if (np.abs(factor) < MIN_SLOPE_GAP).any():
-        return False
-    nothing = np.zeros(1)
-    after = _weights_after(graph, node.output[0])
-    if after is not None and scale_inputs(graph, after, factor, nothing):
-        return True
-    before = graph.producer(node.input[0])
-    # a PReLU keeps factors only where they are positive: prelu(f*x) = f*prelu(x)
-    movable = before is not None and graph.only_consumer(node.input[0]) is not None and bool((factor > 0).all())
-    return before is not None and movable and scale_outputs(graph, before, factor, nothing)
-
-
-def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto:
-    weight = graph.add_floats(f"{target}_factor", factor.reshape(-1, 1, 1, 1))
-    return helper.make_node("Conv", [source, weight], [target], kernel_shape=[1, 1], group=factor.size)
-
-
-def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
-    """Runs all before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
-
-    On a CPU one image's layers fit the cache and a batch's don't, while the Gemm's weights are read from memory once
-    for all images instead of once for each. Graphs without a Gemm of ``large`` weights stay as they are.
-    """
-    graph = Graph(model)
-    gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= large]
-    if not gemms:
-        return
-    feature, crops = gemms[-1].input[0], graph.proto.input[0].name
-    trunk = _ancestors(graph, feature)
-    rest = [node for node in graph.proto.node if not any(name in trunk for name in node.output)]
-    crossing = {name for node in rest for name in node.input if name in trunk or name == crops}
-    if crossing != {feature}:
-        return
-    scan = _scan(graph, [node for node in graph.proto.node if node not in rest], crops, feature)
-    del graph.proto.node[:]
-    graph.proto.node.extend([scan, *rest])
-
-
-def _weight_count(graph: Graph, node: NodeProto) -> int:
-    weight = graph.constant(node.input[1])
-    return 0 if weight is None else weight.size
-
-
-def _ancestors(graph: Graph, name: str) -> set[str]:
-    """All tensors that nodes compute on the way to ``name``, itself included."""
-    needed, names = {name}, set[str]()
-    for node in reversed(graph.proto.node):  # nodes stand in an order in which they can run
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            names.update(node.output)
-    return names
-
-
-def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> NodeProto:
-    """One node that runs ``nodes``, which make (1, K) ``feature`` of one image, for each image of ``crops``."""
-    given = graph.proto.input[0].type.tensor_type
-    image, row, axis = graph.fresh("image"), graph.fresh("image_feature"), graph.fresh("image_axis")
-    one, inner = graph.fresh("image_batch"), graph.fresh("image_batch_feature")
-    body = [helper.make_node("Unsqueeze", [image, axis], [one])]
-    for node in nodes:
-        body.append(NodeProto())
-        body[-1].CopyFrom(node)
-        _replace(body[-1], crops, one)
-        body[-1].output[:] = [inner if name == feature else name for name in node.output]
-    body.append(helper.make_node("Squeeze", [inner, axis], [row]))
-    used = {name for node in body for name in node.input}
-    constants = [each for each in graph.proto.initializer if each.name in used]
-    constants.append(numpy_helper.from_array(np.array([0], np.int64), axis))
-    sides = [dim.dim_value for dim in given.shape.dim[1:]]
-    inputs = [helper.make_tensor_value_info(image, given.elem_type, sides)]
-    outputs = [helper.make_tensor_value_info(row, TensorProto.FLOAT, [None])]
-    return helper.make_node(
-        "Scan",
-        [crops],
-        [feature],
-        num_scan_inputs=1,
-        body=helper.make_graph(body, "per_image", inputs, outputs, constants),
-    )
 
 
 def tidy(model: ModelProto) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Target: TypeAlias = Literal["cpu", "cuda"]
 
-STEPS_VERSION = 3
+STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
 """What the prepared graph must keep to the file as it came, on every crop."""
@@ -101,25 +101,23 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
     ``for_quantising`` leaves out what a quantiser can't follow: subgraphs, and channels of very different scales.
     Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
     """
-    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.inference import cpu_graph, graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     model = type(source).FromString(source.SerializeToString())
     graph.keep_data_inputs(model)
     _refuse_unknown_forms(model)
     model = graph.raised_opset(model)
     graph.free_batch(model)
-    graph.fold_constants(model)
     if plan.input != SourceInput():
         graph.accept_crops(model, plan.input, CROP_SIDE)
-    graph.drop_inference_no_ops(model)
-    graph.fuse_batch_norm_into_previous(model)
+    model = graph.optimised(model)
     graph.fuse_affine_into_next(model)
     if not plan.unit_output:
         graph.unit_output(model)
     if target == "cpu":
-        graph.split_prelu(model, keep_scale=for_quantising)
+        cpu_graph.split_prelu(model, keep_scale=for_quantising)
     if target == "cpu" and not for_quantising:
-        graph.run_trunk_per_image(model)
+        cpu_graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
 
