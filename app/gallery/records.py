@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
 IndexKind: TypeAlias = Literal["fp32", "int8"]
 """How a gallery's vectors are searched (`app.search.quantised`)."""
-T = TypeVar("T")
 Keys: TypeAlias = NDArray[np.int64]
 """(N,) int64: internal keys of faces or subjects."""
 
@@ -218,14 +217,6 @@ class NewFace:
         """Its template of this package."""
         both = (self.template, self.second)
         return next((template for template in both if template is not None and template.package == package), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """Some of a list in order of creation; ``next_cursor`` asks for what follows, None at the end."""
-
-    items: tuple[T, ...]
-    next_cursor: str | None
 
 
 @dataclass(frozen=True, slots=True)

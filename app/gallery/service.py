@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, Together
 from app.concurrency.periodic import Repeating
+from app.db.pagination import Page
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
@@ -44,7 +45,6 @@ from app.gallery.records import (
     Metadata,
     Move,
     NewFace,
-    Page,
     Person,
     PlacedFace,
     Snapshotted,
