@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
+from app.files import PUBLIC, replacing
 from training import metrics, plots
 from training.command import MODELS
 from training.comparison import LEAST_SEEDS, Claim, Part, Report, Row, order, put_tables, summarise, tables
@@ -245,9 +246,8 @@ class Runs:
             return done
         result = run(recipe, self._material(recipe))
         self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.path(recipe).with_suffix(".tmp")
-        part.write_text(json.dumps(result) + "\n", "utf-8")
-        part.replace(self.path(recipe))
+        with replacing(self.path(recipe), PUBLIC) as file:
+            file.write(json.dumps(result).encode() + b"\n")
         return result
 
     def _material(self, recipe: Recipe) -> Material:
