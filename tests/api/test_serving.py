@@ -445,10 +445,10 @@ def test_work_that_does_not_end_does_not_keep_the_process() -> None:
     script = """
 import os, signal, time
 from fastapi import FastAPI
-from app.api import serving
+from app.server import http
 app = FastAPI()
-waits = serving.Waits(1, 1, 1, 0.1)
-server = serving.Server(serving.server_config(app, waits), app, 0.1, flush_s=0.1)
+waits = http.Waits(1, 1, 1, 0.1)
+server = http.Server(http.server_config(app, waits), app, 0.1, flush_s=0.1)
 signal.signal(signal.SIGTERM, server.handle_exit)
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(600)
