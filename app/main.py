@@ -61,7 +61,7 @@ from app.compat.rekognition.protocol import Rekognition
 from app.compat.rekognition.protocol import router as rekognition_router
 from app.concurrency.fair_semaphore import Turns
 from app.concurrency.machine import cores
-from app.concurrency.periodic import Repeating
+from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import Workers
 from app.config import PREFIX, Settings
 from app.db.key_file import VAULT_FILE, Rings, load_rings
@@ -85,9 +85,10 @@ from app.jobs.store import JobStore
 from app.memory import give_back
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import RemoteIndexes
+from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.server import data_folder, http
 from app.server.models import Models, open_models
@@ -131,6 +132,8 @@ models, or the one that answers HTTP, would wait so long with a core idle; with 
 cores too often (docs/performance.md)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
+PRUNE_AUDIT_S = 3600.0
+"""Between the times that old entries of the audit log are deleted."""
 MEMORY_S = 60.0
 """Between the times that freed memory goes back to the system: a gigabyte after large photos by sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
@@ -282,8 +285,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     erasures = Erasures(store, sql.database, signer)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
-    expiry = Expiry(store, erasures, partial(log.recorded, "expire_subject"), every_s=settings.expiry_seconds)
-    stack.callback(expiry.close)
+    expiry = Expiry(store, erasures, partial(log.recorded, "expire_subject"))
+    scheduler = stack.enter_context(Scheduler())
+    store.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+    scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
+    scheduler.every(PRUNE_AUDIT_S, "audit log", log.prune, at_once=True)
     api_keys = _keys(settings, KeyStore(sql.database), secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     models = opening.result() if opening else open_models(settings)
@@ -330,9 +336,9 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     _open_embedders(embedders, store, settings.max_embedders)
     loading.result()
     stack.callback(runner.close)
-    runner.start()
-    stack.callback(Repeating("reembeddings", REEMBEDDINGS_S, reembedder.look).close)
-    stack.callback(Repeating("memory", MEMORY_S, give_back).close)
+    runner.start(scheduler)
+    scheduler.every(REEMBEDDINGS_S, "reembeddings", reembedder.look)
+    scheduler.every(MEMORY_S, "memory", give_back)
     return Service(
         operations=operations,
         embedders=embedders,
@@ -361,23 +367,18 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
-    try:
-        remote = None if settings.index == "faiss" else RemoteIndexes(store, _open_milvus(settings))
-    except Unusable:
-        store.close()
-        raise
-    if not settings.snapshot_seconds or remote:
-        shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
+    if settings.index != "faiss" or not settings.snapshot_seconds:
+        shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
+    if settings.index != "faiss":
+        try:
+            return Galleries(store, MilvusBackend(store.change_reader, store.database, _open_milvus(settings)))
+        except Unusable:
+            store.close()
+            raise
     sealer = rings.faces if rings.seals else None
-    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds and not remote else None
-    return Galleries(
-        store,
-        indexes=remote,
-        search_threads=os.cpu_count() or 1,
-        search_gpu=find_gpu() if settings.device != "cpu" and remote is None else None,
-        snapshots=snapshots,
-        snapshot_s=settings.snapshot_seconds or SNAPSHOT_S,
-    )
+    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
+    gpu = find_gpu() if settings.device != "cpu" else None
+    return Galleries(store, LocalBackend(store.change_reader, snapshots, os.cpu_count() or 1, gpu))
 
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:

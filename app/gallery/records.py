@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import Conflict, NotFound, Unusable
-from app.types import Box, Pixels, Quality, Template, Vectors
+from app.search.types import FaceBlock, GalleryNotFound, IndexKey, IndexKind, IndexSpec
+from app.types import Box, Pixels, Quality, Template
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
-IndexKind: TypeAlias = Literal["fp32", "int8"]
-"""How a gallery's vectors are searched (`app.search.quantised`)."""
-Keys: TypeAlias = NDArray[np.int64]
-"""(N,) int64: internal keys of faces or subjects."""
 
 
 class Unset(Enum):
@@ -47,14 +43,6 @@ class SecondPackage:
     """See `Gallery.generation`."""
 
 
-class Seen(NamedTuple):
-    """Which index of which gallery: there is one for each generation of a package's templates."""
-
-    key: int
-    package: str
-    generation: int
-
-
 @dataclass(frozen=True, slots=True)
 class Gallery:
     """``embedder`` is the id of the package whose templates it takes, ``dimension`` their length.
@@ -79,19 +67,20 @@ class Gallery:
     """How its vectors are searched."""
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self.key, self.embedder, self.generation)
+    def index_spec(self) -> IndexSpec:
+        """The index of the templates of `embedder`."""
+        return IndexSpec(IndexKey(self.key, self.embedder, self.generation), self.id, self.dimension, self.search)
+
+    @property
+    def index_specs(self) -> tuple[IndexSpec, ...]:
+        """The indexes of all faces, the gallery's own first."""
+        return index_specs(self.index_spec, self.second)
 
     @property
     def taken(self) -> tuple[str, ...]:
         """Ids of the packages of which each new face needs a template, the gallery's own first."""
         second = self.second
         return (self.embedder,) if second is None or second.state == "leaving" else (self.embedder, second.package)
-
-    @property
-    def searchable(self) -> tuple[Gallery, ...]:
-        """As seen by the packages whose templates can be compared with all faces, the gallery's own first."""
-        return tuple(self.seen_by(one.package) for one in searchable(self.seen, self.second))
 
     def seen_by(self, package: str) -> Gallery:
         """Raises Conflict ``package_mismatch`` where it is neither of the gallery's packages."""
@@ -104,9 +93,12 @@ class Gallery:
         raise Conflict(message, code="package_mismatch", expected=self.embedder, given=package)
 
 
-def searchable(own: Seen, second: SecondPackage | None) -> tuple[Seen, ...]:
-    """See `Gallery.searchable`."""
-    return (own, Seen(own.key, second.package, second.generation)) if second and second.state == "complete" else (own,)
+def index_specs(own: IndexSpec, second: SecondPackage | None) -> tuple[IndexSpec, ...]:
+    """Add the index of the second package if every face has a template of it."""
+    if second is None or second.state != "complete":
+        return (own,)
+    key = IndexKey(own.key.gallery, second.package, second.generation)
+    return own, IndexSpec(key, own.gallery_id, second.dimension, own.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,32 +229,6 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """What search indexes in memory hold: faces, and ``size`` bytes."""
-
-    faces: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """How far this process is: ``behind`` changes that the logs held when they were last looked at, ``age_s`` ago, and
-    its indexes don't hold yet. Before the first look ``age_s`` counts from the start."""
-
-    behind: int
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshotted:
-    """The snapshots on disk: how many, their bytes, and the age of the one written longest ago, None without any."""
-
-    count: int
-    size: int
-    oldest_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A subject that a probe may show: its best face's score, and the score against its mean template.
 
@@ -317,28 +283,6 @@ class CheckReport:
         return tuple(f"{what}: {count}" for what, count in found if count)
 
 
-@dataclass(frozen=True, slots=True)
-class FaceBlock:
-    """Some of a gallery's faces as the index takes them: one row a face in each array."""
-
-    faces: Keys
-    subjects: Keys
-    qualities: NDArray[np.float32]
-    """(N,) 0-100."""
-    vectors: Vectors
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in a gallery's change log: the number of the last change before it, and that change's stamp.
-
-    Stamps are random: equal positions mean one history, also after a database was restored from an older copy.
-    """
-
-    number: int
-    stamp: int
-
-
 WithoutCrop: TypeAlias = Literal["refuse", "drop"]
 """What becomes of faces that have no crop to embed again: nothing is begun, or they stay behind and go at the end."""
 ReembeddingState: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
@@ -376,26 +320,6 @@ class StoredCrop:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a gallery's change log ends, and by which packages it can be searched, its own first."""
-
-    position: Position
-    searchable: tuple[Seen, ...]
-    search: IndexKind
-    """See `Gallery.search`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """A face that went, or, where ``face`` is None, all of a subject's."""
-
-    subject: int
-    face: int | None
-    erased: bool = False
-    """For good: no copy on disk may keep it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Erased:
     """Who was erased, and how much of them there was."""
 
@@ -404,16 +328,6 @@ class Erased:
     faces: int
     templates: int
     crops: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Some of what happened to a gallery's faces since a position, in order; ``position`` is where it leads."""
-
-    steps: tuple[FaceBlock | Removed, ...]
-    position: Position
-    more: bool
-    """Whether the log went on when it was read."""
 
 
 def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
@@ -428,7 +342,7 @@ def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
 
 
 def gallery_not_found(gallery_id: str) -> NotFound:
-    return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
+    return GalleryNotFound(gallery_id)
 
 
 def two_packages(gallery_id: str) -> Conflict:

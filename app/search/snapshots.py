@@ -23,9 +23,9 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
+from app.files import replacing
 from app.search.types import FaceBlock, IndexKey, IndexSpec, LogPosition, Snapshotted
 
 HEADER_BYTES = 4096
@@ -115,19 +116,15 @@ class Snapshots:
     def write(self, spec: IndexSpec, faces: FaceBlock, position: LogPosition) -> None:
         """Replace the gallery's snapshot atomically. Raises OSError."""
         path = self._path(spec.key.gallery)
-        draft = path.with_suffix(DRAFT)
-        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b", buffering=0) as file:
+        with replacing(path, draft=path.with_suffix(DRAFT)) as file:
             if self._sealer:
                 header = _header(spec, len(faces.faces), position, 0)
                 content: list[bytes | memoryview] = [header, *(column.data for column in _columns(faces))]
                 for piece in self._sealer.seal_stream(content, _purpose(spec)):
-                    _write_all(file, piece)
+                    file.write(piece)
             else:
                 _write_plain(file, spec, faces, position)
-            os.fsync(file.fileno())
-        draft.replace(path)
         self._last[spec.key.gallery] = spec.key
-        self._sync()
 
     def is_of(self, spec: IndexSpec) -> bool:
         """Return whether the snapshot that this process last wrote or read is of this index of the gallery."""
@@ -176,13 +173,6 @@ class Snapshots:
     def _path(self, gallery: int) -> Path:
         return self._folder / f"{gallery}{SUFFIX}"
 
-    def _sync(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
 
 def _columns(faces: FaceBlock) -> tuple[NDArray[Any], ...]:
     return (
@@ -207,21 +197,15 @@ def _unsealed(sealer: Sealer, file: BufferedReader, spec: IndexSpec) -> memoryvi
     return memoryview(plain)[:end].toreadonly()
 
 
-def _write_plain(file: FileIO, spec: IndexSpec, faces: FaceBlock, position: LogPosition) -> None:
+def _write_plain(file: BinaryIO, spec: IndexSpec, faces: FaceBlock, position: LogPosition) -> None:
     file.seek(HEADER_BYTES)
     for column in _columns(faces):
-        _write_all(file, column.data)
+        file.write(column.data)
+    file.flush()
     sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
-    _write_all(file, sums.data)
+    file.write(sums.data)
     file.seek(0)
-    _write_all(file, _header(spec, len(faces.faces), position, zlib.crc32(sums.data)))
-
-
-def _write_all(file: FileIO, data: memoryview | bytes) -> None:
-    """Write all of `data`: a single unbuffered write may be short."""
-    left = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-    while left:
-        left = left[file.write(left) or 0 :]
+    file.write(_header(spec, len(faces.faces), position, zlib.crc32(sums.data)))
 
 
 def _sums(data: memoryview) -> NDArray[np.uint32]:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from PIL import Image
 
 from app.bulk.reembedding import BATCH, KIND, Progress, Reembedder
+from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.key_rotation import reseal
@@ -38,7 +39,8 @@ from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import retried
-from app.search.milvus.indexes import RemoteIndexes
+from app.search.follower import LocalBackend
+from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
 from tests.support import packages
@@ -83,19 +85,23 @@ class Server:
         snapshots: Path | None = None,
     ) -> None:
         self.store = Store(url, blobs=blobs)
-        indexes = RemoteIndexes(self.store, lite(milvus)) if milvus else None
+        reader = self.store.change_reader
         kept = Snapshots(snapshots, min_faces=1) if snapshots else None
-        self.galleries = Galleries(self.store, indexes=indexes, snapshots=kept, follow_s=0.05, snapshot_s=3600)
+        remote = MilvusBackend(reader, self.store.database, lite(milvus)) if milvus else None
+        self.galleries = Galleries(self.store, remote or LocalBackend(reader, kept))
+        self.scheduler = Scheduler()
+        self.galleries.start(self.scheduler, follow_s=0.05)
         self.embedders = embedders
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
         self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
         self.runner = Runner(self.jobs, {KIND: self.reembedder.work}, look_s=0.05, renew_s=0.1)
         if runs:
-            self.runner.start()
+            self.runner.start(self.scheduler)
 
     def close(self) -> None:
         self.runner.close()
+        self.scheduler.close()
         self.galleries.close()
 
     def template(self, number: int, package: str) -> Template:
@@ -382,10 +388,10 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
         server.galleries.keep()
     with closing(Snapshots(folder, min_faces=1)) as kept, closing(Store(url)) as store:
         gallery = store.gallery("staff")
-        found = kept.open(gallery)
+        found = kept.open(gallery.index_spec)
         assert found is not None
         assert found.faces.vectors.shape == (2, OLD_DIMENSION)
-        assert kept.open(gallery.seen_by(NEW)) is None
+        assert kept.open(gallery.seen_by(NEW).index_spec) is None
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:

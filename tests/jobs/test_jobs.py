@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from app.concurrency.scheduler import Scheduler
 from app.db.schema import JOBS
 from app.errors import Conflict, NotFound, Overloaded
 from app.gallery.records import Gallery
@@ -59,11 +60,12 @@ def gallery(store: Store) -> Gallery:
 @contextmanager
 def running(jobs: JobStore, work: Work, **options: Any) -> Iterator[Runner]:
     made = Runner(jobs, {"count": work}, look_s=0.02, renew_s=0.05, **options)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.close()
+    with Scheduler() as scheduler:
+        made.start(scheduler)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 def ended(jobs: JobStore, job: Job) -> Job:
@@ -328,6 +330,7 @@ import sys, time
 from datetime import timedelta
 import sqlalchemy as sa
 from app.gallery.store import Store
+from app.concurrency.scheduler import Scheduler
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 
@@ -344,7 +347,8 @@ def work(job):
             job.checkpoint({"next": number + 1}, connection)
         time.sleep(0.01)
 
-Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05).start()
+runner = Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05)
+runner.start(Scheduler())
 time.sleep(600)
 """
 

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
-from app.gallery.records import FaceBlock
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.index import Index
 from app.search.snapshots import Snapshots
+from app.search.types import FaceBlock
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.support.postgres import new_database
 
@@ -31,9 +32,11 @@ SOON_S = 20.0
 def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
     """Two galleries that follow by themselves, as in two processes."""
     pair = Galleries(Store(database_url)), Galleries(Store(database_url))
-    for galleries in pair:
-        galleries.load()
-    yield pair
+    with Scheduler() as scheduler:
+        for galleries in pair:
+            galleries.load()
+            galleries.start(scheduler)
+        yield pair
     for galleries in pair:
         galleries.close()
 
@@ -74,7 +77,7 @@ def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
     assert one.followed().behind == 0
     enroll(other, "bob", 2, 3)
     assert one.followed().behind == 0, "nobody has looked yet"
-    with one._current.of(gallery).changing():  # whoever changes the gallery will catch up; following leaves it to them
+    with one._indexes.index(gallery.index_spec).changing():  # a change in progress catches up itself
         one.follow()
         assert one.followed().behind == 2
     assert one.followed().behind == 0
@@ -137,7 +140,7 @@ def test_a_follower_that_cannot_apply_a_change_makes_its_index_anew(
     monkeypatch.setattr(Index, "add", add)
     other.follow()
     assert found(other, 1) == ["ann"]
-    assert "made anew" in caplog.text
+    assert "built again" in caplog.text
     assert other.check("staff").ok
     one.close()
     other.close()
