@@ -63,7 +63,7 @@ class Desk:
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
             raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=terms.package)
-        if terms.content != "photos" and len(gallery.taken) > 1:  # photos are embedded here, with both
+        if terms.content != "photos" and len(gallery.templates.written) > 1:  # photos are embedded here, with both
             raise two_packages(gallery.id)
         try:
             return gallery, Arrival(self._tools)

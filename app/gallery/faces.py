@@ -22,9 +22,9 @@ from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
 from app.errors import NotFound
 from app.gallery import change_log
+from app.gallery.gallery_rows import lock_gallery
 from app.gallery.reassignment import rekey
 from app.gallery.records import Gallery, Move, Origin, Person, PlacedFace
-from app.gallery.row_lock import hold
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, fold, is_unnamed, unnamed_id
 from app.timestamps import utc_now
 from app.types import Box
@@ -118,7 +118,7 @@ class Placement:
         AlreadyAnswered.
         """
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             self.noting(gallery, answer)(connection)
             _move(connection, self._database, gallery, moves)
         self._database.request_scrub()
@@ -130,7 +130,7 @@ class Placement:
         """
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             self.noting(gallery, answer)(connection)
             keys = _lock_subjects(connection, gallery, [cleaned])
             if cleaned not in keys:
@@ -148,7 +148,7 @@ class Placement:
         """
         deleted: list[str] = []
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             touched: dict[int, list[int]] = defaultdict(list)
             for some in in_parts(face_ids):
                 there = (FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some)

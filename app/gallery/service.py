@@ -265,11 +265,11 @@ class Galleries:
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
-        self._current.ready(self._store.gallery(gallery_id).seen_by(package))
+        self._current.ready(self._store.gallery(gallery_id).view(package))
 
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
         """Ids of the packages of which each new face of this gallery needs a template."""
-        return self._look(gallery_id).taken
+        return self._look(gallery_id).templates.packages
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
@@ -407,9 +407,9 @@ class Galleries:
         if not faces:
             raise ValueError("an enrollment needs a face")
         gallery = self._look(gallery_id)
-        faces = [fit_face(face, gallery.taken) for face in faces]
-        for package in gallery.taken:
-            check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
+        faces = [fit_face(face, gallery.templates) for face in faces]
+        for package in gallery.templates.packages:
+            check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
         wanted = Enrolling(subject_id, faces, crops, name, metadata, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
@@ -634,7 +634,7 @@ class Galleries:
         """The gallery as seen by the probes' package, and their vectors. Raises as `check_templates` does."""
         gallery = self._look(gallery_id)
         view = self._current.view(gallery)
-        for other in gallery.searchable:  # either is as good, for as long as there are both
+        for other in gallery.views:  # either is as good, for as long as there are both
             if probes and probes[0].package == other.embedder:
                 view = other
         return view, check_templates(view, probes)

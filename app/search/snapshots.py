@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
-from app.gallery.records import FaceBlock, Gallery, Position, Seen, Snapshotted
+from app.gallery.records import FaceBlock, Gallery, IndexKey, Position, Snapshotted
 
 HEADER_BYTES = 4096
 PIECE = 16 * 1024 * 1024
@@ -66,7 +66,7 @@ class Snapshots:
         self._min_faces = min_faces
         self._sealer = sealer
         self._lock: int | None = None
-        self._last: dict[int, Seen] = {}  # whose the file is that this process last wrote or read, by gallery
+        self._last: dict[int, IndexKey] = {}  # whose the file is that this process last wrote or read, by gallery
 
     def close(self) -> None:
         if self._lock is not None:
@@ -110,7 +110,7 @@ class Snapshots:
         except (OSError, ValueError, Unusable) as error:
             _log.warning("The snapshot %s is not used, the index is made from the database: %s", path, error)
             return None
-        self._last[gallery.key] = gallery.seen
+        self._last[gallery.key] = gallery.index_key
         return found
 
     def write(self, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
@@ -127,12 +127,12 @@ class Snapshots:
                 _write_plain(file, gallery, faces, position)
             os.fsync(file.fileno())
         draft.replace(path)
-        self._last[gallery.key] = gallery.seen
+        self._last[gallery.key] = gallery.index_key
         self._sync()
 
     def is_of(self, gallery: Gallery) -> bool:
         """Whether what this process last wrote or read was this one of the gallery's indexes."""
-        return self._last.get(gallery.key) == gallery.seen
+        return self._last.get(gallery.key) == gallery.index_key
 
     def kept(self) -> Snapshotted:
         """What lies in the folder now, whoever wrote it. Raises OSError."""
@@ -272,7 +272,7 @@ def _read(data: memoryview, gallery: Gallery, *, sums: bool = True) -> Snapshot:
     if len(data) < HEADER_BYTES or zlib.crc32(text) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         raise ValueError("its header is damaged")
     header = _Header.model_validate_json(text)
-    wanted = (*gallery.seen, gallery.dimension)
+    wanted = (*gallery.index_key, gallery.dimension)
     if (header.gallery, header.package, header.generation, header.dimension) != wanted:
         raise ValueError("it is another gallery's, or of templates that the gallery has no more")
     count, dimension = header.count, gallery.dimension

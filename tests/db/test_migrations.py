@@ -154,7 +154,7 @@ def test_a_database_of_the_version_before_reembedding_gets_its_tables(empty_data
         assert not {"reembeddings", "second_templates"} & set(sa.inspect(connection).get_table_names())
     again = Store(empty_database_url)
     assert again.gallery("staff") == made
-    assert again.feed.moving() == []
+    assert again.feed.reembedded() == []
     catalogue = Catalogue(again.database, "milvus://host")
     catalogue.switch(made, name)
     assert catalogue.current(made) == name, "what was there is of the gallery's package"

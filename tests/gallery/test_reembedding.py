@@ -155,7 +155,7 @@ class Server:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
         assert found == {self.galleries.gallery("staff").embedder}
-        assert self.galleries.gallery("staff").second is None
+        assert self.galleries.enrolled_by("staff") == (self.galleries.probed_by("staff"),)
 
     def move(self) -> None:
         self.reembedder.begin("staff", "new")
@@ -385,7 +385,7 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
         found = kept.open(gallery)
         assert found is not None
         assert found.faces.vectors.shape == (2, OLD_DIMENSION)
-        assert kept.open(gallery.seen_by(NEW)) is None
+        assert kept.open(gallery.view(NEW)) is None
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:
