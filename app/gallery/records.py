@@ -18,7 +18,7 @@ Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
-IndexKind: TypeAlias = Literal["fp32", "fp16", "int8", "approximate"]
+IndexKind: TypeAlias = Literal["fp32", "int8"]
 """How a gallery's vectors are searched (`app.search.quantised`)."""
 Keys: TypeAlias = NDArray[np.int64]
 """(N,) int64: internal keys of faces or subjects."""
@@ -218,25 +218,11 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Approximation:
-    """How much an approximate search finds, of the nearest face and of the ten nearest, when it looks at ``probes`` of
-    its ``cells``: measured against exact search when there were so many ``faces``."""
-
-    recall_at_1: float
-    recall_at_10: float
-    probes: int
-    cells: int
-    faces: int
-
-
-@dataclass(frozen=True, slots=True)
 class Indexed:
-    """What the search indexes in memory hold together: faces, and ``size`` bytes; of those that are searched
-    approximately, what the one with the lowest recall finds."""
+    """What search indexes in memory hold: faces, and ``size`` bytes."""
 
     faces: int
     size: int
-    approximation: Approximation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from app.gallery.faces import KeptAnswer, Placement
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
-    Approximation,
     Candidate,
     CheckReport,
     Counts,
@@ -176,13 +175,7 @@ class Galleries:
     def indexed(self) -> Indexed:
         """Asks no database."""
         held = self._current.held()
-        approximations = (one.approximation for one in held if one.approximation is not None)
-        lowest = min(approximations, key=lambda one: one.recall_at_1, default=None)
-        return Indexed(sum(one.faces for one in held), sum(one.size for one in held), lowest)
-
-    def approximation(self, gallery: Gallery) -> Approximation | None:
-        """What approximate search of the gallery finds; None where it is searched exactly. Asks no database."""
-        return self._current.approximation(gallery)
+        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
 
     def followed(self) -> Followed:
         """Asks no database."""
