@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
-from app.errors import NotFound
+from app.errors import FaceNotFound, NotFound, SubjectNotFound
 from app.gallery import change_log
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.reassignment import rekey
@@ -282,7 +282,7 @@ def _move(connection: Connection, database: Database, gallery: Gallery, moves: S
         key, subject = faces.get(move.face_id, (None, None))
         if key is None or subject is None or subject != subjects.get(move.source):
             message = f"Subject {move.source!r} has no face {move.face_id!r}."
-            raise NotFound(message, code="face_not_found", subject=move.source, face_id=move.face_id)
+            raise FaceNotFound(message, subject=move.source, face_id=move.face_id)
         gone[subject].append(key)
         come[subjects[move.target]].append(key)
     moved = rekey(connection, {key: subject for subject, keys in come.items() for key in keys})
@@ -337,4 +337,4 @@ def _unnamed(gallery: Gallery, subject_id: str) -> dict[str, object]:
 
 def _no_subject(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-    return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
+    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, NotFound, Unusable
+from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.types import Box, Pixels, Quality, Template, Vectors
 
@@ -408,23 +408,23 @@ def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:
     second = others[0] if others else None
     if first is None or None in others:
         message = f"The gallery takes templates of {' and of '.join(plan.packages)} now."
-        raise Conflict(message, code="package_mismatch", expected=list(plan.packages), given=face.template.package)
+        raise PackageMismatch(message, expected=list(plan.packages), given=face.template.package)
     return replace(face, template=first, second=second)
 
 
 def package_mismatch(gallery: Gallery, given: str) -> Conflict:
     message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {given}."
-    return Conflict(message, code="package_mismatch", expected=gallery.embedder, given=given)
+    return PackageMismatch(message, expected=gallery.embedder, given=given)
 
 
 def gallery_not_found(gallery_id: str) -> NotFound:
-    return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
+    return GalleryNotFound(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
 
 
 def two_packages(gallery_id: str) -> Conflict:
     """What came has templates of one package, and new faces need one of each."""
     message = f"Gallery {gallery_id!r} is on its way from one model package to another: wait, finish that or cancel it."
-    return Conflict(message, code="two_packages", gallery=gallery_id)
+    return TwoPackages(message, gallery=gallery_id)
 
 
 def to_bytes(template: Template) -> bytes:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery import change_log
 from app.gallery.records import (
     Gallery,
@@ -157,7 +157,7 @@ class Reembeddings:
             left = _count(connection, gallery, found.target)
             if left > _count(connection, gallery, found.target, without_crop=True) + unreadable:
                 message = f"{left} faces of gallery {gallery.id!r} have no template of {found.target} yet."
-                raise Conflict(message, code="reembedding_incomplete", left=left)
+                raise ReembeddingIncomplete(message, left=left)
             if left and found.without_crop == "refuse":
                 raise _crops_missing(gallery, _count_all(connection, gallery), left)
             connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ready", missing=left))
@@ -179,7 +179,7 @@ class Reembeddings:
                 changed = {"state": "switched", "switched_at": utc_now(), "keep_until": until}
                 connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
             elif row.state != "switched":
-                raise Conflict(f"Gallery {gallery.id!r} can't switch yet.", code="reembedding_incomplete")
+                raise ReembeddingIncomplete(f"Gallery {gallery.id!r} can't switch yet.")
             return _found(connection, gallery)
 
     def rollback(self, gallery: Gallery) -> Reembedding:

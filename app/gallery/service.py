@@ -23,7 +23,7 @@ from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, Together
 from app.concurrency.periodic import Repeating
 from app.db.pagination import Page
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
 from app.gallery.enrollment import Enrolling
@@ -430,7 +430,7 @@ class Galleries:
         gallery = self._store.gallery(gallery_id)
         if package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=package)
+            raise PackageMismatch(message, expected=gallery.embedder, given=package)
         if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
             message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
             raise InvalidInput(message, code="invalid_template")
@@ -641,7 +641,7 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     for template in templates:
         if template.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=template.package)
+            raise PackageMismatch(message, expected=gallery.embedder, given=template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")

@@ -24,7 +24,7 @@ from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, GALLERIES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, FaceNotFound, GalleryExists, InvalidInput, NotFound, PackageMismatch, SubjectNotFound
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.change_reader import Feed
@@ -146,7 +146,7 @@ class Store:
             key = connection.execute(insert).scalar()
             if key is None:
                 message = f"There is already a gallery {values['id']!r}."
-                raise Conflict(message, code="gallery_exists", gallery=values["id"])
+                raise GalleryExists(message, gallery=values["id"])
             change_log.begin(connection, key, stamp, now)
             return find_gallery(connection, str(values["id"]))
 
@@ -454,7 +454,7 @@ class Store:
                 row = connection.execute(query).one_or_none()
             if row is None:
                 message = f"Gallery {gallery.id!r} has no face {face_id!r}."
-                raise NotFound(message, code="face_not_found", gallery=gallery.id, face_id=face_id)
+                raise FaceNotFound(message, gallery=gallery.id, face_id=face_id)
             crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
         return self._face(row, crop)
 
@@ -558,7 +558,7 @@ class Store:
 
 def _subject_not_found(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-    return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
+    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)
 
 
 def _count(connection: Connection, gallery: Gallery) -> Counts:
@@ -638,7 +638,7 @@ def _find_face(
         row = connection.execute(query.with_for_update(of=FACES) if lock else query).one_or_none()
     if row is None:
         message = f"Subject {subject.id!r} has no face {face_id!r}."
-        raise NotFound(message, code="face_not_found", subject=subject.id, face_id=face_id)
+        raise FaceNotFound(message, subject=subject.id, face_id=face_id)
     return row
 
 
@@ -658,7 +658,7 @@ def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) -
     own, *others = plan.packages
     if faces and own != gallery.embedder:
         message = f"Gallery {gallery.id!r} takes templates of {own} now, not of {gallery.embedder}."
-        raise Conflict(message, code="package_mismatch", expected=own, given=gallery.embedder)
+        raise PackageMismatch(message, expected=own, given=gallery.embedder)
     if not others:
         return [face if face.second is None else replace(face, second=None) for face in faces]
     if any(face.second is None or face.second.package != others[0] for face in faces):

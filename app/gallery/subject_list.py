@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.engine import Database, in_parts
 from app.db.schema import FACES, SUBJECTS
-from app.errors import NotFound, Overloaded
+from app.errors import DatabaseBusy, SubjectNotFound
 from app.gallery import change_log
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.reassignment import rekey
@@ -65,7 +65,7 @@ class Roster:
                 found = _lock_subjects(connection, gallery, {old, new})
                 if old not in found:
                     message = f"Gallery {gallery.id!r} has no subject {old!r}."
-                    raise NotFound(message, code="subject_not_found", gallery=gallery.id, subject=old)
+                    raise SubjectNotFound(message, gallery=gallery.id, subject=old)
                 if old == new:
                     break
                 if new in found:
@@ -74,7 +74,7 @@ class Roster:
                 if _set_id(connection, found[old], new):
                     break
             else:
-                raise Overloaded(f"Others keep making subject {new!r}.", code="database_busy")
+                raise DatabaseBusy(f"Others keep making subject {new!r}.")
         self._database.request_scrub()
         return new
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from app.errors import Conflict, LikenessError, NotFound
+from app.errors import Conflict, GalleryNotFound, LikenessError, NotFound
 from app.gallery.records import Followed, Gallery, GalleryState, Indexed, IndexKey, IndexKind, Snapshotted
 from app.gallery.store import Store
 from app.search.protocol import GalleryIndex, Indexes, Searchable
@@ -206,7 +206,6 @@ class CurrentIndexes:
         """Forgets the gallery's indexes where the gallery turns out to be deleted."""
         try:
             yield
-        except NotFound as error:
-            if error.code == "gallery_not_found":
-                self.forget(gallery.key)
+        except GalleryNotFound:
+            self.forget(gallery.key)
             raise
