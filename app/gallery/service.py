@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 
 from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, Together
-from app.concurrency.periodic import Repeating
+from app.concurrency.scheduler import Scheduler
 from app.db.pagination import Page
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
@@ -108,16 +108,13 @@ class Galleries:
         search_threads: int = 1,
         search_gpu: Gpu | None = None,
         snapshots: Snapshots | None = None,
-        snapshot_s: float = SNAPSHOT_S,
-        follow_s: float = FOLLOW_S,
         log_kept: timedelta = LOG_KEPT,
     ) -> None:
         """`search_workers` passes run at a time, of different galleries, each on `search_threads` or on
         `search_gpu` (see `Index`).
 
-        Other processes' changes are looked for every `follow_s` seconds; indexes that changed are written to
-        `snapshots` every `snapshot_s`, and the change log is kept for `log_kept`. Where `indexes` are given, vectors
-        are searched there instead of in this process, which keeps no snapshots then.
+        Indexes that changed are written to `snapshots`, and the change log is kept for `log_kept`. Where `indexes` are
+        given, vectors are searched there instead of in this process, which keeps no snapshots then.
         """
         self._store = store
         self._placement = Placement(store.database)
@@ -137,15 +134,18 @@ class Galleries:
             workers=search_workers,
             name="search",
         )
-        self._following = Repeating("following", follow_s, self.follow)
-        self._preparing = Repeating("preparing", follow_s, self._current.prepare)
-        self._keeping = Repeating("snapshots", snapshot_s, self.keep)
+
+    def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
+        """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
+
+        The scheduler must be closed before the galleries.
+        """
+        scheduler.every(follow_s, "following", self.follow)
+        scheduler.every(follow_s, "preparing", self._current.prepare)
+        scheduler.every(snapshot_s, "snapshots", self.keep)
 
     def close(self) -> None:
         """With a last snapshot of what changed."""
-        self._following.close()
-        self._preparing.close()
-        self._keeping.close()
         self._searches.close()
         try:
             self.keep()

@@ -24,9 +24,9 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
+from app.files import replacing
 from app.gallery.records import FaceBlock, Gallery, IndexKey, Position, Snapshotted
 
 HEADER_BYTES = 4096
@@ -116,19 +117,15 @@ class Snapshots:
     def write(self, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
         """Replaces the gallery's snapshot, all at once. Raises OSError."""
         path = self._path(gallery.key)
-        draft = path.with_suffix(DRAFT)
-        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b", buffering=0) as file:
+        with replacing(path, draft=path.with_suffix(DRAFT)) as file:
             if self._sealer:
                 header = _header(gallery, len(faces.faces), position, 0)
                 content: list[bytes | memoryview] = [header, *(column.data for column in _columns(faces))]
                 for piece in self._sealer.seal_stream(content, _purpose(gallery)):
-                    _write_all(file, piece)
+                    file.write(piece)
             else:
                 _write_plain(file, gallery, faces, position)
-            os.fsync(file.fileno())
-        draft.replace(path)
         self._last[gallery.key] = gallery.index_key
-        self._sync()
 
     def is_of(self, gallery: Gallery) -> bool:
         """Whether what this process last wrote or read was this one of the gallery's indexes."""
@@ -177,13 +174,6 @@ class Snapshots:
     def _path(self, gallery_key: int) -> Path:
         return self._folder / f"{gallery_key}{SUFFIX}"
 
-    def _sync(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
 
 def _columns(faces: FaceBlock) -> tuple[NDArray[Any], ...]:
     return (
@@ -208,21 +198,15 @@ def _unsealed(sealer: Sealer, file: BufferedReader, gallery: Gallery) -> memoryv
     return memoryview(plain)[:end].toreadonly()
 
 
-def _write_plain(file: FileIO, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
+def _write_plain(file: BinaryIO, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
     file.seek(HEADER_BYTES)
     for column in _columns(faces):
-        _write_all(file, column.data)
+        file.write(column.data)
+    file.flush()
     sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
-    _write_all(file, sums.data)
+    file.write(sums.data)
     file.seek(0)
-    _write_all(file, _header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
-
-
-def _write_all(file: FileIO, data: memoryview | bytes) -> None:
-    """What a single write, which may stop short, leaves undone."""
-    left = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-    while left:
-        left = left[file.write(left) or 0 :]
+    file.write(_header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
 
 
 def _sums(data: memoryview) -> NDArray[np.uint32]:
