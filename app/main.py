@@ -68,7 +68,7 @@ from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
-from app.errors import InvalidInput, Unusable
+from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
@@ -391,7 +391,7 @@ def _open_milvus(settings: Settings) -> Milvus:
     try:
         address = parse_address(settings.index)
     except ValueError as error:
-        raise Unusable(f"{PREFIX}INDEX: {error}", code="invalid_setting") from None
+        raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
     return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
 
 
@@ -400,11 +400,9 @@ def _signer(settings: Settings, secrets: SecretStore) -> Signer:
     path = settings.data_dir / VAULT_FILE
     try:
         return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
-    except Unusable as error:
-        if error.code != "sealed_unreadable":
-            raise
+    except SealedUnreadable as error:
         message = f"{path} is not what the database's secrets were sealed with: put the one there that is. {error}"
-        raise Unusable(message, code=error.code) from None
+        raise SealedUnreadable(message) from None
 
 
 def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
@@ -420,7 +418,7 @@ def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
 def _failures(settings: Settings) -> Rate:
     rate = _rate("failed_keys", settings.failed_keys)
     if rate is None:
-        raise Unusable(f"{PREFIX}FAILED_KEYS: give a rate", code="invalid_setting")
+        raise InvalidSetting(f"{PREFIX}FAILED_KEYS: give a rate")
     return rate
 
 
@@ -428,7 +426,7 @@ def _rate(name: str, text: str) -> Rate | None:
     try:
         return parse_rate(text)
     except InvalidInput as error:
-        raise Unusable(f"{PREFIX}{name.upper()}: {error.message}", code="invalid_setting") from None
+        raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
 def _embedders(models: Models, turns: Turns) -> Embedders:

@@ -22,7 +22,7 @@ from app.decisions import (
     identify_point,
     verify_point,
 )
-from app.errors import AmbiguousFace, Conflict, InvalidInput, NoFace
+from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
     NO_TERMS,
@@ -367,12 +367,12 @@ class Operations:
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
         """Return the faces' templates of this package, made from their crops where they have none."""
-        lacking = [face.crop for face in faces if face.by(package) is None and face.crop is not None]
+        lacking = [face.crop for face in faces if face.template_of(package) is None and face.crop is not None]
         if not lacking:
-            return [face.by(package) or face.template for face in faces]
+            return [face.template_of(package) or face.template for face in faces]
         with self._embedders.use(package) as used:
             made = iter(used.embedder.embed(lacking)[0])
-        return [face.by(package) or next(made, face.template) for face in faces]
+        return [face.template_of(package) or next(made, face.template) for face in faces]
 
     def _embed(self, image: bytes, used: Model) -> Photo:
         return self._observed(self._pipeline.embed(image, used.embedder))
@@ -421,9 +421,8 @@ def retried(work: Callable[[], T]) -> T:
     for _ in range(ATTEMPTS - 1):
         try:
             return work()
-        except Conflict as error:
-            if error.code not in {"package_mismatch", "two_packages"}:
-                raise
+        except (PackageMismatch, TwoPackages):
+            continue
     return work()
 
 

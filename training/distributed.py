@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from app.errors import Unusable
+from app.errors import DeviceUnavailable
 from training import collectives
 from training.losses.base import upcast
 
@@ -76,7 +76,7 @@ def _outlive(group: object) -> None:
 
 def _device(name: str, local_rank: int) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
-        raise Unusable("CUDA was asked for, but torch sees no CUDA device.", code="device_unavailable")
+        raise DeviceUnavailable("CUDA was asked for, but torch sees no CUDA device.")
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)

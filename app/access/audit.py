@@ -20,7 +20,7 @@ from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore
 from app.concurrency.scheduler import FailureLog
 from app.db.pagination import Page
-from app.errors import LikenessError, NotFound, Overloaded
+from app.errors import DatabaseBusy, LikenessError, NotFound
 from app.timestamps import utc_text
 
 FLUSH_S = 0.5
@@ -87,7 +87,7 @@ class AuditLog:
                 done.set_exception(LikenessError("the server is stopping", code="shutting_down"))
                 return done
             if len(self._waiting) >= 2 * MAX_WAITING:
-                done.set_exception(Overloaded("the audit log can't be written", code="database_busy"))
+                done.set_exception(DatabaseBusy("the audit log can't be written"))
                 return done
             self._waiting.append(_Waiting(entry, done))
             self._urgent = True

@@ -27,7 +27,7 @@ from sqlalchemy.engine import Connection
 from app.db.engine import Database, fresh_database, migrate
 from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
 from app.db.sealed_columns import MARK_PREFIX
-from app.errors import InvalidInput, Unusable
+from app.errors import FileMissing, InvalidInput, Unusable
 from app.files import replacing
 from app.timestamps import utc_now
 
@@ -275,7 +275,7 @@ def _opened(path: Path) -> closing[gzip.GzipFile]:
     try:
         file: BinaryIO = path.open("rb")
     except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}", code="file_not_found") from None
+        raise FileMissing(f"{path}: {error.strerror}") from None
     return closing(_Owning(file))
 
 

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from app.db.schema import CHANGES, FACES, GALLERIES
 from app.db.sealed_columns import Blobs
 from app.gallery.records import to_block
-from app.gallery.template_columns import template_of, with_second
+from app.gallery.templates import join_templates, template_column
 from app.search.types import Changes, FaceBlock, IndexSpec, LogPosition, Removed
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
@@ -37,8 +37,8 @@ def _reading() -> sa.Select[Any]:
     package = sa.bindparam("package", type_=FACES.c.package.type)
     faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
     return (
-        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_of(package).label("template"))
-        .select_from(with_second(CHANGES.outerjoin(FACES, faces), package))
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_column(package).label("template"))
+        .select_from(join_templates(CHANGES.outerjoin(FACES, faces), package))
         .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
         .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
         .order_by(CHANGES.c.number)
@@ -112,11 +112,11 @@ def read(
     *,
     blobs: Blobs,
 ) -> Changes | None:
-    """Up to `limit` entries after `since`, none beyond number `until`.
+    """Return up to `limit` changes after `since`, none after `until`.
 
-    None where the log does not lead on from there: it was pruned, it is another history, or the gallery is gone.
-    A face that was added and has gone since is left out; its removal comes later. So is one without a template of the
-    gallery's package. One statement, so one moment.
+    None if the log doesn't continue `since`: it was pruned, it is another history, or the gallery is gone.
+    A face that was added and is gone by now is left out; its removal comes later. So is a face without a template of
+    the package. One statement, so one moment.
     """
     wanted = {
         "gallery": spec.key.gallery,

@@ -13,10 +13,10 @@ from app.db.engine import Database, in_parts
 from app.db.schema import FACES
 from app.db.sealed_columns import Blobs
 from app.gallery import change_log
+from app.gallery.gallery_rows import GALLERY_ROWS, template_plan
 from app.gallery.records import index_specs, to_block
-from app.gallery.row_lock import MOVING_GALLERIES, second_of
-from app.gallery.template_columns import template_of, with_second
-from app.search.types import Changes, FaceBlock, GalleryNotFound, GalleryState, IndexKey, IndexSpec, LogPosition
+from app.gallery.templates import join_templates, template_column
+from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition
 
 STREAM_ROWS = 10_000
 
@@ -31,8 +31,14 @@ class ChangeReader:
     def states(self) -> dict[int, GalleryState]:
         """Return the state of every gallery, by its key."""
         with self._database.read() as connection:
-            rows = connection.execute(MOVING_GALLERIES).all()
-        return {row.key: GalleryState(LogPosition(row.last_change, row.last_stamp), _specs(row)) for row in rows}
+            rows = connection.execute(GALLERY_ROWS).all()
+        return {
+            row.key: GalleryState(
+                LogPosition(row.last_change, row.last_stamp),
+                index_specs(row.key, row.id, template_plan(row), row.search),
+            )
+            for row in rows
+        }
 
     def head(self, spec: IndexSpec) -> LogPosition | None:
         """Return where the change log ends; None if the gallery is gone."""
@@ -60,7 +66,7 @@ class ChangeReader:
         with self._database.read(one_moment=True) as connection:
             position = change_log.head(connection, spec.key.gallery)
             if position is None:
-                raise GalleryNotFound(spec.gallery_id)
+                raise spec.not_found()
             yield position, _blocks(connection, self._blobs, spec)
 
     def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
@@ -92,16 +98,11 @@ class ChangeReader:
         return subjects, faces
 
 
-def _specs(row: Row[Any]) -> tuple[IndexSpec, ...]:
-    own = IndexSpec(IndexKey(row.key, row.embedder, row.generation), row.id, row.dimension, row.search)
-    return index_specs(own, second_of(row))
-
-
 def _faces(spec: IndexSpec) -> sa.Select[Any]:
     """Select what `_opened` takes."""
-    template = template_of(spec.key.package)
+    template = template_column(spec.key.package)
     columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
-    query = sa.select(*columns).select_from(with_second(FACES, spec.key.package))
+    query = sa.select(*columns).select_from(join_templates(FACES, spec.key.package))
     return query.where((FACES.c.gallery_key == spec.key.gallery) & template.is_not(None))
 
 

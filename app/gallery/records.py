@@ -9,8 +9,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from app.errors import Conflict, NotFound, Unusable
-from app.search.types import FaceBlock, GalleryNotFound, IndexKey, IndexKind, IndexSpec
+from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
+from app.gallery.templates import TemplatePlan, TemplateSet
+from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, Pixels, Quality, Template
 
 Metadata: TypeAlias = Mapping[str, object]
@@ -29,76 +30,57 @@ UNSET = Unset.UNSET
 
 
 @dataclass(frozen=True, slots=True)
-class SecondPackage:
-    """The other package of a gallery that is on its way from one to another, in either direction.
-
-    ``filling``: it has templates of some faces only; new faces get one of each package. ``complete``: every face has
-    one of each (but those without crop), and either may be searched. ``leaving``: what is left of it is being removed.
-    """
-
-    package: str
-    dimension: int
-    state: Literal["filling", "complete", "leaving"]
-    generation: int = 0
-    """See `Gallery.generation`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Gallery:
-    """``embedder`` is the id of the package whose templates it takes, ``dimension`` their length.
-
-    Indexes know one package each: they are given the gallery as it is `seen_by` that package.
-    """
+    """A gallery. Each index knows one template set: it is given the `view` of the gallery that has this set alone."""
 
     key: int
-    """Internal; never used again for another gallery."""
+    """Internal; never reused for another gallery."""
     id: str
-    embedder: str
-    dimension: int
+    templates: TemplatePlan
     store: CropPolicy
     metadata: Metadata
     created_at: str
     """UTC, ISO 8601, as all times here."""
-    second: SecondPackage | None = None
-    generation: int = 0
-    """Of its templates: another number each time that the gallery begins to move to a package. What was made of an
-    earlier generation's is of other faces, even where the package is the same."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
 
     @property
+    def embedder(self) -> str:
+        """Id of the package whose templates are the gallery's own."""
+        return self.templates.own.package
+
+    @property
+    def dimension(self) -> int:
+        """Numbers in each of its own templates."""
+        return self.templates.own.dimension
+
+    @property
     def index_spec(self) -> IndexSpec:
-        """The index of the templates of `embedder`."""
-        return IndexSpec(IndexKey(self.key, self.embedder, self.generation), self.id, self.dimension, self.search)
+        """The index of its own templates."""
+        return self.index_specs[0]
 
     @property
     def index_specs(self) -> tuple[IndexSpec, ...]:
-        """The indexes of all faces, the gallery's own first."""
-        return index_specs(self.index_spec, self.second)
+        """The indexes that can answer for it, that of its own templates first."""
+        return index_specs(self.key, self.id, self.templates, self.search)
 
-    @property
-    def taken(self) -> tuple[str, ...]:
-        """Ids of the packages of which each new face needs a template, the gallery's own first."""
-        second = self.second
-        return (self.embedder,) if second is None or second.state == "leaving" else (self.embedder, second.package)
+    def view(self, package: str) -> Gallery:
+        """Return the gallery with this package's templates alone. Raises Conflict ``package_mismatch``."""
+        found = self.templates.find(package)
+        if found is None:
+            raise package_mismatch(self, package)
+        return self._with(found)
 
-    def seen_by(self, package: str) -> Gallery:
-        """Raises Conflict ``package_mismatch`` where it is neither of the gallery's packages."""
-        if package == self.embedder:
-            return self
-        if self.second is not None and package == self.second.package:
-            dimension, generation = self.second.dimension, self.second.generation
-            return replace(self, embedder=package, dimension=dimension, generation=generation, second=None)
-        message = f"Gallery {self.id!r} takes templates of {self.embedder}, not of {package}."
-        raise Conflict(message, code="package_mismatch", expected=self.embedder, given=package)
+    def _with(self, one: TemplateSet) -> Gallery:
+        return replace(self, templates=TemplatePlan.of_one(one))
 
 
-def index_specs(own: IndexSpec, second: SecondPackage | None) -> tuple[IndexSpec, ...]:
-    """Add the index of the second package if every face has a template of it."""
-    if second is None or second.state != "complete":
-        return (own,)
-    key = IndexKey(own.key.gallery, second.package, second.generation)
-    return own, IndexSpec(key, own.gallery_id, second.dimension, own.kind)
+def index_specs(key: int, gallery_id: str, templates: TemplatePlan, kind: IndexKind) -> tuple[IndexSpec, ...]:
+    """Return the indexes that can answer for a gallery, that of its own templates first."""
+    return tuple(
+        IndexSpec(IndexKey(key, one.package, one.generation), gallery_id, one.dimension, kind)
+        for one in templates.answering
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +185,10 @@ class NewFace:
     crop: Pixels | None = None
     origin: Origin | None = None
     second: Template | None = None
-    """Of the gallery's other package, while it has one (`Gallery.taken`)."""
+    """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
 
-    def by(self, package: str) -> Template | None:
-        """Its template of this package."""
+    def template_of(self, package: str) -> Template | None:
+        """Return its template of this package, or None."""
         both = (self.template, self.second)
         return next((template for template in both if template is not None and template.package == package), None)
 
@@ -330,25 +312,31 @@ class Erased:
     crops: int
 
 
-def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
-    """With the templates of these packages and no others. Raises Conflict ``package_mismatch`` where one is missing."""
-    templates = [face.by(package) for package in taken]
+def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:
+    """Return the face with exactly the templates that `plan` writes. Raises Conflict ``package_mismatch`` if one is
+    missing."""
+    templates = [face.template_of(package) for package in plan.packages]
     first, *others = templates
     second = others[0] if others else None
     if first is None or None in others:
-        message = f"The gallery takes templates of {' and of '.join(taken)} now."
-        raise Conflict(message, code="package_mismatch", expected=list(taken), given=face.template.package)
+        message = f"The gallery takes templates of {' and of '.join(plan.packages)} now."
+        raise PackageMismatch(message, expected=list(plan.packages), given=face.template.package)
     return replace(face, template=first, second=second)
 
 
+def package_mismatch(gallery: Gallery, given: str) -> Conflict:
+    message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {given}."
+    return PackageMismatch(message, expected=gallery.embedder, given=given)
+
+
 def gallery_not_found(gallery_id: str) -> NotFound:
-    return GalleryNotFound(gallery_id)
+    return GalleryNotFound(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
 
 
 def two_packages(gallery_id: str) -> Conflict:
     """What came has templates of one package, and new faces need one of each."""
     message = f"Gallery {gallery_id!r} is on its way from one model package to another: wait, finish that or cancel it."
-    return Conflict(message, code="two_packages", gallery=gallery_id)
+    return TwoPackages(message, gallery=gallery_id)
 
 
 def to_bytes(template: Template) -> bytes:

@@ -22,7 +22,7 @@ from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, Together
 from app.concurrency.scheduler import Scheduler
 from app.db.pagination import Page
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
 from app.gallery.enrollment import Enrolling
@@ -233,11 +233,11 @@ class Galleries:
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
-        self._indexes.ready(self._store.gallery(gallery_id).seen_by(package).index_spec)
+        self._indexes.ready(self._store.gallery(gallery_id).view(package).index_spec)
 
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
         """Ids of the packages of which each new face of this gallery needs a template."""
-        return self._store.gallery(gallery_id).taken
+        return self._store.gallery(gallery_id).templates.packages
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
@@ -373,9 +373,9 @@ class Galleries:
         if not faces:
             raise ValueError("an enrollment needs a face")
         gallery = self._store.gallery(gallery_id)
-        faces = [fit_face(face, gallery.taken) for face in faces]
-        for package in gallery.taken:
-            check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
+        faces = [fit_face(face, gallery.templates) for face in faces]
+        for package in gallery.templates.packages:
+            check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
         wanted = Enrolling(subject_id, faces, crops, name, metadata, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
@@ -403,7 +403,7 @@ class Galleries:
         gallery = self._store.gallery(gallery_id)
         if package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=package)
+            raise PackageMismatch(message, expected=gallery.embedder, given=package)
         if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
             message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
             raise InvalidInput(message, code="invalid_template")
@@ -590,7 +590,7 @@ class Galleries:
         package = self._answering(gallery).key.package
         if probes and probes[0].package in {spec.key.package for spec in gallery.index_specs}:
             package = probes[0].package  # each of them holds all faces
-        view = gallery.seen_by(package)
+        view = gallery.view(package)
         return view, check_templates(view, probes)
 
 
@@ -602,7 +602,7 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     for template in templates:
         if template.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=template.package)
+            raise PackageMismatch(message, expected=gallery.embedder, given=template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")

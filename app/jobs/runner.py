@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from sqlalchemy.engine import Connection
 
 from app.concurrency.scheduler import FailureLog, Scheduler
-from app.errors import LikenessError
+from app.errors import DatabaseUnavailable, LikenessError, Overloaded
 from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
@@ -26,8 +26,8 @@ RENEW_S = 2.0
 LOOK_S = 1.0
 """Between looks for jobs that other processes made or left."""
 RETRY = timedelta(seconds=5)
-RETRIED = frozenset({"database_busy", "database_unavailable", "overloaded"})
-"""What passes by itself."""
+RETRIED = (Overloaded, DatabaseUnavailable)
+"""Errors after which a job is tried again later."""
 MAX_ATTEMPTS = 10
 """Beginnings without getting anywhere, after which a job is given up: it may be what kills the process."""
 KEEP_EVERY_S = 600.0
@@ -236,7 +236,7 @@ class Runner:
         except JobLost:
             raise
         except LikenessError as error:
-            if error.code in RETRIED and job.attempts < MAX_ATTEMPTS and not running.cancel_asked:
+            if isinstance(error, RETRIED) and job.attempts < MAX_ATTEMPTS and not running.cancel_asked:
                 running.release(again_in=RETRY)
                 return
             self._finish(running, JobState.FAILED, (error.code, error.message))

@@ -12,12 +12,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from app.errors import Conflict, LikenessError, NotFound
+from app.errors import Conflict, GalleryNotFound, LikenessError, NotFound
 from app.search.gallery_index import GalleryIndex, IndexBackend, Searchable
 from app.search.types import (
     FaceSource,
     Followed,
-    GalleryNotFound,
     GalleryState,
     Indexed,
     IndexKey,

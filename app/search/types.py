@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import NotFound
+from app.errors import GalleryNotFound
 from app.types import Vectors
 
 IndexKind: TypeAlias = Literal["fp32", "int8"]
@@ -36,6 +36,10 @@ class IndexSpec:
     gallery_id: str
     dimension: int
     kind: IndexKind = "fp32"
+
+    def not_found(self) -> GalleryNotFound:
+        """Return the error to raise if the gallery is gone."""
+        return GalleryNotFound(f"There is no gallery {self.gallery_id!r}.", gallery=self.gallery_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +137,6 @@ class Snapshotted:
     count: int
     size: int
     oldest_s: float | None
-
-
-class GalleryNotFound(NotFound):
-    code = "gallery_not_found"
-
-    def __init__(self, gallery_id: str) -> None:
-        super().__init__(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
 
 
 class FaceSource(Protocol):

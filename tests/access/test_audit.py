@@ -23,7 +23,7 @@ from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
 from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore
 from app.api.rules import RULES, Rule
-from app.errors import InvalidInput, LikenessError, Unusable
+from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
 from app.timestamps import utc_text
 from tests.conftest import PROJECT
@@ -49,7 +49,7 @@ class Slow(AuditStore):
         if self.go_on:
             self.go_on.wait(WAIT_S)
         if self.lost:
-            raise Unusable("The database can't be used at the moment.", code="database_unavailable")
+            raise DatabaseUnavailable("The database can't be used at the moment.")
         super().write(entries)
         self.transactions += 1
 

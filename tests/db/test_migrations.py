@@ -24,6 +24,7 @@ from app.db.secrets import SecretStore
 from app.errors import Unusable
 from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
+from app.gallery.templates import TemplatePlan, TemplateSet
 from app.search.milvus.collections import Collections
 from tests.support.postgres import new_database
 
@@ -158,7 +159,8 @@ def test_a_database_of_the_version_before_reembedding_gets_its_tables(empty_data
     collections = Collections(again.database, "milvus://host")
     collections.switch(made.index_spec, name)
     assert collections.current(made.index_spec.key) == name, "what was there is of the gallery's package"
-    assert collections.current(replace(made, embedder="other@1").index_spec.key) is None
+    other = replace(made, templates=TemplatePlan.of_one(TemplateSet("other@1", 128)))
+    assert collections.current(other.index_spec.key) is None
     again.close()
 
 

@@ -161,7 +161,7 @@ class Server:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
         assert found == {self.galleries.gallery("staff").embedder}
-        assert self.galleries.gallery("staff").second is None
+        assert self.galleries.enrolled_by("staff") == (self.galleries.probed_by("staff"),)
 
     def move(self) -> None:
         self.reembedder.begin("staff", "new")
@@ -391,7 +391,7 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
         found = kept.open(gallery.index_spec)
         assert found is not None
         assert found.faces.vectors.shape == (2, OLD_DIMENSION)
-        assert kept.open(gallery.seen_by(NEW).index_spec) is None
+        assert kept.open(gallery.view(NEW).index_spec) is None
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from app.db.engine import Database
 from app.db.schema import COLLECTIONS, GALLERIES, REEMBEDDINGS
-from app.search.types import GalleryNotFound, IndexKey, IndexSpec
+from app.search.types import IndexKey, IndexSpec
 from app.timestamps import utc_now
 
 MAKING, CURRENT, OLD = "making", "current", "old"
@@ -63,7 +63,7 @@ class Collections:
         others = self._current(spec.key)
         with self._database.write() as connection:
             if connection.execute(held).one_or_none() is None:
-                raise GalleryNotFound(spec.gallery_id)
+                raise spec.not_found()
             connection.execute(sa.update(COLLECTIONS).where(others).values(state=OLD, touched_at=utc_now()))
             connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=utc_now()))
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.db.engine import Database
-from app.errors import LikenessError, Overloaded, Unusable
+from app.errors import DatabaseBusy, LikenessError, Unusable
 from app.search.gallery_index import GalleryIndex, Searchable
 from app.search.milvus.client import CollectionLost, Milvus
 from app.search.milvus.collections import Collections
@@ -32,7 +32,6 @@ from app.search.types import (
     Difference,
     FaceBlock,
     FaceSource,
-    GalleryNotFound,
     Indexed,
     IndexKind,
     IndexSpec,
@@ -264,7 +263,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
                 self._count.changed(self._position)
                 return searcher
             self._searcher = None  # another server has replaced it meanwhile
-        raise Overloaded("Other servers keep replacing the gallery's vectors. Try again.", code="database_busy")
+        raise DatabaseBusy("Other servers keep replacing the gallery's vectors. Try again.")
 
     def _follow_log(self) -> Searcher:
         searcher = self._searcher or self._open()
@@ -311,7 +310,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
         """Return where the log ends. Raises GalleryNotFound."""
         head = self._source.head(self._spec)
         if head is None:
-            raise GalleryNotFound(self._spec.gallery_id)
+            raise self._spec.not_found()
         return head
 
     def _search_in(self, name: str | None) -> Searcher:
@@ -325,7 +324,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
     def _must_replay(self, name: str, since: LogPosition) -> LogPosition:
         reached = self._replay(name, since)
         if reached is None:
-            raise Overloaded("The change log was pruned while vectors were written. Try again.", code="database_busy")
+            raise DatabaseBusy("The change log was pruned while vectors were written. Try again.")
         return reached
 
     def _replay(self, name: str, since: LogPosition, until: LogPosition | None = None) -> LogPosition | None:
