@@ -22,12 +22,12 @@ from starlette.datastructures import Headers
 from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
-from app.db.key_file import draft_of, write_new
+from app.db.key_file import ADMIN_KEY_FILE, draft_of, read_admin_key, write_new
 from app.errors import InvalidInput, Overloaded, Unusable
 
 T = TypeVar("T")
 
-KEY_FILE = "admin.key"
+KEY_FILE = ADMIN_KEY_FILE
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
 """Of randomness: 256 bits, so that a fast hash protects the key as well as a slow one."""
@@ -128,20 +128,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
             path.chmod(0o600)
     except OSError as error:
         raise Unusable(f"{path}: cannot be closed to others ({error})", code="key_unusable") from None
-    return read_key(path), made
-
-
-def read_key(path: Path) -> str:
-    """Raises Unusable (``key_unusable``) where the file holds none."""
-    try:
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"{path}: cannot be read as a key ({error})", code="key_unusable") from None
-    if len(key) < KEY_BYTES or any(character.isspace() for character in key):
-        raise Unusable(
-            f"{path}: one key of at least {KEY_BYTES} characters, alone on one line, is due", code="key_unusable"
-        )
-    return key
+    return read_admin_key(path), made
 
 
 def replace_key(folder: Path) -> str:

@@ -150,6 +150,7 @@ class _Operations:
     ready = _Operation(calls.ready)
 
     all_subjects = _Pages(calls.subjects, lambda page: page.subjects)
+    all_faces = _Pages(calls.faces, lambda page: page.faces)
     all_galleries = _Pages(calls.galleries, lambda page: page.galleries)
     all_jobs = _Pages(calls.jobs, lambda page: page.jobs)
     all_keys = _Pages(calls.keys, lambda page: page.keys)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.cli.connect import InProcess
+from app.cli.in_process import InProcess
 from app.config import Settings
 from app.main import admin_key, create_app
 from tests.conftest import PROJECT
