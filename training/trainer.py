@@ -21,16 +21,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
-from training import checkpoint, distributed, metrics
-from training.alarm import CollapseAlarm
-from training.config import Recipe
-from training.distill import Teacher
+from training import checkpoint, distributed
+from training.collapse import CollapseAlarm
+from training.distillation import Teacher
 from training.distributed import World
+from training.evaluation import metrics
 from training.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
 from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
 from training.objective import build_objective
-from training.optim import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
-from training.report import Reporter
+from training.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
+from training.recipe import Recipe
+from training.run_log import Reporter
 from training.sampler import BatchSampler
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -30,12 +30,12 @@ MIN_SLOPE_GAP = 1e-3
 
 
 def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
-    """Writes PReLU, which ONNX Runtime's CPU provider runs slowly and in the plain layout only, in nodes that it runs
-    in its blocked layout: a*x + (1-a)*relu(x), per-channel factors as 1x1 depthwise Convs.
+    """Replace PReLU by nodes that ONNX Runtime runs in its blocked layout: a*x + (1-a)*relu(x), with the per-channel
+    factors as 1x1 depthwise Convs.
 
-    Where the layer after or before can take a factor (1-a) into its weights, the half of it is enough:
-    a/(1-a)*x + relu(x); not with ``keep_scale``, as that gives each channel a scale of its own. One slope for all
-    channels becomes a LeakyRelu, which fuses into the Conv before it.
+    If a neighbouring layer can take the factor (1-a) into its weights, a/(1-a)*x + relu(x) is enough; not with
+    ``keep_scale``, because each channel then gets a scale of its own. One slope for all channels becomes a LeakyRelu,
+    which fuses into the Conv before it.
     """
     graph = Graph(model)
     ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
@@ -72,13 +72,13 @@ def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) ->
 
 
 def _is_cheap(graph: Graph, node: NodeProto) -> bool:
-    """Whether running a Conv twice costs less than reading its result once more (Relu fuses into one of the two)."""
+    """Return whether running a Conv twice costs less than reading its result twice (Relu fuses into one of them)."""
     weight = graph.floats(node.input[1]) if node.op_type == "Conv" else None
     return weight is not None and weight[0].size <= CHEAP_PRODUCTS and graph.only_consumer(node.output[0]) is not None
 
 
 def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
-    """Whether the weights after the PReLU, or those before it, have taken ``factor`` upon them."""
+    """Multiply the weights after the PReLU, or before it, by ``factor``. Return whether either was possible."""
     if (np.abs(factor) < MIN_SLOPE_GAP).any():
         return False
     nothing = np.zeros(1)
@@ -97,10 +97,10 @@ def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto
 
 
 def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
-    """Runs all before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
+    """Run everything before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
 
-    On a CPU one image's layers fit the cache and a batch's don't, while the Gemm's weights are read from memory once
-    for all images instead of once for each. Graphs without a Gemm of ``large`` weights stay as they are.
+    One image's activations fit a CPU's cache, a batch's do not; the Gemm's weights are read from memory once for all
+    images. Graphs without a Gemm of at least ``large`` weights are not changed.
     """
     graph = Graph(model)
     gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= large]
@@ -123,7 +123,7 @@ def _weight_count(graph: Graph, node: NodeProto) -> int:
 
 
 def _ancestors(graph: Graph, name: str) -> set[str]:
-    """All tensors that nodes compute on the way to ``name``, itself included."""
+    """Return the names of all tensors computed on the way to ``name``, itself included."""
     needed, names = {name}, set[str]()
     for node in reversed(graph.proto.node):  # nodes stand in an order in which they can run
         if needed.intersection(node.output):
@@ -133,7 +133,7 @@ def _ancestors(graph: Graph, name: str) -> set[str]:
 
 
 def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> NodeProto:
-    """One node that runs ``nodes``, which make (1, K) ``feature`` of one image, for each image of ``crops``."""
+    """Return one Scan node that runs ``nodes`` for each image of ``crops``; they compute its (1, K) ``feature``."""
     given = graph.proto.input[0].type.tensor_type
     image, row, axis = graph.fresh("image"), graph.fresh("image_feature"), graph.fresh("image_axis")
     one, inner = graph.fresh("image_batch"), graph.fresh("image_batch_feature")

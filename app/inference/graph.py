@@ -1,7 +1,7 @@
-"""Rewriting of ONNX graphs: small exact steps, each a function that changes a model in place.
+"""Exact rewriting steps for ONNX graphs; each is a function that changes a model in place or returns a new one.
 
-Every step leaves what it doesn't recognise as it is, so the same list serves graphs of any origin. Weights are combined
-in float64 and stored as float32; nothing else changes a result but rounding.
+Every step leaves nodes that it does not recognise as they are, so one list of steps serves graphs of any origin.
+Weights are combined in float64 and stored as float32; results change by rounding only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIN_LENGTH = 1e-12
 
 
 class Graph:
-    """Look-ups and edits over a model's main graph; linear scans, so that nothing goes stale (graphs are small)."""
+    """Look-ups and edits over a model's main graph. Linear scans: graphs are small, and an index could go stale."""
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
@@ -45,7 +45,7 @@ class Graph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def floats(self, name: str) -> Floats | None:
-        """A constant as float64; None where the name is no floating-point constant."""
+        """Return a constant as float64; None if the name is no floating-point constant."""
         value = self.constant(name)
         return value.astype(np.float64) if value is not None and value.dtype.kind == "f" else None
 
@@ -56,13 +56,13 @@ class Graph:
         return [node for node in self.proto.node if name in node.input]
 
     def only_consumer(self, name: str) -> NodeProto | None:
-        """The one node that reads ``name``; None where several do, or where it is an output of the graph."""
+        """Return the one node that reads ``name``; None if several do, or if it is an output of the graph."""
         readers = self.consumers(name)
         is_output = any(output.name == name for output in self.proto.output)
         return readers[0] if len(readers) == 1 and not is_output else None
 
     def fresh(self, hint: str) -> str:
-        """A name like ``hint`` that nothing has yet."""
+        """Return an unused name like ``hint``."""
         taken = {name for node in self.proto.node for name in (*node.input, *node.output)}
         taken |= {each.name for each in (*self.proto.initializer, *self.proto.input, *self.proto.output)}
         candidates = (hint if count == 0 else f"{hint}_{count}" for count in range(len(taken) + 1))
@@ -77,7 +77,7 @@ class Graph:
         return self.add_constant(hint, value.astype(np.float32))
 
     def bypass(self, node: NodeProto) -> None:
-        """Removes a node whose first output is, or has become, its first input."""
+        """Remove a node whose first output equals its first input."""
         source, target = node.input[0], node.output[0]
         producer = self.producer(source)
         if any(output.name == target for output in self.proto.output):
@@ -90,7 +90,7 @@ class Graph:
             replace_input(reader, target, source)
 
     def replace(self, node: NodeProto, replacements: list[NodeProto]) -> None:
-        """Puts nodes in the place of one."""
+        """Replace one node by several."""
         position = list(self.proto.node).index(node)
         self.proto.node.remove(node)
         for offset, each in enumerate(replacements):
@@ -109,12 +109,12 @@ def attribute(node: NodeProto, name: str, default: object) -> object:
 
 
 def opset(model: ModelProto) -> int:
-    """The version of ONNX's own operators that the model is written in."""
+    """Return the version of the standard ONNX operators that the model uses."""
     return int(next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")))
 
 
 def keep_data_inputs(model: ModelProto) -> None:
-    """Takes initializers and unused names off the list of inputs: what stays is what a caller must give."""
+    """Remove initializers and unused names from the inputs, so that only what a caller must pass is left."""
     constants = {each.name for each in model.graph.initializer}
     used = {name for node in model.graph.node for name in node.input}
     inputs = [each for each in model.graph.input if each.name not in constants and each.name in used]
@@ -124,7 +124,7 @@ def keep_data_inputs(model: ModelProto) -> None:
 
 
 def raised_opset(model: ModelProto) -> ModelProto:
-    """The same model at `MIN_OPSET` or its own higher opset (a new object: the converter works that way)."""
+    """Return the model converted to `MIN_OPSET`, or unchanged if its opset is higher."""
     if opset(model) >= MIN_OPSET:
         return model
     converted: ModelProto = onnx.version_converter.convert_version(model, MIN_OPSET)
@@ -150,7 +150,7 @@ def optimised(model: ModelProto) -> ModelProto:
 
 
 def free_batch(model: ModelProto) -> None:
-    """Lets the first axis of input and output be any N where the file fixes it, also inside constant Reshapes."""
+    """Make the first axis of input and output any N, also in constant Reshapes that fix it to 1."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in graph.of_type("Reshape"):
@@ -168,7 +168,7 @@ def free_batch(model: ModelProto) -> None:
 
 
 def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
-    """Name -> shape as ONNX infers it; None for a free axis. Names of unknown rank are missing."""
+    """Return name -> shape as ONNX infers it, None for a free axis. Names of unknown rank are missing."""
     inferred = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
     return {
         each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
@@ -178,7 +178,7 @@ def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """The same graph with its large constants as inputs: inference is then fast, and needs only small ones' values."""
+    """Return the graph with its large constants as inputs: shape inference only needs the small ones' values."""
     large = [each for each in model.graph.initializer if np.prod(each.dims) > LARGEST_SHAPE]
     names = {each.name for each in large}
     inputs = [each for each in model.graph.input if each.name not in names]
@@ -189,7 +189,7 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
 
 def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
-    """Makes the one input (N, side, side, 3) uint8 RGB; the nodes put before the graph make its old input of it."""
+    """Make the one input (N, side, side, 3) uint8 RGB; new nodes convert it to the graph's old input."""
     graph = Graph(model)
     crops = graph.fresh("crops")
     nodes = _adaption(graph, form, crops)
@@ -202,7 +202,7 @@ def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
 
 
 def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
-    """Nodes from the contract's crops to the source's own input."""
+    """Return the nodes that convert the contract's crops to the source's own input."""
     channel_axis, per_channel = (1, (3, 1, 1)) if form.layout == "nchw" else (3, (3,))
     nodes: list[NodeProto] = []
 
@@ -224,7 +224,7 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
 
 
 def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
-    """(scale, shift), each of shape (C,) or (1,), where a node computes scale*x + shift per channel; else None."""
+    """Return (scale, shift), each (C,) or (1,), if the node computes scale*x + shift per channel; else None."""
     if node.op_type == "BatchNormalization":
         values = [graph.floats(name) for name in node.input[1:5]]
         if any(value is None for value in values) or attribute(node, "training_mode", 0):
@@ -243,7 +243,7 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
 
 
 def per_channel(value: Floats | None) -> Floats | None:
-    """A constant that broadcasts over (N, C, H, W) per channel, as (C,); a single number as (1,); others None."""
+    """Return a constant that broadcasts per channel over (N, C, H, W) as (C,), a single number as (1,), else None."""
     if value is None or value.size == 1:
         return None if value is None else value.reshape(1)
     channels_first = value.ndim in (3, 4) and value.shape[-2:] == (1, 1) and value.shape[-3] == value.size
@@ -251,7 +251,7 @@ def per_channel(value: Floats | None) -> Floats | None:
 
 
 def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    """Changes a Conv's or Gemm's weights so that it answers scale*y + shift per output channel; False: it can't."""
+    """Change a Conv's or Gemm's weights so that it outputs scale*y + shift per channel. Return whether it could."""
     weight = graph.floats(node.input[1]) if node.op_type in ("Conv", "Gemm") else None
     if weight is None or not _is_plain(node):
         return False
@@ -265,9 +265,9 @@ def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -
 
 
 def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    """Changes a Conv's or Gemm's weights so that it sees scale*x + shift per input channel; False: not exactly.
+    """Change a Conv's or Gemm's weights as if its input were scale*x + shift. Return whether that is exact.
 
-    A padded Conv can't take a shift: its border of zeros would have to become the shift's value.
+    A padded Conv cannot take a shift: its zero padding would have to become the shift's value.
     """
     if node.op_type == "Conv":
         return _scale_conv_inputs(graph, node, scale, shift)
@@ -321,7 +321,7 @@ def _is_padded(node: NodeProto) -> bool:
 
 
 def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
-    """The node's bias as (size,), zeros where it has none; None where it is not a constant."""
+    """Return the node's bias as (size,), zeros if it has none; None if it is not a constant."""
     if len(node.input) < 3 or not node.input[2]:
         return np.zeros(size)
     value = graph.floats(node.input[2])
@@ -329,7 +329,7 @@ def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
 
 
 def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) -> None:
-    """Gives the node new constants; the old ones may serve other nodes."""
+    """Give the node new constants; other nodes may still use the old ones."""
     inputs = [node.input[0], graph.add_floats(f"{node.output[0]}_weight", weight)]
     inputs.append(graph.add_floats(f"{node.output[0]}_bias", bias))
     del node.input[:]
@@ -337,7 +337,7 @@ def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) ->
 
 
 def fuse_affine_into_next(model: ModelProto) -> None:
-    """A per-channel scale and shift before a Conv or Gemm (a Flatten may lie between) goes into its weights."""
+    """Fuse a per-channel scale and shift into the weights of the Conv or Gemm after it (also through a Flatten)."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in reversed(graph.of_type("BatchNormalization", "Mul", "Add", "Sub", "Div")):
@@ -350,7 +350,7 @@ def fuse_affine_into_next(model: ModelProto) -> None:
 
 
 def weights_after(graph: Graph, name: str) -> NodeProto | None:
-    """The Conv or Gemm that alone reads ``name`` as its data, directly or through a Flatten."""
+    """Return the Conv or Gemm that is the only reader of ``name``, directly or through a Flatten."""
     reader = graph.only_consumer(name)
     if reader is not None and reader.op_type == "Flatten" and attribute(reader, "axis", 1) == 1:
         name = reader.output[0]
@@ -359,7 +359,7 @@ def weights_after(graph: Graph, name: str) -> NodeProto | None:
 
 
 def unit_output(model: ModelProto) -> None:
-    """Divides each row of the one output by its length; the zero vector stays zero."""
+    """Divide each row of the one output by its length; the zero vector stays zero."""
     graph = Graph(model)
     output = graph.proto.output[0]
     raw = output.name
@@ -373,7 +373,7 @@ def unit_output(model: ModelProto) -> None:
 
 
 def tidy(model: ModelProto) -> None:
-    """Removes constants that nothing reads and notes of the exporting tool, then lets ONNX check the whole."""
+    """Remove unused constants and the exporter's notes, then run ONNX's full check."""
     used = {name for node in model.graph.node for name in node.input}
     used |= {each.name for each in model.graph.output}
     kept = [each for each in model.graph.initializer if each.name in used]

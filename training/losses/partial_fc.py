@@ -20,16 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from training.losses import build_part
-from training.losses.base import (
-    ClassTable,
-    LossError,
-    Part,
-    check_batch,
-    full_precision,
-    require,
-    same_type,
-    upcast,
-)
+from training.losses.base import ClassTable, LossError, Part, check_batch, full_precision, require, same_type, upcast
 
 
 def world() -> tuple[int, int]:

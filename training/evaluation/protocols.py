@@ -1,4 +1,4 @@
-"""What is measured, on templates that are already made: pairs (1:1) and retrieval. `training.identification` has 1:N.
+"""Protocols on finished templates: pairs (1:1) and retrieval. `training.evaluation.identification` has 1:N.
 
 A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one
 as rightly refused. Nothing is left out of a figure.
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training import bootstrap, metrics
-from training.metrics import Bools, Curve, Floats, FoldAccuracy, Interval, Ints
-from training.pairs import PairList, person_of
-from training.photos import Templates
+from training.evaluation import bootstrap, metrics
+from training.evaluation.metrics import Bools, Curve, Floats, FoldAccuracy, Interval, Ints
+from training.evaluation.pairs import PairList, person_of
+from training.evaluation.photos import Templates
 
 NO_MATCH = -1.0
 """The score of a pair one of whose photos has no face."""

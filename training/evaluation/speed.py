@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.types import Pixels, Vectors
-from training.metrics import Interval
+from training.evaluation.metrics import Interval
 
 CALLS = 20
 """Crops a package embeds in one round, at least: long beside the clock's grain, short beside the machine's moods."""

@@ -1,4 +1,4 @@
-"""What a command of `training.evaluate` has found: its tables, ``result.json``, ``scores.csv``."""
+"""What a command of `training.evaluation.commands` has found: its tables, ``result.json``, ``scores.csv``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from training import identification as searching
-from training import metrics, protocols, quality_study
-from training import operating_points as points
-from training.metrics import Interval
-from training.pairs import PairList
-from training.photos import Templates
-from training.speed import Speed
+from training.evaluation import identification as searching
+from training.evaluation import metrics, protocols, quality_study
+from training.evaluation import operating_points as points
+from training.evaluation.metrics import Interval
+from training.evaluation.pairs import PairList
+from training.evaluation.photos import Templates
+from training.evaluation.speed import Speed
 
 
 def _plain(value: object) -> Any:

@@ -13,9 +13,9 @@ from torch import nn
 from app.inference.prepare import Target
 from app.types import Pixels, Vectors
 from training import checkpoint
-from training.config import Recipe
+from training.evaluation.speed import Precision, Runs
 from training.export import trained
-from training.speed import Precision, Runs
+from training.recipe import Recipe
 
 DTYPES = {Precision.FP32: None, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 

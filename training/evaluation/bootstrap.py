@@ -2,7 +2,7 @@
 
 Each round draws as many people as there are, with replacement, and computes the figure anew: a threshold is found again
 from what was drawn. The interval lies between the 2.5 % and the 97.5 % quantile of the rounds. A pair of people i, j
-counts weight_i × weight_j times, a mated pair weight_i times (`training.metrics.people_weights`). Reproducible by
+counts weight_i × weight_j times, a mated pair weight_i times (`metrics.people_weights`). Reproducible by
 ``seed``; vectorised over pairs, searches and images.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from training import metrics
-from training.metrics import Bools, Floats, Interval, Ints
-from training.pairs import person_of
+from training.evaluation import metrics
+from training.evaluation.metrics import Bools, Floats, Interval, Ints
+from training.evaluation.pairs import person_of
 
 ROUNDS = 1000
 
@@ -25,7 +25,7 @@ ROUNDS = 1000
 def equal_error_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Of `training.metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: who is on either side of a pair."""
+    """Of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: who is on either side of a pair."""
     scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
     value = metrics.equal_error_rate(scores[labels], scores[~labels])
     order = np.argsort(scores, kind="stable")
@@ -49,7 +49,7 @@ def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
 def fold_accuracy_interval(
     scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Of the mean of `training.metrics.fold_accuracy`: each fold's threshold is found again in every round, from the
+    """Of the mean of `metrics.fold_accuracy`: each fold's threshold is found again in every round, from the
     other folds' pairs as they were drawn."""
     scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
     value = metrics.fold_accuracy(scores, labels, folds).mean
@@ -83,7 +83,7 @@ def _pair_counts(mated: Bools, sides: Ints, rounds: int, seed: int) -> Iterator[
 
 
 def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0) -> Interval:
-    """Of `training.metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay those of all
+    """Of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay those of all
     images: only what they say of the people drawn is computed anew."""
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     cluster = np.unique(np.asarray(assigned), return_inverse=True)[1]

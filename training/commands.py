@@ -11,10 +11,10 @@ from rich.console import Console
 
 from app.errors import InvalidInput
 from training import checkpoint
-from training.config import Recipe, load_recipe
 from training.distributed import joined
 from training.export import VARIANTS, About, Evaluation, Variant, export
-from training.material import prepare_material, read_source
+from training.recipe import Recipe, load_recipe
+from training.run_inputs import prepare_material, read_source
 from training.terminal import told
 from training.trainer import Trainer
 

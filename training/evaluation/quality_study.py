@@ -11,11 +11,11 @@ from PIL import Image
 
 from app.errors import LikenessError
 from app.types import Pixels, Vector
-from training import metrics
-from training.degrade import Degradation
-from training.metrics import AllPairs, Discard, Floats
-from training.pairs import person_of
-from training.photos import Templates
+from training.evaluation import metrics
+from training.evaluation.degraded_copies import Degradation
+from training.evaluation.metrics import AllPairs, Discard, Floats
+from training.evaluation.pairs import person_of
+from training.evaluation.photos import Templates
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 """Shares of mated pairs dropped, worst quality first."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from training.config import Optimizer, Schedule
 from training.losses.row_optimizer import RowAdamW, RowSGD
+from training.recipe import Optimizer, Schedule
 
 ADAM_BETA2 = 0.999
 """Kingma and Ba, Adam, 2015."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS, similarity_transform
 from app.types import Pixels
-from training.data.drawn_people import (
+from training.data.drawn.people import (
     CREASE,
     GLASSES_OFF,
     SIDE,

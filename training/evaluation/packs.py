@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.bins import VerificationPack, read_pack
-from training.pairs import Pair, PairList
+from training.evaluation.pairs import Pair, PairList
 
 PACK_ENDING = ".bin"
 FOLDS = 10

@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from app.errors import InvalidInput
-from training import metrics
-from training.config import Recipe
-from training.metrics import Floats, Interval
+from training.evaluation import metrics
+from training.evaluation.metrics import Floats, Interval
+from training.recipe import Recipe
 
 SPREADS = 3.0
 """A difference between two entries counts where it exceeds the spread over seeds so many times."""

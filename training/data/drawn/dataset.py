@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.types import Pixels
 from training.data.dataset import FaceSet
-from training.data.drawing import draw
-from training.data.drawn_people import Person, View
+from training.data.drawn.drawing import draw
+from training.data.drawn.people import Person, View
 
 PERSON_STREAM, VIEW_STREAM = 0, 1
 """Separate random streams, so that a person looks the same whatever its images do."""

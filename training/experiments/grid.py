@@ -1,7 +1,7 @@
 """`python -m training experiments`: one recipe trained many times over, with other losses and seeds, and compared.
 
 A grid is a TOML file that names a complete recipe and, for each entry, what differs from it. Every entry is trained
-with every seed and measured on people that no run has seen. What is finished is not repeated. `training.comparison`
+with every seed and measured on people that no run has seen. What is finished is not repeated. `comparison`
 says what follows from it.
 """
 
@@ -25,16 +25,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
-from training import metrics, plots
-from training.command import MODELS
-from training.comparison import LEAST_SEEDS, Claim, Part, Report, Row, order, put_tables, summarise, tables
-from training.config import Recipe, parse_recipe
+from training.commands import MODELS
 from training.distributed import World
+from training.evaluation import metrics, plots
+from training.evaluation.metrics import Floats, Ints
+from training.experiments.comparison import (
+    LEAST_SEEDS,
+    Claim,
+    Part,
+    Report,
+    Row,
+    order,
+    put_tables,
+    summarise,
+    tables,
+)
 from training.loader import Crops, fingerprint
 from training.losses.centers import HardTriple
-from training.material import prepare_material
-from training.metrics import Floats, Ints
 from training.model import embed, tower
+from training.recipe import Recipe, parse_recipe
+from training.run_inputs import prepare_material
 from training.terminal import told
 from training.trainer import Material, Trainer
 
@@ -127,7 +137,7 @@ class Measured:
 def match_rate(templates: NDArray[np.float32], labels: Ints, fmr: float, weights: Ints) -> Measured:
     """1 − FNMR at `fmr` over all pairs of (N, D) unit templates, and with every row of `weights` (R, people).
 
-    The same as `training.metrics.match_rate_interval`, but the rounds look at the highest non-mated scores alone.
+    The same as `metrics.match_rate_interval`, but the rounds look at the highest non-mated scores alone.
     """
     scores = templates @ templates.T
     above = np.triu(np.ones(scores.shape, bool), 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from training.metrics import HISTOGRAM_BINS, Curve, Interval, Ints
+from training.evaluation.metrics import HISTOGRAM_BINS, Curve, Interval, Ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, threshold
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """The same from a `training.metrics.AllPairs` histogram of non-mated scores."""
+    """The same from a `training.evaluation.metrics.AllPairs` histogram of non-mated scores."""
     figure, axes = _figure()
     group = HISTOGRAM_BINS // 200
     counts = histogram.reshape(-1, group).sum(axis=1)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from app.inference.package import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.types import Vectors
-from training import metrics
-from training.metrics import AllPairs, Bools, Interval, Ints
+from training.evaluation import metrics
+from training.evaluation.metrics import AllPairs, Bools, Interval, Ints
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MARGIN = 2.0

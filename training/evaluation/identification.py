@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training import bootstrap, metrics
-from training.bootstrap import Resampling
-from training.metrics import Curve, Floats, Interval, Ints
-from training.pairs import person_of
-from training.photos import Templates
-from training.protocols import NO_MATCH, Rate
+from training.evaluation import bootstrap, metrics
+from training.evaluation.bootstrap import Resampling
+from training.evaluation.metrics import Curve, Floats, Interval, Ints
+from training.evaluation.pairs import person_of
+from training.evaluation.photos import Templates
+from training.evaluation.protocols import NO_MATCH, Rate
 
 FPIRS = (1e-1, 1e-2, 1e-3)
 CMC_DEPTH = 10

@@ -14,10 +14,10 @@ from rich.progress import Progress as Bar
 from app.errors import InvalidInput
 from training import sampler
 from training.augment import Augment, AugmentConfig
-from training.config import Recipe
 from training.data import open_dataset, read_drop_list
-from training.distill import Teacher, find_teacher, open_teacher
+from training.distillation import Teacher, find_teacher, open_teacher
 from training.loader import Crops, read_crops, split_people, whole_people
+from training.recipe import Recipe
 from training.trainer import Material
 
 

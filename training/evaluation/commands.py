@@ -23,16 +23,16 @@ from rich.console import Console
 from app.errors import OperatingPointUnavailable
 from app.inference.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
 from app.inference.session import Device, open_embedder
-from training import identification as searching
-from training import metrics, plots, protocols, quality_study
-from training import operating_points as points
-from training.bootstrap import ROUNDS
-from training.degrade import Degradation, degradations
-from training.metrics import Curve, Ints
-from training.packs import PackPhotos
-from training.pairs import PairList, person_of, read_pairs
-from training.photos import Photos, Templates, make_templates, open_photos
-from training.results import (
+from training.evaluation import identification as searching
+from training.evaluation import metrics, plots, protocols, quality_study
+from training.evaluation import operating_points as points
+from training.evaluation.bootstrap import ROUNDS
+from training.evaluation.degraded_copies import Degradation, degradations
+from training.evaluation.metrics import Curve, Ints
+from training.evaluation.packs import PackPhotos
+from training.evaluation.pairs import PairList, person_of, read_pairs
+from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.results import (
     show_compared,
     show_identification,
     show_points,
@@ -44,8 +44,8 @@ from training.results import (
     write_found,
     write_scores,
 )
-from training.service import Service, open_service
-from training.speed import Precision, Runs, compare_speed
+from training.evaluation.service import Service, open_service
+from training.evaluation.speed import Precision, Runs, compare_speed
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
@@ -399,7 +399,7 @@ def speed(
         opened = [open_embedder(load_package(_folder(name, models)), cache, device, threads) for name in packages]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
-            from training.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
+            from training.evaluation.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
 
             sessions |= open_run(
                 run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
