@@ -77,7 +77,7 @@ from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import CROP_SIDE, Package, find_packages
+from app.inference.package import CROP_SIDE, Package, find_packages, scan_packages
 from app.inference.prepare import Target
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
@@ -356,6 +356,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         desk=desk,
         open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
         models=partial(_models, models.detector_package, detector.device, embedders),
+        skipped_models=partial(_skipped_models, settings.models_dir),
     )
 
 
@@ -467,6 +468,16 @@ def _models(detector: Package, device: Target, embedders: Embedders) -> list[sch
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
+
+
+def _skipped_models(models_dir: Path) -> list[schemas.SkippedModel]:
+    """Return the folders whose package can't be used, without telling where the models folder is."""
+    try:
+        skipped = scan_packages(models_dir).skipped
+    except Unusable:  # the folder is gone; the packages found before stay in use
+        return []
+    inside = f"{models_dir}/"
+    return [schemas.SkippedModel(folder=one.folder.name, problem=one.problem.replace(inside, "")) for one in skipped]
 
 
 def _grey() -> Pixels:

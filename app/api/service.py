@@ -50,6 +50,8 @@ class Service:
     desk: Desk
     models: Callable[[], Sequence[schemas.Model]]
     """The model packages that are installed now."""
+    skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
+    """The folders of the models folder whose package can't be used now."""
     open_paths: frozenset[str] = OPEN_PATHS
     """What answers without a key."""
     status: Literal["ok", "starting", "draining"] = "starting"

@@ -46,7 +46,9 @@ ENTRIES = {
     "reembed": Entry("galleries:reembed", "Move a gallery to another model package while it is in use.", _PEOPLE),
     "import": Entry("transfer.bulk:commands", "Enroll many people at once.", _TRANSFER),
     "export": Entry("transfer.bulk:commands", "Write a gallery into one signed archive.", _TRANSFER),
-    "import-compreface": Entry("transfer.compreface:commands", "Enroll the photos of a CompreFace database.", _TRANSFER),
+    "import-compreface": Entry(
+        "transfer.compreface:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
+    ),
     "jobs": Entry("jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
     "backup": Entry("database:commands", "Write the whole database into one file.", _TRANSFER),
     "restore": Entry("database:commands", "Replace the database with a backup.", _TRANSFER),

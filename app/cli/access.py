@@ -118,7 +118,9 @@ def show_key(context: typer.Context, rotate: Rotate = False) -> None:
 key.command()(create)
 
 
-@audit.command(epilog="Examples: likeness audit export --since 2026-01-01 --json\n\nlikeness audit export --subject ada")
+@audit.command(
+    epilog="Examples: likeness audit export --since 2026-01-01 --json\n\nlikeness audit export --subject ada"
+)
 def export(
     by: Annotated[str | None, typer.Option(help="Only what this key did.")] = None,
     operation: Annotated[str | None, typer.Option(help="Only this operation, for example enroll.")] = None,

@@ -108,7 +108,10 @@ def _in_process(data: Data) -> Iterator[Client]:
     if data is Data.EXISTING and not has_data(settings):
         raise missing(settings)
     if data is Data.UNUSED and not has_data(settings):
-        with tempfile.TemporaryDirectory(prefix="likeness-") as folder, _application(_temporary(settings, folder)) as client:
+        with (
+            tempfile.TemporaryDirectory(prefix="likeness-") as folder,
+            _application(_temporary(settings, folder)) as client,
+        ):
             yield client
         return
     with _application(settings) as client:

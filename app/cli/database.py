@@ -129,7 +129,7 @@ def status(as_json: options.AsJson = False) -> None:
 
 @vault.command(epilog="Example: likeness vault seal")
 def seal() -> None:
-    """Encrypt what is stored plain, with the first encryption key. May be interrupted and run again; servers keep running."""
+    """Encrypt what is stored plain, with the first encryption key. Servers keep running; it can be run again."""
     _reseal(sealed=True)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
 from app.api import schemas
 from app.cli import options, output
 from app.cli.connect import connect
@@ -28,7 +29,8 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 def list_jobs(
     gallery: options.InGallery = None,
     state: Annotated[
-        Literal["queued", "running", "done", "failed", "cancelled"] | None, typer.Option(help="Only jobs in this state.")
+        Literal["queued", "running", "done", "failed", "cancelled"] | None,
+        typer.Option(help="Only jobs in this state."),
     ] = None,
     server: options.Server = None,
     key: options.Key = None,

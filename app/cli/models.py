@@ -79,9 +79,7 @@ def quantize(
         Path | None,
         typer.Option(help="Folder or tar of photos with faces, 256 or more like yours. Default: the packaged photos."),
     ] = None,
-    aligned: Annotated[
-        bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")
-    ] = False,
+    aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Create NAME-int8 of an embedder: faster where processors multiply 8-bit integers, slightly less exact.
@@ -117,7 +115,9 @@ def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool)
     figures = made.manifest.provenance.figures
     mean, lowest = figures["cosine_to_source_mean"], figures["cosine_to_source_lowest"]
     if as_json:
-        output.say_json({"model": made.id, "folder": str(made.folder), "faces": faces, "cosine_mean": mean, "cosine_lowest": lowest})
+        output.say_json(
+            {"model": made.id, "folder": str(made.folder), "faces": faces, "cosine_mean": mean, "cosine_lowest": lowest}
+        )
         return
     output.say(f"{made.id}: {made.folder}, from {faces} faces")
     output.say(f"Cosine to {source.id}'s vectors: mean {mean}, lowest {lowest}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,13 +53,31 @@ IMAGE_CODES = frozenset(
 )
 """What a server says against a photo or an upload."""
 USAGE_CODES = frozenset(
-    {"unknown_setting", "invalid_setting", "file_not_found", "invalid_source", "vault_key_missing", "search_unavailable"}
+    {
+        "unknown_setting",
+        "invalid_setting",
+        "file_not_found",
+        "invalid_source",
+        "vault_key_missing",
+        "search_unavailable",
+    }
 )
 MISSING_CODES = frozenset(
     {"gallery_not_found", "subject_not_found", "face_not_found", "job_not_found", "key_not_found", "receipt_not_found"}
 )
 OPTION_NAMES = {"expires_at": ("expires",), "id": ("key_id", "gallery", "subject")}
 """Fields of a request whose parameter has another name here."""
+CODE_FIELDS = {
+    "invalid_expiry": ("expires_at",),
+    "invalid_key_id": ("id",),
+    "invalid_rate": ("rate",),
+    "invalid_search": ("search",),
+    "package_ambiguous": ("model", "embedder", "package"),
+    "package_unknown": ("model", "embedder", "package"),
+}
+"""Codes about one field of a request."""
+PIPED_WIDTH = 10_000
+"""Characters in a line of a table that no terminal shows: nothing is cut short."""
 REQUEST_STATUS = frozenset({400, 422})
 
 
@@ -77,15 +95,19 @@ def exit_code(error: LikenessError) -> Exit:
 
 
 def with_option_names(error: LikenessError, parameters: Iterable[Any]) -> LikenessError:
-    """Replace the fields that a validation error names by the options of the command (Typer's ``parameters``)."""
-    problems = error.details.get("errors")
-    if error.code != "invalid_request" or not isinstance(problems, list):
-        return error
+    """Name the options of a command (Typer's ``parameters``) in an error about the fields of its request."""
     names = {one.name: _shown_name(one) for one in parameters}
-    told = [(_option(str(one.get("where")), names), str(one.get("what"))) for one in problems if isinstance(one, dict)]
-    message = "; ".join(dict.fromkeys(f"{option}: {what}" for option, what in told))
-    details = {**error.details, "errors": [{"where": option, "what": what} for option, what in told]}
-    return LikenessError(message or error.message, code=error.code, **details)
+    problems = error.details.get("errors")
+    if isinstance(problems, list):
+        told = [(_option(one["where"].split("."), names) or one["where"], one["what"]) for one in problems]
+        details = {**error.details, "errors": [{"where": option, "what": what} for option, what in told]}
+        message = "; ".join(dict.fromkeys(f"{option}: {what}" for option, what in told))
+    else:
+        option = _option(CODE_FIELDS.get(error.code, ()), names)
+        message, details = f"{option}: {error.message}" if option else error.message, dict(error.details)
+    named = LikenessError(message, code=error.code)
+    named.details = details
+    return named
 
 
 def _shown_name(parameter: Any) -> str:
@@ -93,13 +115,13 @@ def _shown_name(parameter: Any) -> str:
     return str(long[0] if long else (parameter.metavar or parameter.name).upper())
 
 
-def _option(where: str, names: dict[str, str]) -> str:
-    """``body.scopes.0`` -> ``--scope``; a field that no option sets keeps its name."""
-    for field in where.split("."):
+def _option(fields: Iterable[str], names: Mapping[str, str]) -> str | None:
+    """Return the option for the path of a field: ``body``, ``scopes``, ``0`` -> ``--scope``."""
+    for field in fields:
         for name in (field, *OPTION_NAMES.get(field, ())):
             if name in names:
                 return names[name]
-    return where
+    return None
 
 
 def wants_json() -> bool:
@@ -155,4 +177,4 @@ def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)

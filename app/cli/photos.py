@@ -14,9 +14,7 @@ from app.errors import InvalidInput
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif"}
-)
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif"})
 """Files taken from folders. A file named on the command line is sent whatever its suffix."""
 
 

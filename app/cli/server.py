@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 commands = typer.Typer()
 
 
-@commands.command(
-    epilog="Examples: likeness serve\n\nlikeness serve --host 0.0.0.0 --port 9000 --data /srv/likeness"
-)
+@commands.command(epilog="Examples: likeness serve\n\nlikeness serve --host 0.0.0.0 --port 9000 --data /srv/likeness")
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on. Default: LIKENESS_HOST.")] = None,
     port: Annotated[
@@ -79,8 +77,8 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
     url, number, folder = client.url, about.version, str(settings.data_dir.absolute()) if settings else None
     try:
         health = client.ready().status
-    except ApiError as error:
-        return Status(error.code, url, number, folder, [], [], [])
+    except ApiError:  # 503: starting, stopping, or without Milvus
+        return Status("not ready", url, number, folder, [], [], [])
     models = client.models()
     return Status(
         health=health,

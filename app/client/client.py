@@ -208,6 +208,7 @@ class Client(_Operations):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._retries = retries
+        self.url = url
         self._http = httpx.Client(base_url=url, headers=_headers(key), timeout=timeout_s, transport=transport)
 
     def __enter__(self) -> Self:

@@ -14,11 +14,10 @@ import onnxruntime
 import pytest
 import sqlalchemy as sa
 
-from app.cli.clock import is_synchronised
-from app.cli.doctor import examine
-from app.cli.findings import Finding
+from app.cli.doctor.command import examine
+from app.cli.doctor.findings import Finding
+from app.cli.doctor.system import holder_of, is_synchronised
 from app.cli.output import Exit
-from app.cli.ports import holder_of
 from app.config import Settings
 from app.db.engine import Database
 from app.db.inspection import inspect

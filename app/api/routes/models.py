@@ -16,5 +16,10 @@ router = APIRouter(prefix="/v1/models", tags=["server"])
     responses=openapi.answer(schemas.ModelList) | openapi.call_errors(),
 )
 async def list_models(service: ServiceDep) -> schemas.ModelList:
-    """Every package in the models folder: its licence, SHA-256 and measured operating points, and whether it runs."""
-    return schemas.ModelList(models=list(await service.run(service.models)))
+    """List every package in the models folder with licence, SHA-256, operating points and whether it runs.
+
+    Folders whose manifest can't be used are in `skipped`.
+    """
+    return schemas.ModelList(
+        models=list(await service.run(service.models)), skipped=list(await service.run(service.skipped_models))
+    )

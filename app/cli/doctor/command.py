@@ -65,4 +65,6 @@ def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator
         except LikenessError as error:
             yield Finding(name, "failed", error.message, REMEDIES[name])
         except OSError as error:
-            yield Finding(name, "failed", f"{error.filename or name}: {error.strerror or error}", "Correct its permissions.")
+            yield Finding(
+                name, "failed", f"{error.filename or name}: {error.strerror or error}", "Correct its permissions."
+            )

@@ -108,8 +108,8 @@ def check_port(settings: Settings) -> Iterator[Finding]:
     except OSError as error:
         remedy = "Set LIKENESS_HOST to an address of this machine."
         if error.errno == errno.EADDRINUSE:
-            holder = holder_of(settings.port)
-            remedy = f"Stop {holder or 'the process that uses it (`ss -ltnp` as root shows it)'}, or set another LIKENESS_PORT."
+            holder = holder_of(settings.port) or "the process that uses it (`ss -ltnp` as root shows it)"
+            remedy = f"Stop {holder}, or set another LIKENESS_PORT."
         elif error.errno == errno.EACCES:
             remedy = "Set a LIKENESS_PORT from 1024 on, or give the process CAP_NET_BIND_SERVICE."
         yield Finding("port", "failed", f"{where}: {error.strerror}", remedy)
@@ -172,7 +172,9 @@ def check_limits(_: Settings) -> Iterator[Finding]:
 def check_clock(_: Settings) -> Iterator[Finding]:
     now = datetime.now(UTC)
     if now < RELEASED:
-        yield Finding("clock", "failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it.")
+        yield Finding(
+            "clock", "failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it."
+        )
     elif is_synchronised() is False:
         yield Finding("clock", "warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
     else:

@@ -84,10 +84,14 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
-            yield Finding("galleries", "failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}")
+            yield Finding(
+                "galleries", "failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}"
+            )
             continue
         if package.manifest.dimension != need.dimension:
-            message = f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of the galleries"
+            message = (
+                f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of the galleries"
+            )
             remedy = f"Put the previous package of this name back, {way_out}"
             yield Finding("galleries", "failed", f"{message}; {whose}", remedy)
         else:

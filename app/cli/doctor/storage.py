@@ -49,7 +49,9 @@ def check_key(settings: Settings) -> Iterator[Finding]:
         return
     read_admin_key(path)
     if path.stat().st_mode & 0o077:
-        yield Finding("key", "failed", f"{path} can be read by others", f"chmod 600 {path}, then likeness keys admin --rotate")
+        yield Finding(
+            "key", "failed", f"{path} can be read by others", f"chmod 600 {path}, then likeness keys admin --rotate"
+        )
     else:
         yield Finding("key", "ok", f"{path}: closed to others")
 
@@ -125,7 +127,9 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
         yield Finding("vault", "ok", f"{path} doesn't exist yet: the first start creates it")
     else:
         how = "encrypted" if rings.faces and rings.seals else "stored plain"
-        yield Finding("vault", "ok", f"the keys open the database's {len(sealed)} secrets; new templates and crops are {how}")
+        yield Finding(
+            "vault", "ok", f"the keys open the database's {len(sealed)} secrets; new templates and crops are {how}"
+        )
 
 
 def check_index(settings: Settings) -> Iterator[Finding]:

@@ -16,7 +16,6 @@ from app.cli.transfer import sources
 from app.client import Client
 from app.errors import LikenessError
 
-
 commands = typer.Typer()
 
 
@@ -30,7 +29,7 @@ def import_(
     source: Annotated[
         Path,
         typer.Argument(
-            help="A folder with one folder per person, a CSV (path, id, name, ...), a tar, templates (.npy or Parquet), "
+            help="A folder with one folder per person, a CSV (path, id, name, ...), a tar, templates (.npy, Parquet) "
             "or an archive that `likeness export` wrote."
         ),
     ],

@@ -30,9 +30,7 @@ commands = typer.Typer()
     "import-compreface", epilog="Example: likeness import-compreface dump.sql.gz staff --create --report done.jsonl"
 )
 def import_compreface(
-    dump: Annotated[
-        Path, typer.Argument(help="CompreFace's database, as `pg_dump` writes it: plain SQL, or gzipped.")
-    ],
+    dump: Annotated[Path, typer.Argument(help="CompreFace's database, as `pg_dump` writes it: plain SQL, or gzipped.")],
     gallery: options.Gallery,
     service: Annotated[str | None, typer.Option(help="CompreFace's service, if the dump has several.")] = None,
     quality: options.Quality = None,
