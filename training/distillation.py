@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from app.errors import NotFound
+from app.files import PUBLIC, replacing
 from app.inference.package import Package, load_package
 from app.types import Pixels, Vectors
 from training.loader import Batch, Crops, fingerprint
@@ -110,10 +111,8 @@ def teacher_table(
             for done in pool.map(block, range(0, len(pixels), TEACHER_BATCH)):
                 progress(done)
         cache.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".npy.tmp")
-        with part.open("wb") as file:
+        with replacing(path, PUBLIC) as file:
             np.save(file, table)
-        part.replace(path)
         path.with_suffix(".json").write_text(json.dumps({"package": session.package_id, "crops": len(pixels)}) + "\n")
     kept: Vectors = np.load(path)
     return kept

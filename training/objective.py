@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from app.errors import InvalidInput
 from training import losses, miners
+from training.collectives import gather, mean_gradients
 from training.distillation import Projection, embedding_loss, relation_loss
-from training.distributed import gather, mean_gradients
 from training.loader import UNLABELLED
 from training.losses.base import upcast
 from training.losses.partial_fc import PartialFC

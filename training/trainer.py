@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
-from training import checkpoint, distributed
+from training import checkpoint, collectives, distributed
 from training.collapse import CollapseAlarm
 from training.distillation import Teacher
 from training.distributed import World
@@ -142,7 +142,7 @@ class Trainer:
         self.objective.average_gradients()
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
-        finite = not distributed.any_rank(not bool(torch.isfinite(norm)), self.world.device)
+        finite = not collectives.any_rank(not bool(torch.isfinite(norm)), self.world.device)
         if finite:
             self.scaler.step(self.optimizer)
             self.progress.skipped_in_a_row = 0
@@ -185,7 +185,7 @@ class Trainer:
             gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
             squares[parameter in sharded] += gradient.square().sum().double()
             gradients.append(parameter.grad)
-        norm = (squares[False] + distributed.total(squares[True])).sqrt()
+        norm = (squares[False] + collectives.summed(squares[True])).sqrt()
         limit = self.recipe.train.clip_norm
         if limit and bool(torch.isfinite(norm)) and norm > limit:
             for gradient in gradients:
@@ -227,7 +227,7 @@ class Trainer:
             return
         mine = self.evaluate() if self.world.is_first else {}
         # Saving is a matter of all ranks: they have to agree on whether this is the best.
-        figures = distributed.from_first(mine, self.world.device)
+        figures = collectives.object_from_first(mine, self.world.device)
         report.evaluated(self.progress.step, figures)
         self.progress.figures = figures
         score = figures["fnmr"] + 1e-3 * figures["eer"]

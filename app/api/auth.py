@@ -22,8 +22,9 @@ from starlette.datastructures import Headers
 from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
-from app.db.key_file import ADMIN_KEY_FILE, draft_of, read_admin_key, write_new
+from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Overloaded, Unusable
+from app.files import replacing, write_new
 
 T = TypeVar("T")
 
@@ -122,7 +123,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
     A file that others can read is closed to them; one that is no key raises Unusable (``key_unusable``).
     """
     path = folder / KEY_FILE
-    made = not path.exists() and write_new(path, _new_key())
+    made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
@@ -134,7 +135,8 @@ def load_key(folder: Path) -> tuple[str, bool]:
 def replace_key(folder: Path) -> str:
     """A new key in place of the one in ``folder``, all at once."""
     key = _new_key()
-    draft_of(folder / KEY_FILE, key).replace(folder / KEY_FILE)
+    with replacing(folder / KEY_FILE) as file:
+        file.write(key.encode() + b"\n")
     return key
 
 

@@ -16,7 +16,7 @@ from app.cli import options, output
 from app.cli.connect import has_data, missing
 from app.config import Settings, load_settings
 from app.db.key_file import VAULT_FILE, read_keys
-from app.errors import Conflict, InvalidInput, Unusable
+from app.errors import Conflict, InvalidSetting, VaultKeyMissing
 from app.server import data_folder
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def restore(
             f"{target} is missing, which decrypts the secrets in the backup: give the old one with --vault-key FILE, "
             "or --without-secrets if it is lost."
         )
-        raise InvalidInput(message, code="vault_key_missing")
+        raise VaultKeyMissing(message)
     summary = bring_back(path, settings.database, replace=replace, without_secrets=without_secrets)
     if vault_key is not None and not target.exists():
         shutil.copyfile(vault_key, target)
@@ -164,12 +164,12 @@ def _reseal(*, sealed: bool) -> None:
         rings, database = found.rings, found.store.database
         if sealed and not (rings.faces and rings.seals):
             message = "set LIKENESS_ENCRYPTION_KEY_FILE to an encryption key, and LIKENESS_ENCRYPTION=seal"
-            raise Unusable(message, code="invalid_setting")
+            raise InvalidSetting(message)
         if not sealed and rings.faces and rings.seals:
             message = (
                 "servers with these settings would encrypt what is new: set LIKENESS_ENCRYPTION=open and restart them"
             )
-            raise Unusable(message, code="invalid_setting")
+            raise InvalidSetting(message)
         count = sum(reseal(database, Blobs(rings.faces, seals=rings.seals)))
         secrets = SecretStore(database, rings.secrets).reseal()
         database.request_scrub()

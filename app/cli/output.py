@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.errors import InvalidInput, LikenessError
+from app.errors import FileMissing, InvalidInput, InvalidSetting, InvalidSource, LikenessError, VaultKeyMissing
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -52,16 +52,7 @@ IMAGE_CODES = frozenset(
     }
 )
 """What a server says against a photo or an upload."""
-USAGE_CODES = frozenset(
-    {
-        "unknown_setting",
-        "invalid_setting",
-        "file_not_found",
-        "invalid_source",
-        "vault_key_missing",
-        "search_unavailable",
-    }
-)
+MISUSE = (InvalidSetting, FileMissing, InvalidSource, VaultKeyMissing)
 MISSING_CODES = frozenset(
     {"gallery_not_found", "subject_not_found", "face_not_found", "job_not_found", "key_not_found", "receipt_not_found"}
 )
@@ -83,7 +74,7 @@ REQUEST_STATUS = frozenset({400, 422})
 
 def exit_code(error: LikenessError) -> Exit:
     """Return the exit code for an error, from the server or from here."""
-    if error.code in USAGE_CODES:
+    if isinstance(error, MISUSE) or error.code == "search_unavailable":
         return Exit.USAGE
     if error.code in MISSING_CODES:
         return Exit.MISSING

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.cli import output
-from app.errors import InvalidInput
+from app.errors import FileMissing
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -33,9 +33,9 @@ def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
     if not found:
         wrong = ", ".join(map(str, missing or paths))
         what = "no such file or folder" if missing else "no photos in it"
-        raise InvalidInput(f"{wrong}: {what}", code="file_not_found")
+        raise FileMissing(f"{wrong}: {what}")
     for path in missing:
-        output.complain(InvalidInput("no such file or folder", code="file_not_found"), path)
+        output.complain(FileMissing("no such file or folder"), path)
     return found, len(missing)
 
 
@@ -45,13 +45,13 @@ def people(folder: Path) -> dict[str, list[Path]]:
     Raises InvalidInput (``file_not_found``).
     """
     if not folder.is_dir():
-        raise InvalidInput(f"{folder}: no such folder", code="file_not_found")
+        raise FileMissing(f"{folder}: no such folder")
     photos = {person.name: sorted(person.rglob("*")) for person in sorted(folder.iterdir()) if person.is_dir()}
     found = {
         name: kept for name, files in photos.items() if (kept := [f for f in files if f.suffix.lower() in SUFFIXES])
     }
     if not found:
-        raise InvalidInput(f"{folder}: no folders with photos in it", code="file_not_found")
+        raise FileMissing(f"{folder}: no folders with photos in it")
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TypeAlias
 
-from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
+from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
 from app.inference.package import MANIFEST_NAME, Manifest, Package, Thresholds, load_package, select
 
@@ -114,11 +114,11 @@ class Embedders:
         try:
             try:
                 model = self._opened(slot, package_id)
+            except PackageUnavailable:
+                raise
             except Unusable as error:
-                if error.code == "package_unavailable":
-                    raise
                 message = f"The model package {package_id} can't be used: {error.message}"
-                raise Unusable(message, code="package_unavailable", package=package_id, reason=error.code) from error
+                raise PackageUnavailable(message, package=package_id, reason=error.code) from error
             yield replace(model, thresholds=self._current(model.package))
         finally:
             self._give_back(slot)
@@ -193,7 +193,7 @@ class Embedders:
         package = self._packages.get(package_id) or self.packages().get(package_id)
         if package is None or package.manifest.task != TASK:
             message = f"The model package {package_id} is not installed: put its folder back among the others."
-            raise Unusable(message, code="package_unavailable", package=package_id, reason="package_unknown")
+            raise PackageUnavailable(message, package=package_id, reason="package_unknown")
         return package
 
     def _take(self, package_id: str) -> _Slot:

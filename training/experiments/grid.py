@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
+from app.files import PUBLIC, replacing
 from training.commands import MODELS
 from training.distributed import World
 from training.evaluation import metrics, plots
@@ -255,9 +256,8 @@ class Runs:
             return done
         result = run(recipe, self._material(recipe))
         self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.path(recipe).with_suffix(".tmp")
-        part.write_text(json.dumps(result) + "\n", "utf-8")
-        part.replace(self.path(recipe))
+        with replacing(self.path(recipe), PUBLIC) as file:
+            file.write(json.dumps(result).encode() + b"\n")
         return result
 
     def _material(self, recipe: Recipe) -> Material:

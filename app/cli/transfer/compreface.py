@@ -20,7 +20,7 @@ from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
 from app.cli.transfer.compreface_dump import Dump, StoredPhoto, open_dump
 from app.client import Client
-from app.errors import InvalidInput, LikenessError
+from app.errors import FileMissing, LikenessError
 
 DONE = "enrolled"
 commands = typer.Typer()
@@ -129,5 +129,5 @@ def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:
             if row["outcome"] == DONE:
                 done.add((str(row["image_id"]), str(row["subject"])))
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{report}: not a report of an import", code="file_not_found") from None
+        raise FileMissing(f"{report}: not a report of an import") from None
     return done

@@ -6,7 +6,7 @@ from starlette.requests import Request
 
 from app.access.records import AuditEntry, Grant
 from app.api.service import Service, entry_of, grant_of
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, GalleryNotFound, NotFound
 from app.gallery.records import Gallery
 
 DEFAULT = "default"
@@ -39,7 +39,7 @@ def _name(grant: Grant) -> str:
     if len(grant.galleries) == 1:
         return next(iter(grant.galleries))
     message = f"the key may see {len(grant.galleries)} galleries and none is {DEFAULT!r}: use one that is bound to one"
-    raise NotFound(message, code="gallery_not_found")
+    raise GalleryNotFound(message)
 
 
 def _make(service: Service, grant: Grant, asked: AuditEntry) -> Gallery:

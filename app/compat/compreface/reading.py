@@ -14,7 +14,7 @@ from app.api import body
 from app.api.body import ImageFields
 from app.api.service import Service
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.errors import InvalidInput
+from app.errors import InvalidInput, MissingImage
 from app.types import Template, Vector
 
 FILE = ImageFields(("file",))
@@ -96,14 +96,12 @@ async def read_images(
 def _parts(raw: body.Body, wanted: ImageFields, service: Service, params: type[BaseModel]) -> body.Parts:
     try:
         return body.parse_images(raw, wanted, service.limits, params.model_fields)
-    except InvalidInput as error:
-        if error.code != "missing_image":
-            raise
+    except MissingImage as error:
         missing = error.message.partition(":")[0]
         if raw.media_type == body.JSON_TYPE:
             raise Refused(EMPTY_FIELD, f"Field {missing} cannot be empty") from None
         message = f"Required part {missing} is missing"
-        raise InvalidInput(message, code="missing_image") from None
+        raise MissingImage(message) from None
 
 
 async def read_json(request: Request, service: Service, model: type[Model]) -> Model:

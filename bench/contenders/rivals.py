@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.concurrency.machine import cores
 from app.types import Vectors
-from bench.searching import LIMIT
+from bench.contenders.searching import LIMIT
 
 HNSW_LINKS, HNSW_BUILD, HNSW_SEARCH = 16, 200, 200
 """M, ef_construction and ef: what their documentations call usual; the recall says what that gives."""

@@ -20,8 +20,8 @@ from app.inference.package import locate
 from app.pipeline import choose_face
 from app.tuning.callers import Reel, for_a_while
 from app.types import Face, Photo, Pixels, Vectors
-from bench.embedding import as_shipped
-from bench.rivals import installed
+from bench.contenders.embedding import as_shipped
+from bench.contenders.rivals import installed
 from bench.stages import Stages
 
 SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP = 0.9, 0.3, 5000
