@@ -93,6 +93,18 @@ def test_packages_that_are_not_there_are_found(data: Path, settings: dict[str, A
     assert found["device"].remedy
 
 
+def test_a_bad_manifest_is_a_warning(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    (models / "bad").mkdir()
+    (models / "bad" / "manifest.json").write_text("{")
+    found = examined(data, "models", "device", models_dir=models)
+    (one,) = (one for one in found["models"] if one.verdict == "warning")
+    assert str(models / "bad" / "manifest.json") in one.found
+    assert "Repair or remove" in one.remedy
+    assert failed(found) == {}
+
+
 def test_packages_that_galleries_were_made_with_are_looked_for(tmp_path: Path, data: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(PROJECT / "models", models)
