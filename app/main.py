@@ -28,8 +28,8 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app.access.audit import AuditLog
+from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
-from app.access.records import Rate, parse_rate
 from app.access.store import AuditStore, KeyStore
 from app.api import answers, auth, headers, logs, metrics, openapi, page, schemas
 from app.api.body import BodyLimits

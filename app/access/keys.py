@@ -18,7 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.access.records import KEY_ID, Grant, Key, KeyTerms, Rate, check_terms, parse_rate
+from app.access.grants import Grant, Rate, parse_rate
+from app.access.records import KEY_ID, Key, KeyTerms, check_terms
 from app.access.store import KeyStore, seconds_of, time_text
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound

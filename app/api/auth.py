@@ -19,9 +19,10 @@ from typing import TypeVar
 
 from starlette.datastructures import Headers
 
+from app.access.grants import Grant, Rate, Scope
 from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
-from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
+from app.access.records import ADMIN_KEY_ID
 from app.db.key_file import draft_of, write_new
 from app.errors import InvalidInput, Overloaded, Unusable
 

@@ -21,6 +21,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
+from app.api.operation import ImageFields
 from app.errors import EmptyImage, InvalidInput
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -54,30 +55,13 @@ class BodyLimits:
     json_bytes: int
     """Of a body without images."""
 
+    def count(self, wanted: ImageFields) -> int:
+        """How many images a body may hold."""
+        return self.images if wanted.many else len(wanted.names)
+
     def body_bytes(self, images: int) -> int:
         """The longest body that ``images`` images can need: base64 makes four bytes of three."""
         return min(self.request_bytes, images * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageFields:
-    """Which images a route takes: these names, each once; or, if ``many``, one name any number of times."""
-
-    names: tuple[str, ...]
-    many: bool = False
-
-    @property
-    def raw(self) -> bool:
-        """Whether the body may be the image itself."""
-        return len(self.names) == 1
-
-    def count(self, limits: BodyLimits) -> int:
-        return limits.images if self.many else len(self.names)
-
-
-ONE_IMAGE = ImageFields(("image",))
-TWO_IMAGES = ImageFields(("image1", "image2"))
-MANY_IMAGES = ImageFields(("images",), many=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +175,7 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str]) -> Parts:
     parts = Parts()
-    for name, data in _form_parts(body, wanted.count(limits) + MAX_TEXT_FIELDS):
+    for name, data in _form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
         if name in wanted.names:
             parts.images.setdefault(name, []).append(data)
             continue

@@ -20,7 +20,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.audit import AuditLog
-from app.access.records import AuditEntry, Grant, fit_id
+from app.access.grants import Grant
+from app.access.records import AuditEntry, fit_id
 from app.api.auth import OPEN_PATHS
 from app.api.body import invalid_request
 from app.api.logs import LOGGER

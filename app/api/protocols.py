@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.access.records import Grant
+from app.access.grants import Grant
 from app.api.auth import is_browser_path
 from app.api.problems import answer_problem
 from app.api.rules import Visit, find_visit

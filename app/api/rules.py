@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import unquote
 
-from app.access.records import Grant, Scope
+from app.access.grants import Grant, Scope
 from app.errors import InvalidInput
 from app.gallery.records import gallery_not_found
 

@@ -10,8 +10,9 @@ from fastapi import Depends, Request
 from starlette.datastructures import State
 
 from app.access.audit import AuditLog
+from app.access.grants import Grant
 from app.access.keys import Keys
-from app.access.records import AuditEntry, Grant
+from app.access.records import AuditEntry
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.bulk.reembedding import Reembedder

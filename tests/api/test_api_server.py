@@ -25,8 +25,8 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from app.access.grants import Rate
 from app.access.keys import Keys
-from app.access.records import Rate
 from app.access.store import KeyStore
 from app.api import schemas
 from app.api.auth import KEY_FILE, Guard, load_key, replace_key

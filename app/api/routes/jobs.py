@@ -12,7 +12,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import StreamingResponse
 
-from app.access.records import Grant
+from app.access.grants import Grant
 from app.api import openapi, schemas
 from app.api.service import GrantDep, Service, ServiceDep, entry_of
 from app.errors import NotFound

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from app.access.records import AuditEntry, Grant
+from app.access.grants import Grant
+from app.access.records import AuditEntry
 from app.api.service import Service, entry_of, grant_of
 from app.errors import Conflict, NotFound
 from app.gallery.records import Gallery

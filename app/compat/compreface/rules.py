@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from app.access.records import Scope
+from app.access.grants import Scope
 from app.api.rules import Rule
 
 PREFIX = "/api/v1/"

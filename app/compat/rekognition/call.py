@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.access.records import AuditEntry, Grant
+from app.access.grants import Grant
+from app.access.records import AuditEntry
 from app.api.service import Service
 from app.compat.rekognition import errors
 from app.compat.rekognition.asked import ImageSource

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
-from app.access.records import Grant
+from app.access.grants import Grant
 from app.api.body import load_json, read_body
 from app.api.protocols import Dialect, address_of
 from app.api.rules import Visit

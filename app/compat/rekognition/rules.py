@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from app.access.records import Scope
+from app.access.grants import Scope
 from app.api.rules import Rule
 from app.compat.rekognition import asked, collections, faces, recognition, users
 from app.compat.rekognition.call import Call
