@@ -1,24 +1,29 @@
-"""Enroll, verify, identify: the only place where thresholds decide.
+"""The service's operations over photos: detect, embed, verify, identify, enroll.
 
-A decision is made at an operating point: a threshold named by the false match rate (FMR) it was measured at. For
-identification the rate is chosen so that somebody who is not enrolled is taken for anyone at all with the false
-positive identification rate (FPIR) asked for: FMR = 1 - (1 - FPIR)^(1/subjects), comparisons taken as independent
-(Daugman 2000, "Biometric decision landscapes").
+`app.decisions` turns their scores into decisions.
 """
 
 from __future__ import annotations
 
-import math
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
-import numpy as np
-
-from app.errors import AmbiguousFace, Conflict, InvalidInput, LowQuality, NoFace
+from app.decisions import (
+    Decision,
+    IdentifyPoint,
+    VerifyPoint,
+    assign,
+    check_quality,
+    cosine,
+    decide,
+    identify_point,
+    verify_point,
+)
+from app.errors import AmbiguousFace, Conflict, InvalidInput, NoFace
 from app.face.quality import QualityLevel
 from app.gallery.records import (
     NO_TERMS,
@@ -40,38 +45,15 @@ from app.pipeline import Choice, Pipeline, choose_face, embed_faces
 from app.types import Face, Photo, Template
 
 AMBIGUOUS_SHARE = 0.5
-"""An enrollment photo whose second face is at least half as prominent as the first doesn't say whom it shows."""
-UNCERTAIN_FACTOR = 10.0
-"""`uncertain` reaches from the operating point decided at down to the one of ten times its FMR."""
-
-CHANGES = 3
-"""How often an operation may find that its gallery's packages have changed since it began."""
+"""A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
+ATTEMPTS = 3
+"""How often an operation is tried while its gallery's packages change under it."""
 T = TypeVar("T")
-
-Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyPoint:
-    """Where verification decides: ``fmr`` is the rate measured at ``threshold``."""
-
-    threshold: float
-    fmr: float
-
-
-@dataclass(frozen=True, slots=True)
-class IdentifyPoint:
-    """Where identification decides, ``fpir`` being what ``fmr`` makes of all the gallery's subjects."""
-
-    threshold: float
-    uncertain: float
-    fmr: float
-    fpir: float
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The face of a photo that an operation used, and why."""
+    """The face of a photo that an operation uses, and why that one."""
 
     photo: Photo
     choice: Choice
@@ -87,7 +69,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """``model``, here as below, is the id of the package whose templates were compared."""
+    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below)."""
 
     match: bool
     score: float
@@ -110,7 +92,7 @@ class SubjectVerified:
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """One face of a probe: ``nearest_other`` is the best subject that is not its answer."""
+    """One face of a probe; ``nearest_other`` is the best candidate that is not the answer."""
 
     face: Face
     decision: Decision
@@ -131,7 +113,7 @@ class Identification:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An image of an enrollment that was not taken."""
+    """An image of an enrollment that was rejected."""
 
     index: int
     error: InvalidInput
@@ -144,7 +126,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """``enrolled`` pairs each taken image's index with the row it became."""
+    """``enrolled`` pairs the index of each accepted image with the face it became."""
 
     subject: str
     created: bool
@@ -171,10 +153,11 @@ class _Clock:
 
 
 class Operations:
-    """The service's verbs over photos. Synchronous; safe to share between threads.
+    """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
-    What is asked of a gallery is done with the gallery's package and at its operating points, everything else with the
-    default's. Whatever embeds may raise Unusable ``package_unavailable``.
+    Operations on a gallery use the gallery's package and its operating points, all others the default package's.
+    Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
+    of `app.face.image.decode`.
     """
 
     def __init__(
@@ -187,7 +170,7 @@ class Operations:
         fpir: float,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``observe`` is told what the stages of each photo and operation took, in milliseconds."""
+        """``observe`` receives the milliseconds that each stage of a photo or an operation took."""
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
@@ -197,29 +180,30 @@ class Operations:
 
     @property
     def package(self) -> str:
-        """Id of the package that is used where neither a gallery nor the caller names one."""
+        """Id of the default package."""
         return self._embedders.default.id
 
     def thresholds(self, model: str | None = None) -> Thresholds:
-        """Operating points of a package by its id; of the default where None."""
+        """Return the operating points of a package by its id; None means the default package."""
         return self._embedders.thresholds(model or self.package)
 
     def detect(self, image: bytes) -> Photo:
         return self._observed(self._pipeline.detect(image))
 
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
-        """With the id of the package that made the templates: ``model``, as `name` or `name@version`, or the default.
+        """Return all faces with their templates, and the id of the package that made them.
 
-        Raises InvalidInput (``package_unknown``, ``package_ambiguous``), and what the image deserves.
+        ``model`` is `name` or `name@version`; None means the default package.
+        Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
             return self._embed(image, used), used.id
 
     def verify(self, image1: bytes, image2: bytes, fmr: float | None = None, model: str | None = None) -> Verified:
-        """Whether the most prominent faces of two photos are one person's, by the default package or ``model``.
+        """Compare the most prominent faces of two photos.
 
-        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), what the images deserve, and what
-        `embed` says of ``model``.
+        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
+        ``model``.
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
@@ -231,18 +215,18 @@ class Operations:
     def verify_subject(
         self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
     ) -> SubjectVerified:
-        """Whether the photo's most prominent face is the subject's.
+        """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        return steady(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
 
     def _verify_subject(
         self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
-            self._galleries.subject(gallery, subject)  # before any work on the photo
+            self._galleries.subject(gallery, subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
         clock = _Clock()
         with clock.time("search"):
@@ -256,11 +240,11 @@ class Operations:
     def identify(
         self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
     ) -> Identification:
-        """Who each face of the photo is; no face gives an empty answer.
+        """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        Raises NotFound, OperatingPointUnavailable, and what the image deserves.
+        Raises NotFound, OperatingPointUnavailable.
         """
-        return steady(lambda: self._identify(gallery, image, limit, fmr, fpir))
+        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir))
 
     def _identify(
         self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
@@ -271,7 +255,7 @@ class Operations:
             photo = self._embed(image, used)
         clock = _Clock()
         with clock.time("search"):
-            # each of the other faces may take one subject away, and the margin needs one more
+            # `assign` may give one subject to each of the other faces, and the margin needs one more
             probes = [_template(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(clock.stages)
@@ -290,10 +274,10 @@ class Operations:
         *,
         terms: Terms = NO_TERMS,
     ) -> Enrollment:
-        """Adds the photos' faces to the subject, which is made if it is missing; bad photos are left out. `terms` are
-        the subject's from then on.
+        """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        Raises InvalidInput when no photo is good enough (``details.rejected`` says why each isn't), NotFound, Conflict.
+        ``terms`` replace the subject's own. Raises InvalidInput when every photo is rejected (``details.rejected`` has
+        the reasons), NotFound, Conflict.
         """
         own, *_ = self._galleries.enrolled_by(gallery)
         taken: dict[int, Chosen] = {}
@@ -315,15 +299,12 @@ class Operations:
         return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), clock.stages, used.id)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
-        """Every face of a photo with a template that compares with the gallery's.
-
-        Raises NotFound, and what the image deserves.
-        """
+        """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
         with self._used_by(gallery) as used:
             return self._embed(image, used)
 
     def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """For each template the ``limit`` subjects most like it, whoever the others are, with nothing decided.
+        """Return the ``limit`` best candidates of each template; nothing is decided.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
@@ -341,7 +322,7 @@ class Operations:
         quality: QualityLevel = QualityLevel.MEDIUM,
         origin: Origin | None = None,
     ) -> FaceRow:
-        """Adds one face that somebody has chosen from a photo to the subject, which is made if it is missing.
+        """Add one chosen face of a photo to the subject, which is created if it is missing.
 
         Raises LowQuality, NotFound, Conflict (``package_mismatch``).
         """
@@ -353,17 +334,20 @@ class Operations:
         return made.faces[0]
 
     def examine(self, gallery: str, image: bytes, quality: QualityLevel = QualityLevel.MEDIUM) -> NewFace:
-        """The photo's face as `enroll` would take it, without taking it.
+        """Return the photo's face as `enroll` would add it, without adding it.
 
-        Raises NotFound, and the InvalidInput that `enroll` would refuse the photo with.
+        Raises NotFound, and the InvalidInput that `enroll` would reject the photo with.
         """
         with self._used_by(gallery) as used:
             (chosen,) = self._embedded([self._enrollable(image, quality)], used)
             return _new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
-        """The faces with a template of each package that the gallery takes by now, made of their crops. That may
-        change before they are written, which then raises Conflict ``package_mismatch`` (see `steady`)."""
+        """Return the faces with a template of each package that the gallery stores now, made from their crops.
+
+        A gallery's packages may change before the faces are written; writing then raises Conflict
+        ``package_mismatch`` (see `retried`).
+        """
         own, *others = self._galleries.enrolled_by(gallery)
         whole = [replace(face, template=one) for face, one in zip(faces, self._by(faces, own), strict=True)]
         for other in others:
@@ -378,7 +362,7 @@ class Operations:
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
     ) -> Gallery:
-        """An empty gallery for templates of an installed package, named by its id or its name, or of the default's.
+        """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``), Conflict (``gallery_exists``,
         ``search_unavailable``).
@@ -390,17 +374,15 @@ class Operations:
 
     @contextmanager
     def _used_by(self, gallery: str) -> Iterator[Model]:
-        """The package that the gallery is searched by. Raises NotFound."""
+        """Open the package that the gallery is searched by. Raises NotFound."""
         with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             yield used
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
-        """With a template of each package that the gallery takes by now."""
-
-        return steady(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
+        return retried(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
-        """The faces' templates of this package, made of their crops where they have none."""
+        """Return the faces' templates of this package, made from their crops where they have none."""
         lacking = [face.crop for face in faces if face.by(package) is None and face.crop is not None]
         if not lacking:
             return [face.by(package) or face.template for face in faces]
@@ -412,7 +394,7 @@ class Operations:
         return self._observed(self._pipeline.embed(image, used.embedder))
 
     def _embedded(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
-        """The same with templates of the faces that were chosen, and of no others; made together."""
+        """Embed the chosen faces, and no others, in one batch."""
         photos = embed_faces([one.photo for one in chosen], used.embedder, [[one.choice.index] for one in chosen])
         for photo in photos:
             self._observe({"embed": photo.stages["embed"]})
@@ -443,105 +425,6 @@ class Operations:
         return chosen
 
 
-# ---------------------------------------------------------------- operating points
-
-
-def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
-    """Raises OperatingPointUnavailable where the rate was not measured.
-
-    A default that the package was not measured at gives way to the nearest rate that was.
-    """
-    if asked is not None:
-        return VerifyPoint(thresholds.threshold(asked), asked)
-    fmr = _measured(thresholds, default)
-    return VerifyPoint(thresholds.threshold(fmr), fmr)
-
-
-def identify_point(
-    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: float, subjects: int
-) -> IdentifyPoint:
-    """Raises OperatingPointUnavailable where a rate that was asked for was not measured.
-
-    The default gives way to the nearest measured rate: in galleries larger than was measured for, to the strictest one;
-    the answer's ``fpir`` then says what is really to be expected.
-    """
-    if fmr is None:
-        fmr = fmr_for(default if fpir is None else fpir, subjects)
-        if fpir is None:
-            fmr = _measured(thresholds, fmr)
-    threshold = thresholds.threshold(fmr)
-    uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
-    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects))
-
-
-def fmr_for(fpir: float, subjects: int) -> float:
-    """The FMR of one comparison that gives ``fpir`` over ``subjects`` independent ones; none counts as one."""
-    return -math.expm1(math.log1p(-fpir) / max(subjects, 1))
-
-
-def fpir_of(fmr: float, subjects: int) -> float:
-    """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
-    return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
-
-
-def _measured(thresholds: Thresholds, fmr: float) -> float:
-    """``fmr``, or the nearest rate that was measured."""
-    if thresholds.lowest is None or thresholds.highest is None:
-        return fmr  # `Thresholds.threshold` says that nothing was measured
-    return min(max(fmr, thresholds.lowest), thresholds.highest)
-
-
-# ---------------------------------------------------------------- decisions
-
-
-def check_quality(face: Face, level: QualityLevel) -> None:
-    """Raises LowQuality where the face is too poor to be enrolled at this level."""
-    quality = face.quality
-    if quality.score < level.minimum:
-        reasons = [reason.value for reason in quality.reasons]
-        message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
-        raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
-
-
-def cosine(a: Template, b: Template) -> float:
-    """Cosine similarity of two unit vectors, -1 to 1; raises Conflict (``package_mismatch``) across packages."""
-    if a.package != b.package:
-        raise Conflict(f"templates of {a.package} and {b.package} don't compare", code="package_mismatch")
-    dot = np.dot(a.vector.astype(np.float64), b.vector.astype(np.float64))
-    return float(np.clip(dot, -1.0, 1.0))
-
-
-def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[Candidate]]:
-    """Each face's ranking without the subjects that are given to other faces of the photo.
-
-    The best-scoring pair of a face and a subject goes first, then the best of what is left, and so on, down to
-    ``floor``: nobody is in a photo twice. Scores below it decide nothing, so they take nobody away either.
-    """
-    pairs = [
-        (-candidate.score, face, candidate.subject)
-        for face, ranking in enumerate(rankings)
-        for candidate in ranking
-        if candidate.score >= floor
-    ]
-    given: dict[str, int] = {}
-    served: set[int] = set()
-    for _, face, subject in sorted(pairs):
-        if face not in served and subject not in given:
-            given[subject] = face
-            served.add(face)
-    return [
-        [candidate for candidate in ranking if given.get(candidate.subject, face) == face]
-        for face, ranking in enumerate(rankings)
-    ]
-
-
-def decide(score: float | None, point: IdentifyPoint) -> Decision:
-    """``score``: the first candidate's; None where there is none."""
-    if score is None or score < point.uncertain:
-        return "unknown"
-    return "known" if score >= point.threshold else "uncertain"
-
-
 def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
     margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
@@ -549,9 +432,9 @@ def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, 
     return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
 
 
-def steady(work: Callable[[], T]) -> T:
-    """Does it once more where the gallery changed its packages, or began to have two, while it was worked for."""
-    for _ in range(CHANGES - 1):
+def retried(work: Callable[[], T]) -> T:
+    """Call ``work`` again if the gallery changed its packages meanwhile (a re-embedding began or ended)."""
+    for _ in range(ATTEMPTS - 1):
         try:
             return work()
         except Conflict as error:

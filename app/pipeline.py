@@ -1,4 +1,4 @@
-"""From a photo's bytes to its faces: the only place that puts the stages together."""
+"""From a photo's bytes to its faces: the only module that composes the stages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ the eyes. Chosen on LFW View 1 (docs/accuracy.md)."""
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The face that a photo of several is about."""
+    """The face that an operation uses where a photo has several."""
 
     index: int
     """Of the face in ``Photo.faces``."""
@@ -47,18 +47,20 @@ class Choice:
 
 
 class Pipeline:
-    """Decode, detect, align, grade and embed; may be used from any number of threads."""
+    """Decode, detect, align, assess quality and embed. Safe to share between threads."""
 
     def __init__(self, detector: Detector, limits: Limits, *, refine: bool = True, turn: Turn | None = None) -> None:
-        """``refine`` measures each face's landmarks a second time before it is aligned (docs/accuracy.md); ``turn`` is
-        held from a photo's decoding to its crops."""
+        """``refine`` measures each face's landmarks a second time before alignment (docs/accuracy.md).
+
+        ``turn`` is entered for the work on one photo, from decoding to its crops: it limits how many run at once.
+        """
         self._detector = detector
         self._limits = limits
         self._refine = refine
         self._turn: Turn = turn or nullcontext()
 
     def detect(self, image: bytes) -> Photo:
-        """Every face in a photo with its aligned crop and its quality, highest detector score first.
+        """Return every face of a photo with its aligned crop and quality, highest detector score first.
 
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
         ImageTooLarge and ImageTooSmall.
@@ -91,29 +93,29 @@ class Pipeline:
         return Photo(decoded.width, decoded.height, faces, turned, stages)
 
     def embed(self, image: bytes, embedder: Embedder) -> Photo:
-        """The same, with each face's template. Raises as `detect` does, and Overloaded."""
+        """Return what `detect` returns, each face with its template. Raises what `detect` raises, and Overloaded."""
         photo = self.detect(image)
         return embed_faces([photo], embedder, [range(len(photo.faces))])[0]
 
     def _refined(self, pixels: Pixels, detection: Detection) -> Detection:
-        """The same face with its landmarks measured again, large and upright, where that is possible."""
+        """Measure the face's landmarks again in a large, upright view; unchanged if none are found there."""
         seen = view(pixels, detection.landmarks, side=VIEW_SIDE, zoom=VIEW_ZOOM)
         landmarks = self._detector.landmarks(seen.pixels, seen.landmarks)
         return detection if landmarks is None else replace(detection, landmarks=seen.to_photo(landmarks))
 
     def _reduction(self, header: Header) -> int:
-        """How much smaller the photo may be decoded so that the detector still sees all it looks for."""
+        """Return by what factor the photo may be decoded smaller without a loss for the detector."""
         finest = self._detector.finest_scale(header.width, header.height)
         return next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
 
     def _find(self, decoded: Decoded) -> tuple[list[Detection], int]:
-        """Faces in the decoded pixels' coordinates, and the clockwise turn in degrees that showed them."""
+        """Return the faces in the decoded pixels' coordinates, and the photo's clockwise turn in degrees."""
         min_face = self._detector.min_face / decoded.scale
         found = self._detector.detect(decoded.pixels, min_face=min_face)
         best = _best_score(found)
         if best >= SURE_SCORE:
             return found, 0
-        # Turned the right way, what was seen looks about as large.
+        # The faces keep about their size when the photo is turned, so smaller ones need not be looked for.
         widest = max((detection.box.width for detection in found), default=0.0)
         turn, score = self._best_turn(decoded.pixels, max(min_face, widest / 2))
         if score <= best + SURER_BY:
@@ -123,7 +125,7 @@ class Pipeline:
         return ([turn_back(detection, turn, width, height) for detection in turned], turn) if turned else (found, 0)
 
     def _best_turn(self, pixels: Pixels, min_face: float) -> tuple[int, float]:
-        """The turn that shows the surest face, and that face's score."""
+        """Return the turn in degrees with the highest face score, and that score."""
         scores = {
             turn: _best_score(self._detector.detect(turn_pixels(pixels, turn), min_face=min_face))
             for turn in SECOND_LOOK
@@ -133,7 +135,10 @@ class Pipeline:
 
 
 def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Sequence[int]]) -> list[Photo]:
-    """The photos with templates of ``which`` of each one's faces, by their places, made together. Raises Overloaded."""
+    """Return the photos with templates of the faces whose indices ``which`` lists per photo, embedded in one call.
+
+    Raises Overloaded.
+    """
     crops = [photo.faces[place].crop for photo, places in zip(photos, which, strict=True) for place in places]
     if not crops:
         return list(photos)
@@ -156,7 +161,7 @@ def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Seq
 
 
 def choose_face(photo: Photo) -> Choice:
-    """The face that a photo is about: the most prominent one. Raises NoFace without any.
+    """Return the most prominent face. Raises NoFace if there is none.
 
     Prominence = area × (1 − d / D)², with the distance d of the box's centre from the photo's, and half the photo's
     diagonal D. In LFW View 1, where the person a photo is named after is the one in the middle, 1,118 of 1,119 photos
@@ -174,7 +179,7 @@ def choose_face(photo: Photo) -> Choice:
 
 
 def prominence(box: Box, width: int, height: int) -> float:
-    """How much a photo of ``width`` × ``height`` is about the face in this box; only ratios within a photo matter."""
+    """Return the prominence of a face in a photo of ``width`` × ``height``; only ratios within one photo matter."""
     half_diagonal = math.hypot(width, height) / 2
     closeness = max(0.0, 1 - _off_centre(box, width, height) / half_diagonal)
     return box.area * closeness**2
@@ -202,14 +207,14 @@ def _best_score(found: list[Detection]) -> float:
 
 
 def turn_pixels(pixels: Pixels, degrees: int) -> Pixels:
-    """Turned clockwise by a multiple of 90 degrees."""
+    """Turn clockwise by a multiple of 90 degrees."""
     return np.ascontiguousarray(np.rot90(pixels, -degrees // 90))
 
 
 def turn_back(detection: Detection, degrees: int, width: int, height: int) -> Detection:
-    """A face found in a photo of ``width`` × ``height`` that was turned by `turn_pixels`, where it is in the photo.
+    """Return where a face found in a turned photo lies in the original of ``width`` × ``height``.
 
-    The landmarks stay the person's own: in a photo that lies on its side, the eyes stand above each other.
+    Landmarks keep their meaning: in a photo that lies on its side, one eye is above the other.
     """
     box = detection.box
     corners = np.array([[box.x, box.y], [box.x + box.width, box.y + box.height]])
@@ -219,7 +224,7 @@ def turn_back(detection: Detection, degrees: int, width: int, height: int) -> De
 
 
 def _points_back(points: Landmarks, degrees: int, width: int, height: int) -> Landmarks:
-    """(N, 2) x, y from the turned photo to the one of ``width`` × ``height``."""
+    """Map (N, 2) x, y from the turned photo to the original of ``width`` × ``height``."""
     x, y = points[:, 0], points[:, 1]
     if degrees == 90:
         return np.stack([y, height - 1 - x], axis=1)
@@ -229,12 +234,12 @@ def _points_back(points: Landmarks, degrees: int, width: int, height: int) -> La
 
 
 def _enlarged(detection: Detection) -> bool:
-    """Whether the crop would have more pixels than the face it is taken from."""
+    """Return whether the crop would have more pixels than the face it is taken from."""
     return scale_of(similarity_transform(detection.landmarks, CANONICAL_LANDMARKS)) > 1
 
 
 def _scaled(detection: Detection, decoded: Decoded) -> Detection:
-    """From the decoded pixels' coordinates to the original's."""
+    """Map a detection from the decoded pixels' coordinates to the original's."""
     if decoded.scale == 1:
         return detection
     scale, shift = decoded.scale, np.array([decoded.left, decoded.top], np.float32)

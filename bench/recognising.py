@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from app.concurrency.machine import cores
-from app.inference.graph import fold_constants, keep_data_inputs
+from app.inference.graph import keep_data_inputs, optimised
 from app.inference.package import locate
 from app.pipeline import choose_face
 from app.tuning.callers import Reel, for_a_while
@@ -129,8 +129,8 @@ def _dequantised(stages: Stages, path: Path) -> Path:
     """The package's file with plain weights."""
     model = onnx.load(str(locate(stages.package, stages.cache)))
     keep_data_inputs(model)
-    fold_constants(model)
-    onnx.save(model, str(path))
+
+    onnx.save(optimised(model), str(path))
     return path
 
 

@@ -18,10 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from app.access.records import AuditEntry, AuditFilter
-from app.access.store import AuditStore, time_text
+from app.access.store import AuditStore
 from app.concurrency.periodic import Trouble
+from app.db.pagination import Page
 from app.errors import LikenessError, NotFound, Overloaded
-from app.gallery.records import Page
+from app.timestamps import utc_text
 
 FLUSH_S = 0.5
 MAX_WAITING = 10_000
@@ -61,7 +62,7 @@ class AuditLog:
 
     def entry(self, who: str | None, operation: str, request_id: str) -> AuditEntry:
         """A new one, of this moment; it is in no log yet."""
-        return AuditEntry(time_text(self._clock()), who, operation, request_id)
+        return AuditEntry(utc_text(self._clock()), who, operation, request_id)
 
     @contextmanager
     def recorded(self, operation: str, gallery: str, subject: str) -> Iterator[None]:
@@ -113,7 +114,7 @@ class AuditLog:
 
     def prune(self) -> int:
         """Deletes what is older than the log is kept; how many entries."""
-        return self._store.prune(time_text(self._clock() - self._days * DAY_S)) if self._days else 0
+        return self._store.prune(utc_text(self._clock() - self._days * DAY_S)) if self._days else 0
 
     def close(self) -> None:
         """Writes what waits."""

@@ -17,13 +17,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from app.access.grants import Grant, Rate, parse_rate
 from app.access.records import KEY_ID, Key, KeyTerms, check_terms
-from app.access.store import KeyStore, seconds_of, time_text
+from app.access.store import KeyStore
+from app.db.pagination import Page
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound
-from app.gallery.records import Page
+from app.timestamps import utc_text
 
 PREFIX = "lk_"
 SECRET_BYTES = 32
@@ -89,7 +91,7 @@ class Keys:
         ``key_exists``.
         """
         terms = check_terms(terms)
-        now = time_text(self._clock())
+        now = utc_text(self._clock())
         if terms.expires_at is not None and terms.expires_at <= now:
             raise InvalidInput("the key would have expired already", code="invalid_expiry")
         secret = _new_secret()
@@ -116,9 +118,9 @@ class Keys:
         """
         now = self._clock()
         secret = _new_secret()
-        old_until = time_text(now + grace_s) if grace_s else None
+        old_until = utc_text(now + grace_s) if grace_s else None
         old = self._kept(key_id)
-        key = self._store.rotate(key_id, digest_of(secret), time_text(now), old_until)
+        key = self._store.rotate(key_id, digest_of(secret), utc_text(now), old_until)
         if old:
             self._keep(key_id, [secret, *old[:1]] if grace_s else [secret])
         self._forget(key_id)
@@ -126,7 +128,7 @@ class Keys:
 
     def revoke(self, key_id: str) -> Key:
         """For good; in this process at once. Raises NotFound ``key_not_found``."""
-        key = self._store.revoke(key_id, time_text(self._clock()))
+        key = self._store.revoke(key_id, utc_text(self._clock()))
         if self._secrets is not None:
             self._secrets.remove(_KEPT_AS.format(key_id))
         self._forget(key_id)
@@ -135,7 +137,7 @@ class Keys:
     def declare(self, declared: list[tuple[KeyTerms, str]]) -> None:
         """Applies a bootstrap file: see `KeyStore.declare`."""
         rows = [(check_terms(terms), digest_of(secret)) for terms, secret in declared]
-        self._store.declare(rows, time_text(self._clock()))
+        self._store.declare(rows, utc_text(self._clock()))
 
     # Checking
 
@@ -251,4 +253,4 @@ def _new_secret() -> str:
 
 def _seconds(text: str | None) -> float:
     """A time of the database in seconds since 1970; none: never."""
-    return float("inf") if text is None else seconds_of(text)
+    return float("inf") if text is None else datetime.fromisoformat(text).timestamp()

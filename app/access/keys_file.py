@@ -15,7 +15,6 @@ the place of the secret too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC
 from pathlib import Path
 from typing import Self
 
@@ -25,8 +24,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, Val
 from app.access.grants import Scope
 from app.access.keys import MIN_SECRET, token_of
 from app.access.records import MAX_GALLERIES, KeyTerms, check_terms
-from app.access.store import time_text
 from app.errors import InvalidInput, Unusable
+from app.timestamps import utc_text
 
 
 class _Declared(BaseModel):
@@ -81,7 +80,7 @@ def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, st
 
 
 def _terms(key: _Declared) -> KeyTerms:
-    expires_at = None if key.expires_at is None else time_text(key.expires_at.astimezone(UTC).timestamp())
+    expires_at = None if key.expires_at is None else utc_text(key.expires_at)
     galleries = None if key.galleries is None else frozenset(key.galleries)
     return KeyTerms(key.id, frozenset(key.scopes), key.name, galleries, key.rate, expires_at)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -14,10 +13,9 @@ from sqlalchemy.engine import Connection, Row
 from app.access.grants import Scope
 from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms
 from app.db.engine import Database
-from app.db.pagination import decode_cursor, encode_cursor
+from app.db.pagination import Page, read_page
 from app.db.schema import API_KEYS, AUDIT
 from app.errors import Conflict, NotFound
-from app.gallery.records import Page
 
 PRUNED_AT_ONCE = 5_000
 """Old audit rows deleted in one transaction, so that no writer waits long."""
@@ -44,13 +42,8 @@ class KeyStore:
 
     def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
         """In the order they were made. Raises InvalidInput ``invalid_cursor``."""
-        query = sa.select(API_KEYS).order_by(API_KEYS.c.key).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(API_KEYS.c.key > decode_cursor("keys", cursor))
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        items = tuple(_key(row) for row in rows[:limit])
-        return Page(items, encode_cursor("keys", items[-1].key) if len(rows) > limit else None)
+        query = sa.select(API_KEYS)
+        return read_page(self._database, query, API_KEYS.c.key, _key, listing="keys", cursor=cursor, limit=limit)
 
     def rotate(self, key_id: str, digest: bytes, now: str, old_until: str | None) -> Key:
         """Replaces the secret; the last one stays valid until `old_until`. Raises as `revoke`, and Conflict
@@ -126,16 +119,16 @@ class AuditStore:
         self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
     ) -> Page[AuditEntry]:
         """Raises InvalidInput ``invalid_cursor``."""
-        listing = f"audit/{newest_first}"
-        query = sa.select(AUDIT).where(*_conditions(wanted)).limit(limit + 1)
-        query = query.order_by(AUDIT.c.key.desc() if newest_first else AUDIT.c.key)
-        if cursor is not None:
-            last = decode_cursor(listing, cursor)
-            query = query.where(AUDIT.c.key < last if newest_first else AUDIT.c.key > last)
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        items = tuple(_entry(row) for row in rows[:limit])
-        return Page(items, encode_cursor(listing, rows[limit - 1].key) if len(rows) > limit else None)
+        return read_page(
+            self._database,
+            sa.select(AUDIT).where(*_conditions(wanted)),
+            AUDIT.c.key,
+            _entry,
+            listing=f"audit/{newest_first}",
+            cursor=cursor,
+            limit=limit,
+            newest_first=newest_first,
+        )
 
     def prune(self, before: str) -> int:
         """Deletes the entries older than `before`; how many."""
@@ -150,16 +143,6 @@ class AuditStore:
         if total:
             self._database.request_scrub()
         return total
-
-
-def time_text(seconds: float) -> str:
-    """Seconds since 1970 as the database keeps times: UTC, ISO 8601, of one length, so that text sorts as time does."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def seconds_of(text: str) -> float:
-    """The other way round."""
-    return datetime.fromisoformat(text).timestamp()
 
 
 def _find(connection: Connection, key_id: str) -> Key:

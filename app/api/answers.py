@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from app import operations, types
+from app import decisions, operations, types
 from app.api import schemas
 from app.gallery import records
 from app.inference.package import Package
@@ -108,7 +108,7 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
     )
 
 
-def _identified(face: operations.Identified, point: operations.IdentifyPoint) -> schemas.IdentifiedFace:
+def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
     return schemas.IdentifiedFace(
         **dict(detected(face.face)),
         decision=face.decision,

@@ -294,9 +294,7 @@ ROTATE_KEY = Operation(
     codes=(*NO_KEY, "key_revoked"),
 )
 READ_AUDIT = Operation("read_audit", "GET", "/v1/audit", schemas.AuditPage, ADMIN, unrestricted=True, codes=CURSOR)
-LIST_RECEIPTS = Operation(
-    "list_receipts", "GET", RECEIPTS, schemas.ReceiptPage, ADMIN, unrestricted=True, codes=CURSOR
-)
+LIST_RECEIPTS = Operation("list_receipts", "GET", RECEIPTS, schemas.ReceiptPage, ADMIN, unrestricted=True, codes=CURSOR)
 SHOW_RECEIPT = Operation(
     "show_receipt",
     "GET",
@@ -323,7 +321,9 @@ METRICS = Operation(
     file=File(("text/plain",), "Prometheus' text format."),
 )
 
-ENDPOINTS: tuple[AnyOperation, ...] = tuple(found for found in globals().copy().values() if isinstance(found, Operation))
+ENDPOINTS: tuple[AnyOperation, ...] = tuple(
+    found for found in globals().copy().values() if isinstance(found, Operation)
+)
 
 
 def scopes_table() -> str:

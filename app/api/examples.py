@@ -66,7 +66,6 @@ GALLERY: dict[str, object] = {
     "embedder": MODEL,
     "store": "crop",
     "search": "fp32",
-    "approximation": None,
     "metadata": {},
     "subjects": 1,
     "faces": 1,

@@ -148,12 +148,6 @@ class _ServiceCollector(Collector):
         held = self._service.galleries.indexed()
         yield _gauge("likeness_index_faces", "Faces in the search indexes.", held.faces)
         yield _gauge("likeness_index_bytes", "Memory of the search indexes.", held.size)
-        if held.approximation is not None:
-            yield _gauge(
-                "likeness_index_recall_at_1",
-                "How often approximate search finds the nearest face; of several galleries the lowest.",
-                held.approximation.recall_at_1,
-            )
         followed = self._service.galleries.followed()
         yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
         yield _gauge(

@@ -16,9 +16,7 @@ from urllib.parse import quote, unquote
 
 from pydantic import BaseModel
 
-from app.access.grants import Grant, Scope
-from app.errors import InvalidInput
-from app.gallery.records import gallery_not_found
+from app.access.grants import Scope
 
 Answer = TypeVar("Answer")
 

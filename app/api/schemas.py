@@ -82,13 +82,21 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
-SearchKind: TypeAlias = Literal["fp32", "fp16", "int8", "approximate"]
+SearchKind: TypeAlias = Literal["fp32", "int8"]
 SEARCH_KINDS = (
-    "How the vectors are searched, with the same answers but for the last. `fp32`: as they are. `fp16`, `int8`: by a "
-    "copy of half and of a quarter of their size, whose best are scored again exactly; faster, for that much more "
-    "memory. `approximate`: as `int8`, but from 50,000 faces on only those near the probe are looked at, where that "
-    "costs less, and `approximation` says how many of the nearest are found."
+    "How the vectors are searched, with the same answers either way. `fp32`: as they are. `int8`: by a copy of a "
+    "quarter of their size, whose best are scored again exactly; faster, for that much more memory."
 )
+
+
+def _not_removed(kind: object) -> object:
+    if kind in ("fp16", "approximate"):
+        message = f"{kind!r} was removed: use 'int8' (exact answers too), or Milvus past one machine (docs/milvus.md)"
+        raise ValueError(message)
+    return kind
+
+
+AskedSearchKind: TypeAlias = Annotated[SearchKind, BeforeValidator(_not_removed)]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 Point: TypeAlias = tuple[float, float]
@@ -206,7 +214,7 @@ class GalleryCreate(Params):
         description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
         "model); `none` keeps templates alone.",
     )
-    search: SearchKind = Field(
+    search: AskedSearchKind = Field(
         default="fp32",
         description=SEARCH_KINDS,
     )
@@ -214,7 +222,7 @@ class GalleryCreate(Params):
 
 
 class GalleryPatch(Params):
-    search: SearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
 
 
 class Consent(Params):
@@ -528,26 +536,11 @@ class IdentifyAnswer(Wire):
 # ---------------------------------------------------------------- enrolled people
 
 
-class Approximation(Wire):
-    """What approximate search finds here, measured against exact search with 500 probes made of the gallery's faces."""
-
-    recall_at_1: float = Field(ge=0, le=1, description="How often the nearest face is found.")
-    recall_at_10: float = Field(ge=0, le=1, description="Share of the ten nearest faces that is found.")
-    probes: int = Field(
-        ge=1, description="How many of the cells are looked at: as few as find the nearest 99 times in 100."
-    )
-    cells: int = Field(ge=1, description="Into how many the faces are divided.")
-    faces: int = Field(ge=1, description="How many faces there were when it was measured.")
-
-
 class Gallery(Wire):
     id: str
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
-    approximation: Approximation | None = Field(
-        default=None, description="Null while this server searches the gallery exactly."
-    )
     metadata: Metadata
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)

@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from app.gallery.records import Consent, Gallery
 from app.gallery.service import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
+from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
@@ -172,7 +172,7 @@ def _manifest(tools: Tools, gallery: Gallery, job: Running, parts: Sequence[_Par
     document = Manifest(
         format=FORMAT,
         version=VERSION,
-        created_at=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created_at=utc_now(precision="seconds"),
         gallery=gallery.id,
         metadata=dict(gallery.metadata),
         store=gallery.store,

@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,6 +29,7 @@ from app.db.engine import Database, fresh_database, migrate
 from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
 from app.db.sealed_columns import MARK_PREFIX
 from app.errors import InvalidInput, Unusable
+from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 1
 ROWS_AT_ONCE = 2_000
@@ -76,7 +76,7 @@ def _write(database: Database, file: gzip.GzipFile, version: str) -> Summary:
         digest.update(line)
         file.write(line)
 
-    created_at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    created_at = utc_now(precision="seconds")
     counts: dict[str, int] = {}
     with database.read(one_moment=True) as connection:
         revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import InvalidInput
+from app.timestamps import utc_text
 from app.types import Reason
 
 MAX_LINE = 1024 * 1024
@@ -32,7 +33,7 @@ def _time(value: str) -> str:
     time = datetime.fromisoformat(value)
     if time.tzinfo is None:
         raise ValueError("a time with its zone is due")
-    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    return utc_text(time)
 
 
 Time = Annotated[str, Field(max_length=40), AfterValidator(_time)]

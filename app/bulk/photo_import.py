@@ -21,7 +21,7 @@ from app.gallery.bulk import BulkSubject, bulk_face
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import crop_to_keep
 from app.jobs.runner import Running
-from app.operations import steady
+from app.operations import retried
 
 PEOPLE = "people.jsonl"
 """Whose photos are, where their folders don't say it."""
@@ -73,7 +73,7 @@ def import_photos(tools: Tools, job: Running) -> None:
             ]
             last = some[-1].item + 1
             job.progress(last)
-            steady(partial(_write, tools, job, gallery, good, last))
+            retried(partial(_write, tools, job, gallery, good, last))
             if job.cancelled:
                 return
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.crops import decode_crop
@@ -17,6 +16,7 @@ from app.inference.package import CROP_SIDE
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
+from app.timestamps import utc_now
 from app.types import Pixels
 
 KIND = "reembed"
@@ -99,7 +99,7 @@ class Reembedder:
 
     def look(self) -> None:
         """Finishes what is due by now, and has cleared what was left uncleared."""
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        now = utc_now()
         for found in self._reembeddings.all():
             try:
                 if found.keep_until is not None and found.keep_until <= now:

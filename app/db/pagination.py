@@ -1,24 +1,65 @@
-"""Where a list that is given out in pages goes on."""
+"""Lists in pages, with opaque cursors."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
+
+from app.db.engine import Database
 from app.errors import InvalidInput
 
+T = TypeVar("T")
 _CHECK_BYTES = 6
 
 
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Part of a list; ``next_cursor`` continues it, None at the end."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None
+
+
+def read_page(
+    database: Database,
+    query: sa.Select[Any],
+    key: sa.Column[int],
+    convert: Callable[[Row[Any]], T],
+    *,
+    listing: str,
+    cursor: str | None,
+    limit: int,
+    newest_first: bool = False,
+) -> Page[T]:
+    """Return up to `limit` rows of `query` after `cursor`, ordered by `key`, which is among the query's columns.
+
+    `listing` names the list: a cursor is good for its own list only. Raises InvalidInput ``invalid_cursor``.
+    """
+    if cursor is not None:
+        last = decode_cursor(listing, cursor)
+        query = query.where(key < last if newest_first else key > last)
+    query = query.order_by(key.desc() if newest_first else key).limit(limit + 1)  # one more shows whether any follow
+    with database.read() as connection:
+        rows = connection.execute(query).all()
+    more = encode_cursor(listing, getattr(rows[limit - 1], key.name)) if len(rows) > limit else None
+    return Page(tuple(convert(row) for row in rows[:limit]), more)
+
+
 def encode_cursor(listing: str, last_key: int) -> str:
-    """An opaque cursor that goes on after `last_key` in the list called `listing`."""
+    """Return an opaque cursor that continues the list called `listing` after `last_key`."""
     payload = last_key.to_bytes(8, "big")
-    return base64.urlsafe_b64encode(payload + _check(listing, payload)).decode().rstrip("=")
+    return base64.urlsafe_b64encode(payload + _checksum(listing, payload)).decode().rstrip("=")
 
 
 def decode_cursor(listing: str, cursor: str) -> int:
-    """The key to go on after. Raises InvalidInput ``invalid_cursor`` where it isn't a cursor of `listing`."""
+    """Return the key to continue after. Raises InvalidInput ``invalid_cursor`` if this isn't a cursor of `listing`."""
     try:
         raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
@@ -29,10 +70,10 @@ def decode_cursor(listing: str, cursor: str) -> int:
     return key
 
 
-def _check(listing: str, payload: bytes) -> bytes:
-    """Tells accidents and other lists' cursors apart; no secret, since a key in reach harms no one."""
+def _checksum(listing: str, payload: bytes) -> bytes:
+    """Detects typing errors and cursors of other lists. It is no secret: every key is one the caller may read."""
     return hashlib.blake2s(listing.encode() + b"\0" + payload, digest_size=_CHECK_BYTES).digest()
 
 
 def _invalid() -> InvalidInput:
-    return InvalidInput("This cursor is not one that this list gave out.", code="invalid_cursor")
+    return InvalidInput("This cursor doesn't belong to this list.", code="invalid_cursor")

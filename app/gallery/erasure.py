@@ -15,7 +15,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
@@ -23,12 +23,13 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db import signing
 from app.db.engine import Database
-from app.db.pagination import decode_cursor, encode_cursor
+from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, CHANGES, CROPS, FACE_ORIGINS, FACES, RECEIPTS, SECOND_TEMPLATES, SUBJECTS
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
-from app.gallery.records import Erased, Page
+from app.gallery.records import Erased
 from app.gallery.service import Galleries
+from app.timestamps import utc_now
 
 Reason: TypeAlias = Literal["asked", "expired"]
 Document: TypeAlias = dict[str, Any]
@@ -87,7 +88,7 @@ class Erasures:
             }
             connection.execute(sa.insert(RECEIPTS).values(values))
 
-        expired_by = _now() if reason == "expired" else None
+        expired_by = utc_now() if reason == "expired" else None
         self._galleries.erase_subject(gallery_id, subject_id, note, expired_by=expired_by)
         return receipt_id
 
@@ -115,24 +116,21 @@ class Erasures:
 
     def receipts(self, cursor: str | None = None, limit: int = 100) -> Page[Document]:
         """In the order of the erasures. Raises InvalidInput ``invalid_cursor``."""
-        query = sa.select(RECEIPTS).where(RECEIPTS.c.state == DONE).order_by(RECEIPTS.c.key).limit(limit + 1)
-        if cursor is not None:
-            query = query.where(RECEIPTS.c.key > decode_cursor("receipts", cursor))
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        more = encode_cursor("receipts", rows[limit - 1].key) if len(rows) > limit else None
-        return Page(tuple(_document(row) for row in rows[:limit]), more)
+        query = sa.select(RECEIPTS).where(RECEIPTS.c.state == DONE)
+        return read_page(
+            self._database, query, RECEIPTS.c.key, _document, listing="receipts", cursor=cursor, limit=limit
+        )
 
     def complete_pending(self) -> int:
         """Finishes what servers that died have begun; how many receipts."""
-        old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < _now(-timedelta(seconds=PENDING_S)))
+        old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < utc_now(-timedelta(seconds=PENDING_S)))
         with self._database.read() as connection:
             ids = list(connection.execute(sa.select(RECEIPTS.c.id).where(old)).scalars())
         self.complete(ids)
         return len(ids)
 
     def _finish(self, row: Row[Any], cleared: Document) -> Document:
-        document = _document(row) | cleared | {"completed_at": _now()}
+        document = _document(row) | cleared | {"completed_at": utc_now()}
         del document["rewrite"]
         document["signature"] = self._sign(document)
         with self._database.write() as connection:
@@ -217,7 +215,7 @@ def _pending(receipt_id: str, erased: Erased, reason: Reason, *, rewrite: bool) 
         "gallery": erased.gallery,
         "subject": {"salt": salt, "digest": subject_digest(salt, erased.gallery, erased.subject)},
         "reason": reason,
-        "erased_at": _now(),
+        "erased_at": utc_now(),
         "erased": {"faces": erased.faces, "templates": erased.templates, "crops": erased.crops},
         "rewrite": rewrite,
     }
@@ -226,7 +224,3 @@ def _pending(receipt_id: str, erased: Erased, reason: Reason, *, rewrite: bool) 
 def _document(row: Row[Any]) -> Document:
     document: Document = json.loads(row.document)
     return document
-
-
-def _now(offset: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -11,21 +11,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts
-from app.db.pagination import decode_cursor, encode_cursor
+from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
 from app.errors import NotFound
 from app.gallery import change_log
 from app.gallery.reassignment import rekey
-from app.gallery.records import Gallery, Move, Origin, Page, Person, PlacedFace
+from app.gallery.records import Gallery, Move, Origin, Person, PlacedFace
 from app.gallery.row_lock import hold
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, fold, is_unnamed, unnamed_id
+from app.timestamps import utc_now
 from app.types import Box
 
 ANSWERS_KEPT = timedelta(days=1)
@@ -66,17 +67,12 @@ class Placement:
         Raises InvalidInput ``invalid_cursor``.
         """
         listing = f"placed/{gallery.key}/{'' if subject is None else subject}"
-        query = _PLACED.where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+        query = _PLACED.where(FACES.c.gallery_key == gallery.key)
         if subject is not None:
             query = query.where(SUBJECTS.c.id == clean_id(subject, "subject"))
         if only is not None:
             query = query.where(FACES.c.face_id.in_(only))
-        if cursor is not None:
-            query = query.where(FACES.c.key > decode_cursor(listing, cursor))
-        with self._database.read() as connection:
-            rows = connection.execute(query.limit(limit + 1)).all()
-        items = tuple(_placed(row) for row in rows[:limit])
-        return Page(items, encode_cursor(listing, rows[limit - 1].key) if len(rows) > limit else None)
+        return read_page(self._database, query, FACES.c.key, _placed, listing=listing, cursor=cursor, limit=limit)
 
     def find(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, PlacedFace]:
         """Those of the faces that there are, by their ids."""
@@ -95,15 +91,17 @@ class Placement:
 
     def people(self, gallery: Gallery, cursor: str | None = None, limit: int = 100) -> Page[Person]:
         """The named subjects, in the order they were made. Raises InvalidInput ``invalid_cursor``."""
-        listing = f"people/{gallery.key}"
         has_faces = sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key).label("has_faces")
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, has_faces).where(_is_named(gallery))
-        if cursor is not None:
-            query = query.where(SUBJECTS.c.key > decode_cursor(listing, cursor))
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(SUBJECTS.c.key).limit(limit + 1)).all()
-        items = tuple(Person(row.id, bool(row.has_faces)) for row in rows[:limit])
-        return Page(items, encode_cursor(listing, rows[limit - 1].key) if len(rows) > limit else None)
+        return read_page(
+            self._database,
+            query,
+            SUBJECTS.c.key,
+            lambda row: Person(row.id, bool(row.has_faces)),
+            listing=f"people/{gallery.key}",
+            cursor=cursor,
+            limit=limit,
+        )
 
     def count_people(self, gallery: Gallery) -> int:
         query = sa.select(sa.func.count()).select_from(SUBJECTS).where(_is_named(gallery))
@@ -162,7 +160,12 @@ class Placement:
                 _tidy(connection, touched)
                 for subject, faces in touched.items():
                     change_log.record(
-                        connection, gallery.key, change_log.REMOVE, subject_key=subject, faces=sorted(faces), now=_now()
+                        connection,
+                        gallery.key,
+                        change_log.REMOVE,
+                        subject_key=subject,
+                        faces=sorted(faces),
+                        now=utc_now(),
                     )
         self._database.request_scrub()
         return deleted
@@ -175,7 +178,7 @@ class Placement:
             ANSWERED_REQUESTS.c.gallery_key == gallery.key,
             ANSWERED_REQUESTS.c.operation == operation,
             ANSWERED_REQUESTS.c.token == token,
-            ANSWERED_REQUESTS.c.created_at > _now(-ANSWERS_KEPT),
+            ANSWERED_REQUESTS.c.created_at > utc_now(-ANSWERS_KEPT),
         )
         with self._database.read() as connection:
             row = connection.execute(query).one_or_none()
@@ -191,8 +194,8 @@ class Placement:
         return note
 
     def _keep_answer(self, connection: Connection, gallery: Gallery, answer: KeptAnswer) -> None:
-        connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.created_at <= _now(-ANSWERS_KEPT)))
-        values = asdict(answer) | {"gallery_key": gallery.key, "created_at": _now()}
+        connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.created_at <= utc_now(-ANSWERS_KEPT)))
+        values = asdict(answer) | {"gallery_key": gallery.key, "created_at": utc_now()}
         insert = self._database.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing()
         if connection.execute(insert.returning(ANSWERED_REQUESTS.c.token)).one_or_none() is None:
             raise AlreadyAnswered
@@ -287,7 +290,7 @@ def _move(connection: Connection, database: Database, gallery: Gallery, moves: S
     _tidy(connection, gone.keys() | come.keys())
     for kind, sides in ((change_log.REMOVE, gone), (change_log.ADD, come)):
         for subject, keys in sides.items():
-            change_log.record(connection, gallery.key, kind, subject_key=subject, faces=sorted(keys), now=_now())
+            change_log.record(connection, gallery.key, kind, subject_key=subject, faces=sorted(keys), now=utc_now())
 
 
 def _lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, int]:
@@ -316,11 +319,11 @@ def _tidy(connection: Connection, subjects: Iterable[int]) -> None:
         mine = SUBJECTS.c.key.in_(some)
         empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
         connection.execute(sa.delete(SUBJECTS).where(mine & _is_unnamed() & empty))
-        connection.execute(sa.update(SUBJECTS).where(mine).values(updated_at=_now()))
+        connection.execute(sa.update(SUBJECTS).where(mine).values(updated_at=utc_now()))
 
 
 def _unnamed(gallery: Gallery, subject_id: str) -> dict[str, object]:
-    now = _now()
+    now = utc_now()
     return {
         "gallery_key": gallery.key,
         "id": subject_id,
@@ -335,7 +338,3 @@ def _unnamed(gallery: Gallery, subject_id: str) -> dict[str, object]:
 def _no_subject(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
     return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
-
-
-def _now(offset: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,8 @@ Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
-IndexKind: TypeAlias = Literal["fp32", "fp16", "int8", "approximate"]
+IndexKind: TypeAlias = Literal["fp32", "int8"]
 """How a gallery's vectors are searched (`app.search.quantised`)."""
-T = TypeVar("T")
 Keys: TypeAlias = NDArray[np.int64]
 """(N,) int64: internal keys of faces or subjects."""
 
@@ -221,14 +220,6 @@ class NewFace:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """Some of a list in order of creation; ``next_cursor`` asks for what follows, None at the end."""
-
-    items: tuple[T, ...]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Counts:
     """How much a gallery holds, or what was deleted of it held; ``subjects`` without faces are counted too."""
 
@@ -246,25 +237,11 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Approximation:
-    """How much an approximate search finds, of the nearest face and of the ten nearest, when it looks at ``probes`` of
-    its ``cells``: measured against exact search when there were so many ``faces``."""
-
-    recall_at_1: float
-    recall_at_10: float
-    probes: int
-    cells: int
-    faces: int
-
-
-@dataclass(frozen=True, slots=True)
 class Indexed:
-    """What the search indexes in memory hold together: faces, and ``size`` bytes; of those that are searched
-    approximately, what the one with the lowest recall finds."""
+    """What search indexes in memory hold: faces, and ``size`` bytes."""
 
     faces: int
     size: int
-    approximation: Approximation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ has templates of just the packages that its moment asks for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,6 +28,7 @@ from app.gallery.records import (
 )
 from app.gallery.store import Store
 from app.gallery.template_columns import template_of, with_second
+from app.timestamps import utc_now
 from app.types import Template
 
 
@@ -79,7 +80,7 @@ class Reembeddings:
                     "target_dimension": dimension,
                     "target_generation": change_log.begin_stamp(),
                     "state": "embedding",
-                    "started_at": _now(),
+                    "started_at": utc_now(),
                 }
                 connection.execute(sa.insert(REEMBEDDINGS).values(values))
             return _found(connection, gallery)
@@ -173,9 +174,9 @@ class Reembeddings:
             if row is None:
                 raise _not_found(gallery)
             if row.state == "ready":
-                until = _now(timedelta(days=row.keep_days))
+                until = utc_now(timedelta(days=row.keep_days))
                 _name(connection, gallery, row.target, row.target_dimension, row.target_generation)
-                changed = {"state": "switched", "switched_at": _now(), "keep_until": until}
+                changed = {"state": "switched", "switched_at": utc_now(), "keep_until": until}
                 connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
             elif row.state != "switched":
                 raise Conflict(f"Gallery {gallery.id!r} can't switch yet.", code="reembedding_incomplete")
@@ -335,7 +336,3 @@ def _crops_missing(gallery: Gallery, faces: int, without_crop: int) -> Conflict:
 def _not_found(gallery: Gallery) -> NotFound:
     message = f"Gallery {gallery.id!r} is on its way to no other package."
     return NotFound(message, code="reembedding_not_found", gallery=gallery.id)
-
-
-def _now(offset: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -22,6 +22,7 @@ from sqlalchemy.engine import Connection
 from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, Together
 from app.concurrency.periodic import Repeating
+from app.db.pagination import Page
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
@@ -30,7 +31,6 @@ from app.gallery.faces import KeptAnswer, Placement
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
-    Approximation,
     Candidate,
     CheckReport,
     Counts,
@@ -45,7 +45,6 @@ from app.gallery.records import (
     Metadata,
     Move,
     NewFace,
-    Page,
     Person,
     PlacedFace,
     Snapshotted,
@@ -176,13 +175,7 @@ class Galleries:
     def indexed(self) -> Indexed:
         """Asks no database."""
         held = self._current.held()
-        approximations = (one.approximation for one in held if one.approximation is not None)
-        lowest = min(approximations, key=lambda one: one.recall_at_1, default=None)
-        return Indexed(sum(one.faces for one in held), sum(one.size for one in held), lowest)
-
-    def approximation(self, gallery: Gallery) -> Approximation | None:
-        """What approximate search of the gallery finds; None where it is searched exactly. Asks no database."""
-        return self._current.approximation(gallery)
+        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
 
     def followed(self) -> Followed:
         """Asks no database."""

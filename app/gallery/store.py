@@ -12,16 +12,16 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.cache import Memo
 from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
-from app.db.pagination import decode_cursor, encode_cursor
+from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, GALLERIES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, InvalidInput, NotFound
@@ -41,7 +41,6 @@ from app.gallery.records import (
     Gallery,
     IndexKind,
     Metadata,
-    Page,
     Subject,
     Terms,
     Totals,
@@ -61,9 +60,9 @@ from app.gallery.text import (
     encode_metadata,
     fold,
 )
+from app.timestamps import utc_now
 from app.types import Box, Quality, Reason
 
-K = TypeVar("K", Gallery, Subject, FaceRow)
 _FACE_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -132,7 +131,7 @@ class Store:
         search: IndexKind = "fp32",
     ) -> Gallery:
         """Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
-        now, stamp = _now(), change_log.begin_stamp()
+        now, stamp = utc_now(), change_log.begin_stamp()
         values = {
             "id": clean_id(gallery_id, "gallery"),
             "embedder": embedder,
@@ -165,7 +164,9 @@ class Store:
         query = MOVING_GALLERIES
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
-        return self._page(query, GALLERIES, moving_gallery, listing="galleries", cursor=cursor, limit=limit)
+        return read_page(
+            self._database, query, GALLERIES.c.key, moving_gallery, listing="galleries", cursor=cursor, limit=limit
+        )
 
     def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
         """Raises NotFound ``gallery_not_found``."""
@@ -232,7 +233,7 @@ class Store:
         with self._database.write() as connection:
             hold(connection, gallery)
             note(connection)
-            row = subject_row(gallery, cleaned, _now(), name=cleaned_name, metadata=encoded, **agreed)
+            row = subject_row(gallery, cleaned, utc_now(), name=cleaned_name, metadata=encoded, **agreed)
             if not make_subjects(connection, self._database, [row]):
                 message = f"Gallery {gallery.id!r} already has a subject {cleaned!r}."
                 raise Conflict(message, code="subject_exists", gallery=gallery.id, subject=cleaned)
@@ -251,7 +252,7 @@ class Store:
     def current_subject(self, gallery: Gallery, subject_id: str) -> Subject:
         """As `subject`; one that has expired is not found."""
         subject = self.subject(gallery, subject_id)
-        if has_expired(subject, _now()):
+        if has_expired(subject, utc_now()):
             raise _subject_not_found(gallery, subject.id)
         return subject
 
@@ -272,7 +273,8 @@ class Store:
             # A plain substring function: LIKE has wildcards, and folds case differently on each database.
             contains = sa.func.instr if self._database.is_sqlite else sa.func.strpos
             query = query.where(contains(SUBJECTS.c.folded, fold(clean_search(search))) > 0)
-        return self._page(query, SUBJECTS, _subject, listing=f"subjects/{gallery.key}", cursor=cursor, limit=limit)
+        listing = f"subjects/{gallery.key}"
+        return read_page(self._database, query, SUBJECTS.c.key, _subject, listing=listing, cursor=cursor, limit=limit)
 
     def update_subject(
         self,
@@ -306,7 +308,7 @@ class Store:
             subject = _read_subject(connection, gallery, cleaned)
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
             change_log.record(
-                connection, gallery.key, change_log.REMOVE_SUBJECT, subject_key=subject.key, faces=[None], now=_now()
+                connection, gallery.key, change_log.REMOVE_SUBJECT, subject_key=subject.key, faces=[None], now=utc_now()
             )
         self._database.request_scrub()
         return subject
@@ -340,7 +342,7 @@ class Store:
             _forget_in_jobs(connection, gallery)
             note(connection, erased)
             change_log.record(
-                connection, gallery.key, change_log.ERASE, subject_key=subject.key, faces=[None], now=_now()
+                connection, gallery.key, change_log.ERASE, subject_key=subject.key, faces=[None], now=utc_now()
             )
         self._database.request_scrub()
         return erased
@@ -354,7 +356,7 @@ class Store:
         ``invalid_consent``; Conflict ``subject_expired``; NotFound ``gallery_not_found``;
         Conflict ``package_mismatch`` where a face lacks a template of a package that the gallery takes by now.
         """
-        now = _now()
+        now = utc_now()
         names = [clean_id(one.subject, "subject") for one in wanted]
         updates = [self._enrolled_updates(name, one) for name, one in zip(names, wanted, strict=True)]
         rows = {name: subject_row(gallery, name, now) for name in names}
@@ -402,7 +404,7 @@ class Store:
         untold = dict.fromkeys(face.subject for face in faces if face.subject not in told)
         wanted = [*subjects, *(BulkSubject(name) for name in untold)]
         checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
-        now = _now()
+        now = utc_now()
         with self._database.write() as connection:
             faces = _fit_bulk(gallery, faces, self._held(connection, gallery).taken)
             found, made = bulk.write_subjects(connection, self._database, gallery, checked, now)
@@ -436,7 +438,8 @@ class Store:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""
         subject = self.subject(gallery, subject_id)
         query = _faces_named(gallery.embedder).where(FACES.c.subject_key == subject.key)
-        return self._page(query, FACES, self._face, listing=f"faces/{subject.key}", cursor=cursor, limit=limit)
+        listing = f"faces/{subject.key}"
+        return read_page(self._database, query, FACES.c.key, self._face, listing=listing, cursor=cursor, limit=limit)
 
     def face(self, gallery: Gallery, subject_id: str, face_id: str) -> FaceRow:
         """With its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
@@ -470,7 +473,7 @@ class Store:
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
             _update_subject(connection, SUBJECTS.c.key == subject.key, {})
             change_log.record(
-                connection, gallery.key, change_log.REMOVE, subject_key=subject.key, faces=[face_key], now=_now()
+                connection, gallery.key, change_log.REMOVE, subject_key=subject.key, faces=[face_key], now=utc_now()
             )
         self._database.request_scrub()
         return face_key, subject.key
@@ -480,12 +483,12 @@ class Store:
     def prune_changes(self, older_than: timedelta) -> int:
         """Removes the change log's old entries, but each gallery's last; says how many."""
         with self._database.write() as connection:
-            return change_log.prune(connection, _now(-older_than))
+            return change_log.prune(connection, utc_now(-older_than))
 
     def expired(self, limit: int) -> list[tuple[str, str]]:
         """Galleries' and subjects' ids of those that have expired, those longest ago first."""
         query = sa.select(GALLERIES.c.id, SUBJECTS.c.id).join_from(SUBJECTS, GALLERIES)
-        query = query.where(SUBJECTS.c.expires_at <= _now()).order_by(SUBJECTS.c.expires_at).limit(limit)
+        query = query.where(SUBJECTS.c.expires_at <= utc_now()).order_by(SUBJECTS.c.expires_at).limit(limit)
         with self._database.read() as connection:
             return [(gallery, subject) for gallery, subject in connection.execute(query)]
 
@@ -498,7 +501,7 @@ class Store:
         found: dict[int, tuple[str, str, str | None]] = {}
         with self._database.read() as connection:
             for some in in_parts(face_keys):
-                asked = {"keys": some, "now": _now()}
+                asked = {"keys": some, "now": utc_now()}
                 for key, face_id, subject_id, name in connection.execute(query, asked):
                     found[key] = (face_id, subject_id, name)
         return found
@@ -525,7 +528,7 @@ class Store:
     def _unexpired(self, connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
         """Raises Conflict ``subject_expired``: what is acknowledged must not go with the next sweep."""
         subjects = {row.key: _subject(row) for row in connection.execute(_SUBJECTS_BY_KEY, {"keys": keys})}
-        now = _now()
+        now = utc_now()
         for subject in subjects.values():
             if has_expired(subject, now):
                 message = f"Subject {subject.id!r} has expired and is about to be erased."
@@ -563,29 +566,6 @@ class Store:
             crop=None if crop is None else self._blobs.unpack("crop", row.face_id, bytes(crop)),
             created_at=row.created_at,
         )
-
-    def _page(
-        self,
-        query: sa.Select[Any],
-        table: sa.Table,
-        convert: Callable[[Row[Any]], K],
-        *,
-        listing: str,
-        cursor: str | None,
-        limit: int,
-    ) -> Page[K]:
-        """The `limit` rows after `cursor`; one more is read to know whether any follow."""
-        if cursor is not None:
-            query = query.where(table.c.key > decode_cursor(listing, cursor))
-        with self._database.read() as connection:
-            rows = connection.execute(query.order_by(table.c.key).limit(limit + 1)).all()
-        items = tuple(convert(row) for row in rows[:limit])
-        more = len(rows) > limit
-        return Page(items, encode_cursor(listing, items[-1].key) if more else None)
-
-
-def _now(offset: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _subject_not_found(gallery: Gallery, subject_id: str) -> NotFound:
@@ -634,7 +614,7 @@ def _is_subject(gallery: Gallery, subject_id: str) -> sa.ColumnElement[bool]:
 
 
 def _update_subject(connection: Connection, which: sa.ColumnElement[bool], updates: Mapping[str, object]) -> None:
-    connection.execute(sa.update(SUBJECTS).where(which).values({"updated_at": _now(), **updates}))
+    connection.execute(sa.update(SUBJECTS).where(which).values({"updated_at": utc_now(), **updates}))
 
 
 def _read_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
@@ -652,7 +632,7 @@ def _terms(terms: Terms) -> dict[str, object]:
     """The columns that they change. Raises InvalidInput ``invalid_expiry``, ``invalid_consent``."""
     columns: dict[str, object] = {}
     if terms.expires_at is not UNSET:
-        if terms.expires_at is not None and terms.expires_at <= _now():
+        if terms.expires_at is not None and terms.expires_at <= utc_now():
             raise InvalidInput("The subject would have expired already.", code="invalid_expiry")
         columns["expires_at"] = terms.expires_at
     if terms.consent is not UNSET:

@@ -6,7 +6,6 @@ Every public call is one transaction, as in `app.gallery.store.Store`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -19,6 +18,7 @@ from app.gallery.reassignment import rekey
 from app.gallery.records import Counts, Gallery
 from app.gallery.row_lock import hold
 from app.gallery.text import clean_id, fold
+from app.timestamps import utc_now
 
 ATTEMPTS = 10
 """How often a renaming looks again when others keep taking the id."""
@@ -90,7 +90,7 @@ class Roster:
                 connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key.in_(some)))
             if keys:
                 entries = [(change_log.REMOVE_SUBJECT, key, None) for key in keys]
-                change_log.record_all(connection, gallery.key, entries, _now())
+                change_log.record_all(connection, gallery.key, entries, utc_now())
         self._database.request_scrub()
         return Counts(len(keys), faces)
 
@@ -123,12 +123,8 @@ def _merge(connection: Connection, gallery: Gallery, source: int, target: int) -
     _touch(connection, target, {})
     entries: list[tuple[str, int, int | None]] = [(change_log.REMOVE_SUBJECT, source, None)]
     entries += [(change_log.ADD, target, key) for key in sorted(moved.values())]
-    change_log.record_all(connection, gallery.key, entries, _now())
+    change_log.record_all(connection, gallery.key, entries, utc_now())
 
 
 def _touch(connection: Connection, key: int, updates: dict[str, object]) -> None:
-    connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values({"updated_at": _now(), **updates}))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values({"updated_at": utc_now(), **updates}))

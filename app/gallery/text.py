@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import unicodedata
 import uuid
-from datetime import UTC, datetime
 
 from app.errors import InvalidInput
 from app.gallery.records import Consent, Metadata
@@ -57,11 +56,6 @@ def clean_consent(consent: Consent) -> Consent:
     """Raises InvalidInput ``invalid_consent``."""
     note = _clean_text(consent.note, "note of consent", "invalid_consent", MAX_CONSENT)
     return Consent(note, consent.given_at)
-
-
-def utc_text(time: datetime) -> str:
-    """As all times here are kept, so that texts compare as times do; `time` knows its zone."""
-    return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def clean_search(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Aligned crops to templates, joined with what other requests embed at the same time."""
+"""From aligned crops to templates, in batches joined across concurrent requests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ than with 4 (docs/performance.md). Alone on its core the prepared SFace gains li
 2, 4, 8 crops on AVX-512."""
 CUDA_MAX_BATCH = 64
 CUDA_WAIT_S = 0.002
-"""Two values not measured yet: a GPU needs large batches, and a wait far below the time that one photo takes."""
+"""Neither value has been measured yet: a GPU needs large batches, and a wait far below the time of one photo."""
 QUEUE_LIMIT = 256
-"""Crops that may wait: some seconds' work for two cores."""
+"""Crops that may wait: a few seconds of work for two cores."""
 
 
 class Embedder:
-    """Templates of aligned crops by one embedding package; `embed` may be called from many threads at once.
+    """Embed aligned crops with one package; `embed` may be called from many threads at once.
 
-    By default a CPU gets as many workers as this process may use cores, each running small batches on a session of one
-    thread, and a GPU one worker with large ones. ``flip`` averages each crop's vector with its mirror image's, at twice
-    the cost.
+    By default a CPU gets one worker a core, each running small batches in one thread; a GPU gets one worker with large
+    batches. ``flip`` averages each crop's vector with that of its mirror image, at twice the cost.
     """
 
     def __init__(
@@ -43,8 +42,7 @@ class Embedder:
         workers: int | None = None,
         spare: Callable[[int], bool] = lambda _busy: True,
     ) -> None:
-        """``spare`` says, told how many workers are busy, whether there is a core for one more with less than a full
-        batch; by default there is."""
+        """``spare(busy)`` says whether another worker may start with a batch that is not full; by default always."""
         gpu = session.device == "cuda"
         self.package_id, self.dimension, self.device = session.package_id, session.dimension, session.device
         self._session, self._flip = session, flip
@@ -59,10 +57,10 @@ class Embedder:
         )
 
     def embed(self, crops: Sequence[Pixels]) -> tuple[list[Template], int]:
-        """Templates of (112, 112, 3) uint8 RGB aligned crops in their order, and the size of the largest batch that
-        one of them was part of (0 without crops).
+        """Return the templates of (112, 112, 3) uint8 RGB aligned crops in order, and the size of the largest batch
+        that one of them was part of (0 without crops).
 
-        Raises Overloaded when too much is waiting already.
+        Raises Overloaded if the queue is full.
         """
         results = self._batcher.run_counted(crops)
         templates = [Template(vector, self.package_id) for vector, _batch in results]
@@ -70,7 +68,7 @@ class Embedder:
 
     @property
     def waiting(self) -> int:
-        """How many crops wait now."""
+        """How many crops wait."""
         return self._batcher.waiting
 
     @property
@@ -79,7 +77,7 @@ class Embedder:
         return self._batcher.batch_sizes
 
     def close(self) -> None:
-        """Finishes what waits and takes nothing more."""
+        """Finish the waiting crops; later calls raise Overloaded."""
         self._batcher.close()
 
     def __enter__(self) -> Self:
@@ -98,7 +96,7 @@ class Embedder:
         return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
 
     def _run(self, crops: Pixels) -> Vectors:
-        """(N, 112, 112, 3) -> (N, D). On a GPU in sizes from a fixed set: memory is planned and kept for every size."""
+        """(N, 112, 112, 3) -> (N, D). On a GPU, batches are padded to a fixed set of sizes (one memory plan each)."""
         if self.device == "cpu":
             return self._session.run(np.ascontiguousarray(crops))
         padded = np.zeros((bucket(len(crops)), *crops.shape[1:]), np.uint8)
@@ -107,12 +105,12 @@ class Embedder:
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """(N, D) rows scaled to length 1; a zero row (a vector and its opposite were added) stays zero."""
+    """Scale (N, D) rows to length 1; a zero row stays zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
     return scaled
 
 
 def bucket(count: int) -> int:
-    """The next power of two."""
+    """Return the smallest power of two that is at least ``count``."""
     return 1 << (count - 1).bit_length()

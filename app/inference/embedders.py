@@ -1,4 +1,4 @@
-"""The embedder packages of one server, each opened when it is needed: galleries may use different ones at once."""
+"""The embedder packages of one server, opened on demand: galleries may use different ones at the same time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from app.inference.package import Package, Thresholds, select
 
 TASK = "embed"
 RETRY_S = 5.0
-"""How long a package that could not be opened is left alone: its file may be large, and is hashed at each attempt."""
+"""Seconds until a package that failed to open is tried again: each attempt hashes its file, which may be large."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A package that runs, and where it decides."""
+    """An open package with its embedder and its operating points."""
 
     package: Package
     embedder: Embedder
@@ -35,7 +35,7 @@ class Model:
 
 @dataclass(slots=True)
 class _Slot:
-    """A package that is open, is being opened, or could not be."""
+    """The state of one package: open, being opened, or failed."""
 
     opening: Lock = field(default_factory=Lock)
     model: Model | None = None
@@ -45,11 +45,11 @@ class _Slot:
 
 
 class Embedders:
-    """Safe to share between threads.
+    """A cache of open embedders, least recently used closed first. Safe to share between threads.
 
-    ``find`` reads the packages that are installed now, ``open_one`` makes one run. The ``default`` stays open; of the
-    others, those used last stay until there are ``kept`` in all. One that is in use is never closed, so that for a
-    moment there may be more of them. One that could not be opened is not tried again for ``retry_s``.
+    ``find`` returns the installed packages, ``open_one`` opens one. The ``default`` is never closed; ``kept`` limits
+    how many stay open in all. A package in use is not closed, so that more may be open for a moment. A package that
+    failed to open is not tried again for ``retry_s`` seconds.
     """
 
     def __init__(
@@ -69,18 +69,20 @@ class Embedders:
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the one used longest ago first
         self._closed = False
-        self._past: Counter[int] = Counter()  # batches of those that were closed
+        self._past: Counter[int] = Counter()  # batch sizes of closed packages
 
     def packages(self) -> Mapping[str, Package]:
-        """All that are installed, of every task, looked for anew: one may have been added."""
+        """Read the installed packages of every task again and return them by id."""
         try:
             self._packages = self._find()
         except Unusable as error:
-            _log.warning("The folder of model packages is not in order; those found before go on: %s", error)
+            _log.warning(
+                "The folder of model packages cannot be read; the packages found before stay in use: %s", error
+            )
         return self._packages
 
     def choose(self, name: str | None) -> Package:
-        """The embedder called `name` or `name@version`; the default where None.
+        """Return the embedder called `name` or `name@version`; None means the default.
 
         Raises InvalidInput ``package_unknown``, ``package_ambiguous``.
         """
@@ -93,15 +95,15 @@ class Embedders:
             raise InvalidInput(error.message, code=error.code, **error.details) from None
 
     def thresholds(self, package_id: str) -> Thresholds:
-        """Without opening the package. Raises Unusable ``package_unavailable``."""
+        """Return a package's operating points without opening it. Raises Unusable ``package_unavailable``."""
         return Thresholds(self._installed(package_id).manifest)
 
     @contextmanager
     def use(self, package_id: str) -> Iterator[Model]:
-        """The package, open for as long as the block runs; opened where it is not.
+        """Keep the package open while the block runs; open it first if needed.
 
-        Raises Unusable ``package_unavailable``: not installed, file missing or damaged (``details.reason``); Overloaded
-        (``shutting_down``).
+        Raises Unusable ``package_unavailable`` (``details.reason``: not installed, file missing, damaged …) and
+        Overloaded ``shutting_down``.
         """
         slot = self._take(package_id)
         try:
@@ -117,7 +119,7 @@ class Embedders:
             self._give_back(slot)
 
     def open_default(self) -> Model:
-        """Raises Unusable as opening it does, with the cause's own code."""
+        """Open the default package. Raises Unusable with the cause's own code."""
         slot = self._take(self.default.id)
         try:
             return self._opened(slot, self.default.id)
@@ -125,17 +127,17 @@ class Embedders:
             self._give_back(slot)
 
     def devices(self) -> dict[str, str]:
-        """Where each package that is open runs, by its id."""
+        """Return the device of each open package, by package id."""
         return {model.id: model.embedder.device for model in self._running()}
 
     @property
     def waiting(self) -> int:
-        """How many crops wait now, for all of them."""
+        """How many crops wait for any of the open packages."""
         return sum(model.embedder.waiting for model in self._running())
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """How many batches of each size there were, those of packages closed since included."""
+        """How many batches of each size there were, closed packages included."""
         with self._lock:
             sizes = Counter(self._past)
             models = [slot.model for slot in self._slots.values() if slot.model is not None]
@@ -144,7 +146,7 @@ class Embedders:
         return dict(sizes)
 
     def close(self) -> None:
-        """Finishes what waits, and opens nothing more."""
+        """Finish the waiting batches and close all packages; later calls raise Overloaded."""
         with self._lock:
             self._closed = True
             slots = list(self._slots.values())
@@ -152,8 +154,6 @@ class Embedders:
             with slot.opening:
                 if slot.model is not None:
                     slot.model.embedder.close()
-
-    # Inside
 
     def _running(self) -> list[Model]:
         with self._lock:
@@ -181,7 +181,7 @@ class Embedders:
         model = slot.model
         if model is not None:
             return model
-        with slot.opening:  # the others that want it wait here; those that want another package don't
+        with slot.opening:  # only callers of the same package wait here
             if slot.model is not None:
                 return slot.model
             if slot.failure is not None and time.monotonic() - slot.failed_at < self._retry_s:
@@ -204,11 +204,11 @@ class Embedders:
             model.embedder.close()
 
     def _unwanted(self) -> list[Model]:
-        """Takes those out that are to be closed. Called with the lock held."""
+        """Remove and return the packages to close. The caller holds the lock."""
         models = {name: slot.model for name, slot in self._slots.items() if slot.model is not None}
         idle = [name for name in models if not self._slots[name].users and name != self.default.id]
         closing = idle[: max(0, len(models) - self._kept)]
         for name in closing:
             del self._slots[name]
-            self._past.update(models[name].embedder.batch_sizes)  # nobody uses it: they don't grow any more
+            self._past.update(models[name].embedder.batch_sizes)  # final: the package is not in use
         return [models[name] for name in closing]

@@ -1,12 +1,13 @@
-"""Rewriting of ONNX graphs: small exact steps, each a function that changes a model in place.
+"""Exact rewriting steps for ONNX graphs; each is a function that changes a model in place or returns a new one.
 
-Every step leaves what it doesn't recognise as it is, so the same list serves graphs of any origin. Weights are combined
-in float64 and stored as float32; nothing else changes a result but rounding.
+Every step leaves nodes that it does not recognise as they are, so one list of steps serves graphs of any origin.
+Weights are combined in float64 and stored as float32; results change by rounding only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -23,20 +24,14 @@ MIN_OPSET = 18
 """The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
 MIN_IR = 8
 """IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
-LARGE_GEMM = 1_000_000
-"""Weights from which on a Gemm is bound by reading them (4 MB: more than a core's own cache) and gains by a batch."""
 LARGEST_SHAPE = 64
 """Constants of up to so many numbers may be shapes, axes and the like; larger ones are weights."""
 MIN_LENGTH = 1e-12
 """Lengths below this count as this in the normalisation, so that the zero vector stays zero instead of NaN."""
-CHEAP_PRODUCTS = 32
-"""Products per output value up to which a Conv is run twice by `split_prelu`: measured on SFace's layers (AVX-512)."""
-MIN_SLOPE_GAP = 1e-3
-"""How far a PReLU's slopes must stay from 1 for the division by (1 - slope) in `split_prelu`."""
 
 
 class Graph:
-    """Look-ups and edits over a model's main graph; linear scans, so that nothing goes stale (graphs are small)."""
+    """Look-ups and edits over a model's main graph. Linear scans: graphs are small, and an index could go stale."""
 
     def __init__(self, model: ModelProto) -> None:
         self.model = model
@@ -50,7 +45,7 @@ class Graph:
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def floats(self, name: str) -> Floats | None:
-        """A constant as float64; None where the name is no floating-point constant."""
+        """Return a constant as float64; None if the name is no floating-point constant."""
         value = self.constant(name)
         return value.astype(np.float64) if value is not None and value.dtype.kind == "f" else None
 
@@ -61,13 +56,13 @@ class Graph:
         return [node for node in self.proto.node if name in node.input]
 
     def only_consumer(self, name: str) -> NodeProto | None:
-        """The one node that reads ``name``; None where several do, or where it is an output of the graph."""
+        """Return the one node that reads ``name``; None if several do, or if it is an output of the graph."""
         readers = self.consumers(name)
         is_output = any(output.name == name for output in self.proto.output)
         return readers[0] if len(readers) == 1 and not is_output else None
 
     def fresh(self, hint: str) -> str:
-        """A name like ``hint`` that nothing has yet."""
+        """Return an unused name like ``hint``."""
         taken = {name for node in self.proto.node for name in (*node.input, *node.output)}
         taken |= {each.name for each in (*self.proto.initializer, *self.proto.input, *self.proto.output)}
         candidates = (hint if count == 0 else f"{hint}_{count}" for count in range(len(taken) + 1))
@@ -82,7 +77,7 @@ class Graph:
         return self.add_constant(hint, value.astype(np.float32))
 
     def bypass(self, node: NodeProto) -> None:
-        """Removes a node whose first output is, or has become, its first input."""
+        """Remove a node whose first output equals its first input."""
         source, target = node.input[0], node.output[0]
         producer = self.producer(source)
         if any(output.name == target for output in self.proto.output):
@@ -92,17 +87,17 @@ class Graph:
             source, target = target, source
         self.proto.node.remove(node)
         for reader in self.consumers(target):
-            _replace(reader, target, source)
+            replace_input(reader, target, source)
 
     def replace(self, node: NodeProto, replacements: list[NodeProto]) -> None:
-        """Puts nodes in the place of one."""
+        """Replace one node by several."""
         position = list(self.proto.node).index(node)
         self.proto.node.remove(node)
         for offset, each in enumerate(replacements):
             self.proto.node.insert(position + offset, each)
 
 
-def _replace(node: NodeProto, old: str, new: str) -> None:
+def replace_input(node: NodeProto, old: str, new: str) -> None:
     for position, name in enumerate(node.input):
         if name == old:
             node.input[position] = new
@@ -114,12 +109,12 @@ def attribute(node: NodeProto, name: str, default: object) -> object:
 
 
 def opset(model: ModelProto) -> int:
-    """The version of ONNX's own operators that the model is written in."""
+    """Return the version of the standard ONNX operators that the model uses."""
     return int(next(each.version for each in model.opset_import if each.domain in ("", "ai.onnx")))
 
 
 def keep_data_inputs(model: ModelProto) -> None:
-    """Takes initializers and unused names off the list of inputs: what stays is what a caller must give."""
+    """Remove initializers and unused names from the inputs, so that only what a caller must pass is left."""
     constants = {each.name for each in model.graph.initializer}
     used = {name for node in model.graph.node for name in node.input}
     inputs = [each for each in model.graph.input if each.name not in constants and each.name in used]
@@ -129,62 +124,33 @@ def keep_data_inputs(model: ModelProto) -> None:
 
 
 def raised_opset(model: ModelProto) -> ModelProto:
-    """The same model at `MIN_OPSET` or its own higher opset (a new object: the converter works that way)."""
+    """Return the model converted to `MIN_OPSET`, or unchanged if its opset is higher."""
     if opset(model) >= MIN_OPSET:
         return model
     converted: ModelProto = onnx.version_converter.convert_version(model, MIN_OPSET)
     return converted
 
 
-def fold_constants(model: ModelProto) -> None:
-    """Computes beforehand every node whose inputs are all constants (dequantised weights, shapes)."""
-    known = {each.name for each in model.graph.initializer} | {""}
-    folded = []
-    for node in model.graph.node:  # nodes stand in an order in which they can run
-        if _is_foldable(node, known):
-            folded.append(node)
-            known.update(node.output)
-    if not folded:
-        return
-    kept = [node for node in model.graph.node if node not in folded]
-    read = {name for node in kept for name in node.input} | {each.name for each in model.graph.output}
-    wanted = [name for node in folded for name in node.output if name in read]
-    model.graph.initializer.extend(_evaluate(model, folded, wanted))
-    for node in folded:
-        model.graph.node.remove(node)
-
-
-def _is_foldable(node: NodeProto, known: set[str]) -> bool:
-    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial", "Dropout")
-    branches = any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for each in node.attribute)
-    return not random and not branches and all(name in known for name in node.input)
-
-
-def _evaluate(model: ModelProto, nodes: list[NodeProto], wanted: list[str]) -> list[TensorProto]:
-    """The tensors of these names, that nodes without any input make."""
-    read = {name for node in nodes for name in node.input}
-    constants = [each for each in model.graph.initializer if each.name in read]
-    outputs = [helper.make_empty_tensor_value_info(name) for name in wanted]
-    made = helper.make_graph(nodes, "constants", [], outputs, constants)
-    alone = helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version)
+def optimised(model: ModelProto) -> ModelProto:
+    """Return the model after ONNX Runtime's offline optimiser: constants folded (dequantised weights too), batch
+    normalisation and scales fused into the Conv before them, Identity and Dropout gone. Hardware-independent level.
+    """
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors; others are about what was left for us to fold
-    session = onnxruntime.InferenceSession(alone.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return [numpy_helper.from_array(value, name) for name, value in zip(wanted, session.run(wanted, {}), strict=True)]
-
-
-def drop_inference_no_ops(model: ModelProto) -> None:
-    """Removes Dropout and Identity, which do nothing in inference."""
-    graph = Graph(model)
-    for node in graph.of_type("Dropout", "Identity"):
-        training = graph.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else np.array(False)
-        mask_read = any(graph.consumers(name) for name in node.output[1:] if name)
-        if training is not None and not training.any() and not mask_read:
-            graph.bypass(node)
+    options.log_severity_level = 3  # errors
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # else DequantizeLinear is not folded
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        written: ModelProto = onnx.load(options.optimized_model_filepath)
+    standard = [each for each in written.opset_import if each.domain in ("", "ai.onnx")]
+    del written.opset_import[:]
+    written.opset_import.extend(standard)
+    return written
 
 
 def free_batch(model: ModelProto) -> None:
-    """Lets the first axis of input and output be any N where the file fixes it, also inside constant Reshapes."""
+    """Make the first axis of input and output any N, also in constant Reshapes that fix it to 1."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in graph.of_type("Reshape"):
@@ -202,7 +168,7 @@ def free_batch(model: ModelProto) -> None:
 
 
 def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
-    """Name -> shape as ONNX infers it; None for a free axis. Names of unknown rank are missing."""
+    """Return name -> shape as ONNX infers it, None for a free axis. Names of unknown rank are missing."""
     inferred = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
     return {
         each.name: [dim.dim_value if dim.HasField("dim_value") else None for dim in each.type.tensor_type.shape.dim]
@@ -212,7 +178,7 @@ def known_shapes(model: ModelProto) -> dict[str, list[int | None]]:
 
 
 def _without_weights(model: ModelProto) -> ModelProto:
-    """The same graph with its large constants as inputs: inference is then fast, and needs only small ones' values."""
+    """Return the graph with its large constants as inputs: shape inference only needs the small ones' values."""
     large = [each for each in model.graph.initializer if np.prod(each.dims) > LARGEST_SHAPE]
     names = {each.name for each in large}
     inputs = [each for each in model.graph.input if each.name not in names]
@@ -223,25 +189,25 @@ def _without_weights(model: ModelProto) -> ModelProto:
 
 
 def accept_crops(model: ModelProto, form: SourceInput, side: int) -> None:
-    """Makes the one input (N, side, side, 3) uint8 RGB; the nodes put before the graph make its old input of it."""
+    """Make the one input (N, side, side, 3) uint8 RGB; new nodes convert it to the graph's old input."""
     graph = Graph(model)
     crops = graph.fresh("crops")
     nodes = _adaption(graph, form, crops)
     old = graph.proto.input[0].name
     for reader in graph.consumers(old):
-        _replace(reader, old, nodes[-1].output[0])
+        replace_input(reader, old, nodes[-1].output[0] if nodes else crops)
     for position, node in enumerate(nodes):
         graph.proto.node.insert(position, node)
     graph.proto.input[0].CopyFrom(helper.make_tensor_value_info(crops, TensorProto.UINT8, ["N", side, side, 3]))
 
 
 def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
-    """Nodes from the contract's crops to the source's own input."""
+    """Return the nodes that convert the contract's crops to the source's own input."""
     channel_axis, per_channel = (1, (3, 1, 1)) if form.layout == "nchw" else (3, (3,))
-    nodes = [helper.make_node("Identity", [crops], [f"{crops}_as_given"])]
+    nodes: list[NodeProto] = []
 
     def then(kind: str, *constants: str, **attributes: int | list[int]) -> None:
-        inputs = [nodes[-1].output[0], *constants]
+        inputs = [nodes[-1].output[0] if nodes else crops, *constants]
         nodes.append(helper.make_node(kind, inputs, [f"{crops}_{kind.lower()}"], None, None, None, None, **attributes))
 
     if form.layout == "nchw":
@@ -258,7 +224,7 @@ def _adaption(graph: Graph, form: SourceInput, crops: str) -> list[NodeProto]:
 
 
 def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
-    """(scale, shift), each of shape (C,) or (1,), where a node computes scale*x + shift per channel; else None."""
+    """Return (scale, shift), each (C,) or (1,), if the node computes scale*x + shift per channel; else None."""
     if node.op_type == "BatchNormalization":
         values = [graph.floats(name) for name in node.input[1:5]]
         if any(value is None for value in values) or attribute(node, "training_mode", 0):
@@ -266,7 +232,7 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
         gamma, beta, mean, variance = (value for value in values if value is not None)
         scale = gamma / np.sqrt(variance + float(str(attribute(node, "epsilon", 1e-5))))
         return scale, beta - mean * scale
-    second = _per_channel(graph.floats(node.input[1])) if len(node.input) == 2 else None
+    second = per_channel(graph.floats(node.input[1])) if len(node.input) == 2 else None
     if second is None:
         return None
     zero, one = np.zeros(1), np.ones(1)
@@ -276,8 +242,8 @@ def affine_of(graph: Graph, node: NodeProto) -> tuple[Floats, Floats] | None:
     return forms.get(node.op_type)
 
 
-def _per_channel(value: Floats | None) -> Floats | None:
-    """A constant that broadcasts over (N, C, H, W) per channel, as (C,); a single number as (1,); others None."""
+def per_channel(value: Floats | None) -> Floats | None:
+    """Return a constant that broadcasts per channel over (N, C, H, W) as (C,), a single number as (1,), else None."""
     if value is None or value.size == 1:
         return None if value is None else value.reshape(1)
     channels_first = value.ndim in (3, 4) and value.shape[-2:] == (1, 1) and value.shape[-3] == value.size
@@ -285,7 +251,7 @@ def _per_channel(value: Floats | None) -> Floats | None:
 
 
 def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    """Changes a Conv's or Gemm's weights so that it answers scale*y + shift per output channel; False: it can't."""
+    """Change a Conv's or Gemm's weights so that it outputs scale*y + shift per channel. Return whether it could."""
     weight = graph.floats(node.input[1]) if node.op_type in ("Conv", "Gemm") else None
     if weight is None or not _is_plain(node):
         return False
@@ -299,9 +265,9 @@ def scale_outputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -
 
 
 def scale_inputs(graph: Graph, node: NodeProto, scale: Floats, shift: Floats) -> bool:
-    """Changes a Conv's or Gemm's weights so that it sees scale*x + shift per input channel; False: not exactly.
+    """Change a Conv's or Gemm's weights as if its input were scale*x + shift. Return whether that is exact.
 
-    A padded Conv can't take a shift: its border of zeros would have to become the shift's value.
+    A padded Conv cannot take a shift: its zero padding would have to become the shift's value.
     """
     if node.op_type == "Conv":
         return _scale_conv_inputs(graph, node, scale, shift)
@@ -355,7 +321,7 @@ def _is_padded(node: NodeProto) -> bool:
 
 
 def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
-    """The node's bias as (size,), zeros where it has none; None where it is not a constant."""
+    """Return the node's bias as (size,), zeros if it has none; None if it is not a constant."""
     if len(node.input) < 3 or not node.input[2]:
         return np.zeros(size)
     value = graph.floats(node.input[2])
@@ -363,38 +329,28 @@ def _bias(graph: Graph, node: NodeProto, size: int) -> Floats | None:
 
 
 def _set_weights(graph: Graph, node: NodeProto, weight: Floats, bias: Floats) -> None:
-    """Gives the node new constants; the old ones may serve other nodes."""
+    """Give the node new constants; other nodes may still use the old ones."""
     inputs = [node.input[0], graph.add_floats(f"{node.output[0]}_weight", weight)]
     inputs.append(graph.add_floats(f"{node.output[0]}_bias", bias))
     del node.input[:]
     node.input.extend(inputs)
 
 
-def fuse_batch_norm_into_previous(model: ModelProto) -> None:
-    """Conv or Gemm followed by BatchNormalization becomes one node."""
-    graph = Graph(model)
-    for norm in graph.of_type("BatchNormalization"):
-        before, affine = graph.producer(norm.input[0]), affine_of(graph, norm)
-        alone = graph.only_consumer(norm.input[0]) is not None
-        if before is not None and affine is not None and alone and scale_outputs(graph, before, *affine):
-            graph.bypass(norm)
-
-
 def fuse_affine_into_next(model: ModelProto) -> None:
-    """A per-channel scale and shift before a Conv or Gemm (a Flatten may lie between) goes into its weights."""
+    """Fuse a per-channel scale and shift into the weights of the Conv or Gemm after it (also through a Flatten)."""
     graph = Graph(model)
     shapes = known_shapes(model)
     for node in reversed(graph.of_type("BatchNormalization", "Mul", "Add", "Sub", "Div")):
         before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
         keeps_shape = before is not None and len(before) == 4 and before[1] is not None and before == after
         affine = affine_of(graph, node) if keeps_shape else None
-        reader = _weights_after(graph, node.output[0])
+        reader = weights_after(graph, node.output[0])
         if affine is not None and reader is not None and scale_inputs(graph, reader, *affine):
             graph.bypass(node)
 
 
-def _weights_after(graph: Graph, name: str) -> NodeProto | None:
-    """The Conv or Gemm that alone reads ``name`` as its data, directly or through a Flatten."""
+def weights_after(graph: Graph, name: str) -> NodeProto | None:
+    """Return the Conv or Gemm that is the only reader of ``name``, directly or through a Flatten."""
     reader = graph.only_consumer(name)
     if reader is not None and reader.op_type == "Flatten" and attribute(reader, "axis", 1) == 1:
         name = reader.output[0]
@@ -403,7 +359,7 @@ def _weights_after(graph: Graph, name: str) -> NodeProto | None:
 
 
 def unit_output(model: ModelProto) -> None:
-    """Divides each row of the one output by its length; the zero vector stays zero."""
+    """Divide each row of the one output by its length; the zero vector stays zero."""
     graph = Graph(model)
     output = graph.proto.output[0]
     raw = output.name
@@ -416,138 +372,8 @@ def unit_output(model: ModelProto) -> None:
     output.name = vectors
 
 
-def split_prelu(model: ModelProto, *, keep_scale: bool = False) -> None:
-    """Writes PReLU, which ONNX Runtime's CPU provider runs slowly and in the plain layout only, in nodes that it runs
-    in its blocked layout: a*x + (1-a)*relu(x), per-channel factors as 1x1 depthwise Convs.
-
-    Where the layer after or before can take a factor (1-a) into its weights, the half of it is enough:
-    a/(1-a)*x + relu(x); not with ``keep_scale``, as that gives each channel a scale of its own. One slope for all
-    channels becomes a LeakyRelu, which fuses into the Conv before it.
-    """
-    graph = Graph(model)
-    ranks = {name: len(shape) for name, shape in known_shapes(model).items()}
-    for node in graph.of_type("PRelu"):
-        slope = _per_channel(graph.floats(node.input[1]))
-        if slope is None:
-            continue
-        if slope.size == 1:
-            leaky = helper.make_node("LeakyRelu", [node.input[0]], [node.output[0]], alpha=float(slope[0]))
-            graph.replace(node, [leaky])
-        elif ranks.get(node.input[0]) == 4:
-            graph.replace(node, list(_split(graph, node, slope, keep_scale=keep_scale)))
-
-
-def _split(graph: Graph, node: NodeProto, slope: Floats, *, keep_scale: bool) -> Iterator[NodeProto]:
-    source, target = node.input[0], node.output[0]
-    positive, linear = graph.fresh(f"{target}_positive"), graph.fresh(f"{target}_linear")
-    yield helper.make_node("Relu", [source], [positive])
-    if not keep_scale and _neighbour_takes(graph, node, 1 - slope):
-        slope = slope / (1 - slope)
-    else:
-        unscaled, positive = positive, graph.fresh(f"{target}_steeper")
-        yield _scaled(graph, unscaled, positive, 1 - slope)
-    before = graph.producer(source)
-    if before is not None and _is_cheap(graph, before):
-        again = NodeProto()
-        again.CopyFrom(before)
-        again.name, again.output[0] = linear, linear
-        scale_outputs(graph, again, slope, np.zeros(1))
-        yield again
-    else:
-        yield _scaled(graph, source, linear, slope)
-    yield helper.make_node("Add", [linear, positive], [target])
-
-
-def _is_cheap(graph: Graph, node: NodeProto) -> bool:
-    """Whether running a Conv twice costs less than reading its result once more (Relu fuses into one of the two)."""
-    weight = graph.floats(node.input[1]) if node.op_type == "Conv" else None
-    return weight is not None and weight[0].size <= CHEAP_PRODUCTS and graph.only_consumer(node.output[0]) is not None
-
-
-def _neighbour_takes(graph: Graph, node: NodeProto, factor: Floats) -> bool:
-    """Whether the weights after the PReLU, or those before it, have taken ``factor`` upon them."""
-    if (np.abs(factor) < MIN_SLOPE_GAP).any():
-        return False
-    nothing = np.zeros(1)
-    after = _weights_after(graph, node.output[0])
-    if after is not None and scale_inputs(graph, after, factor, nothing):
-        return True
-    before = graph.producer(node.input[0])
-    # a PReLU keeps factors only where they are positive: prelu(f*x) = f*prelu(x)
-    movable = before is not None and graph.only_consumer(node.input[0]) is not None and bool((factor > 0).all())
-    return before is not None and movable and scale_outputs(graph, before, factor, nothing)
-
-
-def _scaled(graph: Graph, source: str, target: str, factor: Floats) -> NodeProto:
-    weight = graph.add_floats(f"{target}_factor", factor.reshape(-1, 1, 1, 1))
-    return helper.make_node("Conv", [source, weight], [target], kernel_shape=[1, 1], group=factor.size)
-
-
-def run_trunk_per_image(model: ModelProto, large: int = LARGE_GEMM) -> None:
-    """Runs all before a large final Gemm image by image (a Scan), and the Gemm once for the whole batch.
-
-    On a CPU one image's layers fit the cache and a batch's don't, while the Gemm's weights are read from memory once
-    for all images instead of once for each. Graphs without a Gemm of ``large`` weights stay as they are.
-    """
-    graph = Graph(model)
-    gemms = [node for node in graph.of_type("Gemm") if _weight_count(graph, node) >= large]
-    if not gemms:
-        return
-    feature, crops = gemms[-1].input[0], graph.proto.input[0].name
-    trunk = _ancestors(graph, feature)
-    rest = [node for node in graph.proto.node if not any(name in trunk for name in node.output)]
-    crossing = {name for node in rest for name in node.input if name in trunk or name == crops}
-    if crossing != {feature}:
-        return
-    scan = _scan(graph, [node for node in graph.proto.node if node not in rest], crops, feature)
-    del graph.proto.node[:]
-    graph.proto.node.extend([scan, *rest])
-
-
-def _weight_count(graph: Graph, node: NodeProto) -> int:
-    weight = graph.constant(node.input[1])
-    return 0 if weight is None else weight.size
-
-
-def _ancestors(graph: Graph, name: str) -> set[str]:
-    """All tensors that nodes compute on the way to ``name``, itself included."""
-    needed, names = {name}, set[str]()
-    for node in reversed(graph.proto.node):  # nodes stand in an order in which they can run
-        if needed.intersection(node.output):
-            needed.update(node.input)
-            names.update(node.output)
-    return names
-
-
-def _scan(graph: Graph, nodes: list[NodeProto], crops: str, feature: str) -> NodeProto:
-    """One node that runs ``nodes``, which make (1, K) ``feature`` of one image, for each image of ``crops``."""
-    given = graph.proto.input[0].type.tensor_type
-    image, row, axis = graph.fresh("image"), graph.fresh("image_feature"), graph.fresh("image_axis")
-    one, inner = graph.fresh("image_batch"), graph.fresh("image_batch_feature")
-    body = [helper.make_node("Unsqueeze", [image, axis], [one])]
-    for node in nodes:
-        body.append(NodeProto())
-        body[-1].CopyFrom(node)
-        _replace(body[-1], crops, one)
-        body[-1].output[:] = [inner if name == feature else name for name in node.output]
-    body.append(helper.make_node("Squeeze", [inner, axis], [row]))
-    used = {name for node in body for name in node.input}
-    constants = [each for each in graph.proto.initializer if each.name in used]
-    constants.append(numpy_helper.from_array(np.array([0], np.int64), axis))
-    sides = [dim.dim_value for dim in given.shape.dim[1:]]
-    inputs = [helper.make_tensor_value_info(image, given.elem_type, sides)]
-    outputs = [helper.make_tensor_value_info(row, TensorProto.FLOAT, [None])]
-    return helper.make_node(
-        "Scan",
-        [crops],
-        [feature],
-        num_scan_inputs=1,
-        body=helper.make_graph(body, "per_image", inputs, outputs, constants),
-    )
-
-
 def tidy(model: ModelProto) -> None:
-    """Removes constants that nothing reads and notes of the exporting tool, then lets ONNX check the whole."""
+    """Remove unused constants and the exporter's notes, then run ONNX's full check."""
     used = {name for node in model.graph.node for name in node.input}
     used |= {each.name for each in model.graph.output}
     kept = [each for each in model.graph.initializer if each.name in used]

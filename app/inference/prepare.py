@@ -1,6 +1,6 @@
-"""Prepares a model file once: rewrites its graph into the package contract, checks it against the file, keeps it.
+"""Prepare a model file once: rewrite its graph into the package contract, check it against the file, cache it.
 
-The rewriting steps themselves are in `app.inference.graph`; a start that finds a prepared file loads none of them.
+The rewriting steps are in `app.inference.graph` and `cpu_graph`; a start that finds a cached file imports neither.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Target: TypeAlias = Literal["cpu", "cuda"]
 
-STEPS_VERSION = 3
+STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
 """What the prepared graph must keep to the file as it came, on every crop."""
 
 
 def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
-    """The model file to run for ``package`` on ``target``: the file itself, or its prepared graph from the cache.
+    """Return the model file to run for ``package`` on ``target``: the file itself or its prepared graph.
 
     Raises Unusable: package_not_preparable, cache_not_writable, and what `locate` raises.
     """
@@ -42,13 +42,13 @@ def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
 
 
 def _key(package: Package, target: Target) -> str:
-    """Names what a prepared file depends on: the source's bytes, the plan, the steps and the device."""
+    """Return the cache key: everything a prepared file depends on (source bytes, plan, steps, device)."""
     plan = hashlib.sha256(package.manifest.prepare.model_dump_json().encode()).hexdigest()
     return f"{package.id}-{package.manifest.sha256[:16]}-{plan[:8]}-{target}-v{STEPS_VERSION}"
 
 
 def find_prepared(package: Package, cache_dir: Path, target: Target) -> Path | None:
-    """The kept file; one whose bytes are not those its name promises is removed."""
+    """Return the cached file, if any; a file whose digest is not the one in its name is removed."""
     for path in cache_dir.glob(f"{_key(package, target)}.*.onnx"):
         if _digest(path.read_bytes()) == path.suffixes[-2].removeprefix("."):
             return path
@@ -83,7 +83,7 @@ def _make(package: Package, plan: Rewrite | RewriteYuNet, source: Path, cache_di
 
 
 def _rewritten(source: ModelProto, plan: Rewrite | RewriteYuNet, target: Target) -> ModelProto:
-    """What is to be run, checked against the file."""
+    """Return the graph to run, checked against the source."""
     if isinstance(plan, RewriteYuNet):
         from app.inference.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
 
@@ -96,30 +96,28 @@ def _rewritten(source: ModelProto, plan: Rewrite | RewriteYuNet, target: Target)
 
 
 def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising: bool = False) -> ModelProto:
-    """A new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32, any N.
+    """Return a new model that fulfils the contract: (N, 112, 112, 3) uint8 RGB -> (N, D) unit float32, any N.
 
-    ``for_quantising`` leaves out what a quantiser can't follow: subgraphs, and channels of very different scales.
+    ``for_quantising`` leaves out what a quantiser cannot handle: subgraphs, and channels of very different scales.
     Raises Unusable package_not_preparable where the graph has not one input and one output, or weights in other files.
     """
-    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+    from app.inference import cpu_graph, graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     model = type(source).FromString(source.SerializeToString())
     graph.keep_data_inputs(model)
     _refuse_unknown_forms(model)
     model = graph.raised_opset(model)
     graph.free_batch(model)
-    graph.fold_constants(model)
     if plan.input != SourceInput():
         graph.accept_crops(model, plan.input, CROP_SIDE)
-    graph.drop_inference_no_ops(model)
-    graph.fuse_batch_norm_into_previous(model)
+    model = graph.optimised(model)
     graph.fuse_affine_into_next(model)
     if not plan.unit_output:
         graph.unit_output(model)
     if target == "cpu":
-        graph.split_prelu(model, keep_scale=for_quantising)
+        cpu_graph.split_prelu(model, keep_scale=for_quantising)
     if target == "cpu" and not for_quantising:
-        graph.run_trunk_per_image(model)
+        cpu_graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
 
@@ -135,7 +133,7 @@ def _refuse_unknown_forms(model: ModelProto) -> None:
 
 
 def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, crops: Pixels) -> float:
-    """The lowest cosine between what both graphs make of (N, 112, 112, 3) uint8 RGB crops.
+    """Return the lowest cosine between the outputs of both graphs on (N, 112, 112, 3) uint8 RGB crops.
 
     The source sees them one by one as its own input, the rewritten graph all at once.
     Raises Unusable package_not_preparable below `MIN_COSINE`.
@@ -150,7 +148,7 @@ def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, cro
 
 
 def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.float64]:
-    """(N, D) unit float64: the file's own graph on crops given one by one as it wants them. The slow oracle."""
+    """Run the file's own graph on crops one by one; (N, D) unit float64. The slow oracle of `rewrite`."""
     from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
 
     runnable = type(source).FromString(source.SerializeToString())
@@ -161,7 +159,7 @@ def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.f
 
 
 def check_crops() -> Pixels:
-    """(4, 112, 112, 3) uint8: the same every time, from coarse blocks of colour to noise."""
+    """Return (4, 112, 112, 3) uint8 test crops, always the same: from coarse blocks of colour to noise."""
     generator = np.random.default_rng(0)
     blocks = (56, 16, 4, 1)
     return np.stack([_blocks(generator, block) for block in blocks])

@@ -1,4 +1,4 @@
-"""A model run as it stands, nothing rewritten: what its prepared graph is held against."""
+"""Run a model file as it is, without rewriting: the reference for its prepared graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def plain_session(model: ModelProto) -> Any:
-    """ONNX Runtime's own session with one thread, to compare what graphs answer."""
+    """Return a plain ONNX Runtime session with one thread."""
     import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
 
     options = ort.SessionOptions()
@@ -25,7 +25,7 @@ def plain_session(model: ModelProto) -> Any:
 
 
 def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
-    """(1, ...) in the source's own layout, type and colour order, of one (H, W, 3) uint8 RGB picture."""
+    """Convert one (H, W, 3) uint8 RGB picture to (1, ...) in the source's layout, type and colour order."""
     pixels = crop if form.colour == "rgb" else crop[:, :, ::-1]
     values = pixels.transpose(2, 0, 1) if form.layout == "nchw" else pixels
     if form.dtype == "uint8":

@@ -40,7 +40,7 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
     names = {each.name for each in model.graph.output}
     if names != {f"{head}_{stride}" for head in HEADS for stride in STRIDES}:
         raise Unusable(f"A YuNet answers bbox_8 and the like, not {sorted(names)}.", code="package_not_preparable")
-    steps.fold_constants(model)
+    model = steps.optimised(model)
     _take_rgb(model)
     _join_heads(model)
     steps.accept_crops(model, SourceInput(layout=PIXELS.layout, dtype=PIXELS.dtype), SIDE)

@@ -11,19 +11,20 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database
-from app.db.pagination import decode_cursor, encode_cursor
+from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, JOB_REFUSALS, JOBS
 from app.errors import NotFound
-from app.gallery.records import Gallery, Page
+from app.gallery.records import Gallery
 from app.gallery.row_lock import hold
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
+from app.timestamps import utc_now
 
 REPORT_ROWS = 1_000
 _JOB_ID = re.compile("[0-9a-f]{32}")
@@ -61,7 +62,7 @@ class JobStore:
             "who": who,
             "place": place,
             "secret": secret,
-            "created_at": _now(),
+            "created_at": utc_now(),
         }
         with self._database.write() as connection:
             if gallery is not None:
@@ -84,19 +85,16 @@ class JobStore:
         state: str | None = None,
     ) -> Page[Job]:
         """The newest first; `only` those of these galleries. Raises InvalidInput ``invalid_cursor``."""
-        query = _JOBS.order_by(JOBS.c.key.desc()).limit(limit + 1)
+        query = _JOBS
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
         if gallery is not None:
             query = query.where(GALLERIES.c.id == gallery)
         if state is not None:
             query = query.where(JOBS.c.state == state)
-        if cursor is not None:
-            query = query.where(JOBS.c.key < decode_cursor("jobs", cursor))
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        items = tuple(_job(row) for row in rows[:limit])
-        return Page(items, encode_cursor("jobs", items[-1].key) if len(rows) > limit else None)
+        return read_page(
+            self._database, query, JOBS.c.key, _job, listing="jobs", cursor=cursor, limit=limit, newest_first=True
+        )
 
     def cancel(self, job_id: str) -> Job:
         """A job that waits is cancelled at once, one that runs soon; a finished one stays as it is.
@@ -148,16 +146,16 @@ class JobStore:
             values = {
                 "state": JobState.RUNNING,
                 "lease_owner": owner,
-                "lease_until": _now(lease),
+                "lease_until": utc_now(lease),
                 "attempts": JOBS.c.attempts + 1,
-                "started_at": sa.func.coalesce(JOBS.c.started_at, _now()),
+                "started_at": sa.func.coalesce(JOBS.c.started_at, utc_now()),
             }
             _change(connection, key, values)
             return _job(connection.execute(_JOBS.where(JOBS.c.key == key)).one())
 
     def renew(self, job: Job, owner: str, lease: timedelta, done: int, total: int | None) -> bool:
         """Whether somebody asked to cancel it. Raises JobLost."""
-        values = {"lease_until": _now(lease), "done": done, "total": total}
+        values = {"lease_until": utc_now(lease), "done": done, "total": total}
         update = sa.update(JOBS).where(*_owned(job, owner)).values(values).returning(JOBS.c.cancel_asked)
         with self._database.write() as connection:
             asked = connection.execute(update).scalar()
@@ -215,7 +213,7 @@ class JobStore:
             "state": JobState.QUEUED,
             "lease_owner": None,
             "lease_until": None,
-            "not_before": _now(again_in),
+            "not_before": utc_now(again_in),
         }
         if not begun:
             values["attempts"] = JOBS.c.attempts - 1
@@ -224,7 +222,7 @@ class JobStore:
 
     def prune(self, older_than: timedelta) -> int:
         """Removes jobs that finished longer ago; says how many."""
-        old = (JOBS.c.state.in_(FINISHED)) & (JOBS.c.finished_at < _now(-older_than))
+        old = (JOBS.c.state.in_(FINISHED)) & (JOBS.c.finished_at < utc_now(-older_than))
         with self._database.write() as connection:
             removed = connection.execute(sa.delete(JOBS).where(old)).rowcount
         if removed:
@@ -264,7 +262,7 @@ def _change(connection: Connection, key: int, values: Mapping[str, Any]) -> None
 
 
 def _end(state: JobState) -> dict[str, Any]:
-    return {"state": state, "finished_at": _now(), "lease_owner": None, "lease_until": None, "secret": None}
+    return {"state": state, "finished_at": utc_now(), "lease_owner": None, "lease_until": None, "secret": None}
 
 
 def _owned(job: Job, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
@@ -272,7 +270,7 @@ def _owned(job: Job, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _free(kinds: Collection[str], place: str | None) -> tuple[sa.ColumnElement[bool], ...]:
-    now = _now()
+    now = utc_now()
     return (
         JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
         JOBS.c.kind.in_(kinds),
@@ -324,7 +322,3 @@ def _storable(text: str) -> str:
 
 def _dump(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _now(offset: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")

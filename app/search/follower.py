@@ -16,7 +16,7 @@ from app.errors import LikenessError
 from app.gallery.change_reader import Feed
 from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
 from app.search.gpu import Gpu
-from app.search.index import APPROXIMATE_FROM, Difference, Index
+from app.search.index import Difference, Index
 from app.search.protocol import GalleryIndex, in_step
 from app.search.snapshots import Snapshots
 
@@ -83,7 +83,7 @@ class LiveIndex:
         self._gallery = gallery
         self._feed = feed
         self._snapshots = snapshots
-        self._new = partial(Index, gallery.dimension, threads=threads, approximate_from=APPROXIMATE_FROM, gpu=gpu)
+        self._new = partial(Index, gallery.dimension, threads=threads, gpu=gpu)
         self._kind = gallery.search
         self._lock = threading.Lock()
         self._index: Index | None = None
@@ -97,12 +97,12 @@ class LiveIndex:
     def held(self) -> Indexed:
         """As far as it has come."""
         index = self._index
-        return Indexed(index.faces, index.size, index.approximation) if index is not None else Indexed(0, 0)
+        return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
 
-    def train(self) -> None:
+    def drop_stale_copies(self) -> None:
         index = self._index
         if index is not None:
-            index.train()
+            index.drop_stale_copies()
 
     def behind(self, head: Position) -> int:
         """How many changes it lacks of a log that ends at `head`; 0 where no index is made yet."""

@@ -20,10 +20,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from app.gallery.records import Approximation, FaceBlock, IndexKind
-from app.search.cells import Cells, nearest_of, trained
+from app.gallery.records import FaceBlock, IndexKind
 from app.search.gpu import Gpu, GpuFailed, Mirror
-from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, joined, merged, rounding
+from app.search.quantised import BLAS_FROM_QUERIES, NO_ROW, Near, Scan, merged, rounding
 from app.search.rows import Rows, grown
 from app.search.subject_rows import Chains
 from app.types import Vector, Vectors
@@ -43,8 +42,6 @@ EXACT_ROWS = 1_024
 """Rows scored at once in float64: 1 MiB at 128 numbers, which stay in a core's cache."""
 MIN_WEIGHT = 1.0
 """A face of quality 0 still has a say in its subject's mean."""
-APPROXIMATE_FROM = 50_000
-"""Faces from which on the kind ``approximate`` is that; before, a pass over all takes a millisecond or two."""
 MOVED_MOST = 1_024
 """Rows that may be overwritten while a pass runs; with more, the pass is made again while nobody writes."""
 MIRROR_MOVED = MOVED_MOST // 2
@@ -90,8 +87,6 @@ class _Watch:
     """Fewest rows that there were since: from there on, rows may be others."""
     moved: set[int] = field(default_factory=set)
     """Rows that were overwritten."""
-    candidates: list[NDArray[np.int64]] | None = None
-    """Of approximate search: the rows that are looked at, for each probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +99,10 @@ class _Mirrored:
 
 
 class Index:
-    """Search by inner product over unit vectors; safe to share between threads. Exact, whatever the `kind`, but for
-    ``approximate``: that is ``int8`` up to so many faces, and from there on, once `train` has been called, looks at
-    some of the faces only, if that costs less.
+    """Search by inner product over unit vectors, exact whatever the `kind`; safe to share between threads.
 
-    Beyond the vectors and, with the kinds ``fp16`` and ``int8``, a half and a quarter of their size for a copy, a face
-    takes 28 bytes (12 more while search is approximate) and a subject 40.
+    Beyond the vectors and, with the kind ``int8``, a quarter of their size for a copy, a face takes 28 bytes and a
+    subject 40.
 
     A pass over many vectors is split by rows between `threads`, each with a thread of FAISS's own. FAISS's own way,
     OpenMP, leaves a single query on one core, and its threads wait for each other by spinning: where other work wants
@@ -129,13 +122,11 @@ class Index:
         *,
         threads: int = 1,
         kind: IndexKind = "fp32",
-        approximate_from: int = APPROXIMATE_FROM,
         gpu: Gpu | None = None,
     ) -> None:
         """`threads` share one pass, the caller's included. With a `gpu`, passes over more than a few rows are made
-        there, of float32 with the kind ``fp32`` and of float16 with all others, none of which is approximate then."""
+        there: of float32 with the kind ``fp32``, of float16 with ``int8``."""
         self.dimension = dimension
-        self._approximate_from = max(1, approximate_from)
         self._threads = threads
         self._helpers = ThreadPoolExecutor(threads - 1, "search rows") if threads > 1 else None  # no thread until used
         faiss.cvar.distance_compute_blas_threshold = BLAS_FROM_QUERIES
@@ -145,9 +136,6 @@ class Index:
         self._faces = np.empty(0, np.int64)
         self._weights = np.empty(0, np.float32)
         self._watches: set[_Watch] = set()
-        self._cells: Cells | None = None
-        self._trained_with = 0  # so many faces, the last time
-        self._training = threading.Lock()
         self._gpu = gpu
         self._mirrored: _Mirrored | None = None
 
@@ -174,14 +162,7 @@ class Index:
         """Bytes of memory, of vectors and what finds their subjects."""
         with self._lock:
             arrays = (self._faces[: self.faces], self._weights[: self.faces])
-            cells = 0 if self._cells is None else self._cells.size
-            return self._rows.size + self._chains.size + cells + sum(array.nbytes for array in arrays)
-
-    @property
-    def approximation(self) -> Approximation | None:
-        """None while searches are exact."""
-        cells = self._cells
-        return None if cells is None or self.faces < self._approximate_from else cells.approximation
+            return self._rows.size + self._chains.size + sum(array.nbytes for array in arrays)
 
     @property
     def rounding(self) -> float:
@@ -192,27 +173,12 @@ class Index:
         """From now on it is searched by another kind's copy, which is made now, while others wait."""
         with self._lock:
             self._rows.convert(kind)
-            if kind != "approximate":
-                self._cells, self._trained_with = None, 0
 
-    def train(self) -> None:
-        """Makes ready for approximate search where that is due: there are enough faces, or as many as were known have
-        come since. Takes seconds in which nobody waits, and searches go on as before. To be called all the time; what
-        is on a GPU and was removed here goes from there too by this."""
+    def drop_stale_copies(self) -> None:
+        """Drop the GPU's copy where it has held removed faces for MIRROR_S. Call it often."""
         gpu, mirrored = self._gpu, self._mirrored
         if gpu and mirrored and mirrored.watch.moved and time.monotonic() - mirrored.at > MIRROR_S:
             gpu.run(self._give_up_mirror)
-        if not self._training_due() or not self._training.acquire(blocking=False):
-            return
-        try:
-            with self._watching() as watch:
-                cells = trained(watch.vectors) if watch.count else None
-                with self._lock:
-                    if cells is not None and self.kind == "approximate":
-                        self._trained_with = watch.count
-                        self._cells = self._renewed_cells(watch, cells) if cells.pays else None
-        finally:
-            self._training.release()
 
     def add(self, block: FaceBlock) -> None:
         """Adds faces, of known and new subjects. A face's key must not be in yet."""
@@ -232,8 +198,6 @@ class Index:
             self._weights[start:end] = np.maximum(block.qualities, MIN_WEIGHT)
             self._chains.append(block.subjects)
             self._rows.append(vectors)
-            if self._cells is not None:
-                self._cells.append(vectors)
 
     def remove(self, face: int, subject: int) -> bool:
         """Removes one face of `subject`; False where it isn't in."""
@@ -255,12 +219,12 @@ class Index:
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
         """For each probe, (Q, D) unit float32, the `limit` subjects with the highest scores, best first; fewer where
-        there are fewer, whatever the number of faces a subject has. Scores are exact also where the search isn't."""
+        there are fewer, whatever the number of faces a subject has."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or not self.faces:
             return [[] for _ in probes]
         fetch = max(FETCH_MIN, FETCH_PER_SUBJECT * limit)
-        rough = self.kind in {"int8", "approximate"}
+        rough = self.kind == "int8"
         if rough:
             fetch *= ROUGH_FETCH * max(1, round((self.dimension / ROUGH_DIMENSION) ** 0.5))
         found = self._pass(probes, limit, fetch)
@@ -328,11 +292,8 @@ class Index:
             except GpuFailed as error:
                 _log.warning("An index of %d faces is searched on the CPU from now on: %s", self.faces, error)
                 self._gpu = None
-        with self._watching(probes) as watch:
-            if watch.candidates is None:
-                near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
-            else:
-                near = self._nearest_of(watch.vectors, watch.candidates, probes, fetch)
+        with self._watching() as watch:
+            near = self._nearest(watch.scan, (0, watch.count), probes, fetch)
             with self._lock:
                 return self._settled(watch, near, probes, fetch, limit)
 
@@ -382,12 +343,9 @@ class Index:
                 self._mirrored = None
 
     @contextmanager
-    def _watching(self, probes: Vectors | None = None) -> Iterator[_Watch]:
-        """With `probes`, for a search that may be approximate."""
+    def _watching(self) -> Iterator[_Watch]:
         with self._lock:
             watch = _Watch(self._rows.scan(), self._rows.vectors, self.faces, self.faces)
-            if probes is not None and self._cells is not None and self.faces >= self._approximate_from:
-                watch.candidates = self._cells.candidates(probes)
             self._watches.add(watch)
         try:
             yield watch
@@ -402,17 +360,6 @@ class Index:
             return Near(np.empty((len(probes), 0), np.float32), np.empty((len(probes), 0), np.int64), floors)
         parts = self._in_parts(rows, lambda start, end: scan.nearest(start, end, probes, fetch))
         return merged(parts, fetch)
-
-    def _nearest_of(self, vectors: Vectors, candidates: list[NDArray[np.int64]], probes: Vectors, fetch: int) -> Near:
-        """As `_nearest`, among each probe's candidates; a part of the probes a thread."""
-        parts = min(self._threads, len(probes))
-        if parts < 2 or self._helpers is None:
-            return nearest_of(vectors, candidates, probes, fetch)
-        edges = np.linspace(0, len(probes), parts + 1).astype(int).tolist()
-        some = [slice(*pair) for pair in pairwise(edges)]
-        others = [self._helpers.submit(nearest_of, vectors, candidates[one], probes[one], fetch) for one in some[1:]]
-        own = nearest_of(vectors, candidates[some[0]], probes[some[0]], fetch)
-        return joined([own, *(other.result() for other in others)])
 
     def _in_parts(self, rows: tuple[int, int], scan: Callable[[int, int], R]) -> list[R]:
         """Of so many rows as are worth it, a part a thread, in order."""
@@ -480,30 +427,7 @@ class Index:
 
     def _errors(self, watch: _Watch, probes: Vectors) -> NDArray[np.float64]:
         """(Q,) how far scores of a pass, and of rows that have come since, may be from the exact ones."""
-        if watch.candidates is not None and not watch.moved and watch.low == watch.count == self.faces:
-            return np.full(len(probes), self.rounding)  # no code was looked at
         return np.maximum(watch.scan.errors(probes), self._rows.scan().errors(probes))
-
-    def _training_due(self) -> bool:
-        with self._lock:
-            if self.kind != "approximate" or self._gpu is not None:
-                return False
-            if self._cells is not None and self.faces < self._approximate_from // 2:
-                self._cells, self._trained_with = None, 0
-            if self.faces < self._approximate_from:
-                return False
-            known = self._trained_with
-            come = self.faces - known if self._cells is None else self._cells.added
-            return come >= known
-
-    def _renewed_cells(self, watch: _Watch, cells: Cells) -> Cells:
-        """With the rows as they are now."""
-        cells.cut(watch.low)
-        for row in watch.moved:
-            if row < watch.low:
-                cells.replace(row, self._rows.vectors[row : row + 1])
-        cells.append(self._rows.vectors[watch.low :])
-        return cells
 
     def _equal(self, block: FaceBlock, which: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether the faces `which` of `block` are what lies in `rows`, bit by bit."""
@@ -519,8 +443,6 @@ class Index:
             column[row] = column[last]
         self._chains.remove(row)
         self._rows.remove(row)
-        if self._cells is not None:
-            self._cells.remove(row)
         for watch in self._watches:
             watch.moved.add(row)
             watch.low = min(watch.low, last)

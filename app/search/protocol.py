@@ -73,8 +73,8 @@ class GalleryIndex(Protocol):
         """From now on, or from one of the next calls on, by this kind."""
         ...
 
-    def train(self) -> None:
-        """Makes ready for approximate search where that is due; takes its time, in which nobody waits."""
+    def drop_stale_copies(self) -> None:
+        """Drop copies outside this process's main memory that still hold removed faces."""
         ...
 
     def rebuild(self) -> None:

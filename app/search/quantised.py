@@ -1,8 +1,8 @@
 """A pass over an index's vectors: which rows score high for a probe, at least roughly.
 
-There are three ways. ``fp32`` reads the vectors themselves. ``fp16`` and ``int8`` read a copy of half and of a quarter
-of the size, and say by how much a score of theirs may be wrong at most: whoever asks scores their rows again, exactly,
-and knows by that bound whether any other row could have belonged to the answer.
+There are two ways. ``fp32`` reads the vectors themselves. ``int8`` reads a copy of a quarter of their size, and says by
+how much one of its scores may be wrong at most: the caller scores the rows again, exactly, and knows by that bound
+whether any other row could belong to the answer.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ class Codec(Protocol):
 
 def codec_of(kind: IndexKind) -> Codec | None:
     """None for ``fp32``, which has no copy."""
-    if kind == "fp32":
-        return None
-    return HalfCodec() if kind == "fp16" else ByteCodec()
+    return ByteCodec() if kind == "int8" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,56 +129,6 @@ def rounding(dimension: int) -> float:
     """How far a float32 score may be from the exact one: a bound for any order of summation, D * eps / 2 for unit
     vectors (Higham 2002, section 3.1), twice, since two scores are compared, and twice again to be safe."""
     return 2 * dimension * float(np.finfo(np.float32).eps)
-
-
-class HalfCodec:
-    """float16. A number's rounding error is at most 2^-11 of it, or 2^-25 where it is tiny."""
-
-    def width(self, dimension: int) -> int:
-        return 2 * dimension
-
-    def encode(self, vectors: Vectors) -> tuple[Codes, float]:
-        return np.ascontiguousarray(vectors.astype(np.float16)).view(np.uint8), self.error(vectors.shape[1])
-
-    @staticmethod
-    def error(dimension: int) -> float:
-        return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
-
-    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:
-        return HalfScan(ExactScan(vectors), codes, error)
-
-
-@dataclass(frozen=True, slots=True)
-class HalfScan:
-    """By FAISS, query by query; from BLAS_FROM_QUERIES on the vectors themselves are faster."""
-
-    exact: ExactScan
-    codes: Codes
-    error: float
-
-    def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        if len(probes) >= BLAS_FROM_QUERIES:
-            return self.exact.nearest(start, end, probes, fetch)
-        codes = self.codes[start:end]
-        width = min(fetch, len(codes))
-        quantizer: Any = faiss.ScalarQuantizer(probes.shape[1], faiss.ScalarQuantizer.QT_fp16)
-        scanner = quantizer.select_InvertedListScanner(faiss.METRIC_INNER_PRODUCT, None, True, None)
-        scanner.set_list(0, 0.0)
-        scores = np.full((len(probes), width), -np.inf, np.float32)
-        rows = np.zeros((len(probes), width), np.int64)
-        for place, probe in enumerate(probes):
-            scanner.set_query(faiss.swig_ptr(probe))
-            heap = (faiss.swig_ptr(scores[place]), faiss.swig_ptr(rows[place]))
-            scanner.scan_codes(len(codes), faiss.swig_ptr(codes), None, *heap, width)
-        best = np.argsort(-scores, axis=1, kind="stable")
-        return _near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1) + start, len(codes))
-
-    def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
-        return self.exact.rough(start, end, probe)
-
-    def errors(self, probes: Vectors) -> NDArray[np.float64]:
-        lengths = np.linalg.norm(probes.astype(np.float64), axis=1)
-        return np.asarray(self.exact.errors(probes) + lengths * self.error)
 
 
 class ByteCodec:
@@ -334,15 +282,3 @@ def merged(parts: Sequence[Near], fetch: int) -> Near:
         floors = np.maximum(floors, np.take_along_axis(scores, best[:, fetch : fetch + 1], 1)[:, 0])
     best = best[:, :fetch]
     return Near(np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1), floors)
-
-
-def joined(parts: Sequence[Near]) -> Near:
-    """What several parts of the probes were given, as one."""
-    width = max(part.rows.shape[1] for part in parts)
-    scores, rows = (
-        np.concatenate(
-            [np.pad(array, ((0, 0), (0, width - array.shape[1])), constant_values=nothing) for array in arrays]
-        )
-        for arrays, nothing in (([part.scores for part in parts], -np.inf), ([part.rows for part in parts], NO_ROW))
-    )
-    return Near(scores, rows, np.concatenate([part.floors for part in parts]))

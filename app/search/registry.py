@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from app.errors import Conflict, LikenessError, NotFound
-from app.gallery.records import Approximation, Followed, Gallery, Indexed, IndexKind, Seen, Snapshotted, Standing
+from app.gallery.records import Followed, Gallery, Indexed, IndexKind, Seen, Snapshotted, Standing
 from app.gallery.store import Store
 from app.search.protocol import GalleryIndex, Indexes, Searchable
 
@@ -39,12 +39,6 @@ class CurrentIndexes:
         """Asks no database."""
         with self._lock:
             return [live.held() for live in self._live.values()]
-
-    def approximation(self, gallery: Gallery) -> Approximation | None:
-        """None where the gallery is searched exactly, or not at all yet, here. Asks no database."""
-        with self._lock:
-            live = self._live.get(self.view(gallery).seen)
-        return None if live is None else live.held().approximation
 
     @property
     def available(self) -> bool:
@@ -160,12 +154,11 @@ class CurrentIndexes:
             self.load()
 
     def prepare(self) -> None:
-        """Makes the second indexes that galleries have come to need, and those ready that are searched approximately;
-        takes its time."""
+        """Build the second indexes that galleries need by now, and drop stale GPU copies. Runs in the background."""
         with self._lock:
             known = list(self._live.values())
         for live in known:
-            live.train()
+            live.drop_stale_copies()
         if not self._unmade:
             return
         for gallery in self._store.feed.moving():

@@ -88,7 +88,7 @@ def _search(run: Run) -> None:
         run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness[gpu]')")
         return
     vectors = galleries.people(run.effort.faces, GPU_DIMENSION)
-    kinds: tuple[IndexKind, ...] = ("fp32", "fp16")
+    kinds: tuple[IndexKind, ...] = ("fp32", "int8")
     for kind in kinds:
         searched_on(run, gpu, vectors, kind)
     gpu.close()

@@ -29,8 +29,6 @@ def measure(run: Run) -> None:
     queries = galleries.probes(vectors, searching.QUERIES)
     indexes: dict[IndexKind, Index] = {}
     for kind in get_args(IndexKind):
-        if kind == "approximate":  # doesn't give the same answers
-            continue
         run.say(f"{faces:,} vectors as {kind}")
         indexes[kind] = searching.ours(vectors, cores(), kind)
     batched = {f"{kind}, {len(queries)} at once": searching.together(one, queries) for kind, one in indexes.items()}

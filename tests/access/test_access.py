@@ -178,7 +178,7 @@ class Ground:
             "POST /v1/galleries": {"id": f"new-{number}"},
             f"POST {GALLERY}/reembed": {"embedder": "sface"},
             f"POST {GALLERY}/subjects": {"id": f"new-{number}"},
-            f"PATCH {GALLERY}": {"search": "fp16" if number % 2 else "int8"},
+            f"PATCH {GALLERY}": {"search": "fp32" if number % 2 else "int8"},
             f"PATCH {SUBJECT}": {"name": f"new-{number}"},
             "POST /v1/keys": {"scopes": ["read"]},
             f"POST {FACE}/move": {"subject": "eileen"},

@@ -21,10 +21,11 @@ import pytest
 from app.access import audit as audit_module
 from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
 from app.access.records import AuditEntry, AuditFilter
-from app.access.store import AuditStore, time_text
+from app.access.store import AuditStore
 from app.api.rules import RULES, Rule
 from app.errors import InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
+from app.timestamps import utc_text
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.jobs import waiting_job
@@ -78,7 +79,7 @@ def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slo
         entry = log.entry("door", "enroll", "r1")
         log.write(entry).result(WAIT_S)
         (begun,) = all_of(store)
-        assert (begun.at, begun.who, begun.operation, begun.status) == (time_text(NOW), "door", "enroll", None)
+        assert (begun.at, begun.who, begun.operation, begun.status) == (utc_text(NOW), "door", "enroll", None)
         entry.status, entry.subject = 201, "eileen"
         log.write(entry).result(WAIT_S)
         (done,) = all_of(store)
@@ -144,7 +145,7 @@ def test_who_leaves_early_harms_nobody(store: Slow) -> None:
 
 
 def test_old_entries_go_and_others_stay(store: Slow) -> None:
-    store.write([AuditEntry(time_text(NOW - days * DAY_S), "door", "enroll", str(days)) for days in (400, 366, 364, 0)])
+    store.write([AuditEntry(utc_text(NOW - days * DAY_S), "door", "enroll", str(days)) for days in (400, 366, 364, 0)])
     with closing(AuditLog(store, days=365, clock=lambda: NOW)):
         soon(lambda: [entry.request_id for entry in all_of(store)] == ["364", "0"])
     with closing(AuditLog(store, days=0, clock=lambda: NOW + 1e9)) as log:
@@ -157,7 +158,7 @@ def test_old_entries_go_and_others_stay(store: Slow) -> None:
 def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
     for number in range(10):
         who, gallery = ("door", "staff") if number % 2 else ("desk", "guests")
-        entry = AuditEntry(time_text(NOW + number), who, "enroll" if number < 6 else "identify", str(number), gallery)
+        entry = AuditEntry(utc_text(NOW + number), who, "enroll" if number < 6 else "identify", str(number), gallery)
         entry.subject = f"s{number}"
         store.write([entry])
 
@@ -175,7 +176,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
     assert found(False, who="door") == [1, 3, 5, 7, 9]
     assert found(False, gallery="guests", operation="enroll") == [0, 2, 4]
     assert found(False, subject="s7") == [7]
-    assert found(True, since=time_text(NOW + 3), until=time_text(NOW + 6)) == [5, 4, 3]
+    assert found(True, since=utc_text(NOW + 3), until=utc_text(NOW + 6)) == [5, 4, 3]
     page = store.entries(AuditFilter(), None, 3, newest_first=True)
     with pytest.raises(InvalidInput, match="cursor"):
         store.entries(AuditFilter(), page.next_cursor, 3, newest_first=False)

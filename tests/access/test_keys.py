@@ -23,7 +23,7 @@ from app.access.keys import CACHE_S, Keys, access_key_of, key_id_of
 from app.access.keys_file import read_keys
 from app.access.rate_limits import Buckets, address_group
 from app.access.records import KEY_ID, Key, KeyTerms
-from app.access.store import KeyStore, time_text
+from app.access.store import KeyStore
 from app.api.auth import ADMIN, Guard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
@@ -31,6 +31,7 @@ from app.db.schema import METADATA
 from app.db.secrets import SecretStore
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded, Unusable
 from app.gallery.store import Store
+from app.timestamps import utc_text
 
 NOW = 1_800_000_000.0
 READ = frozenset({Scope.READ})
@@ -129,7 +130,7 @@ def test_a_wrong_key_is_no_key(keys: Keys, token: str) -> None:
 
 
 def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock: Clock) -> None:
-    made = keys.create(KeyTerms("door", READ, expires_at=time_text(NOW + 0.5)))
+    made = keys.create(KeyTerms("door", READ, expires_at=utc_text(NOW + 0.5)))
     keys.check(made.token)
     clock.now += 0.4
     assert keys.recall(made.token) is not None
@@ -142,7 +143,7 @@ def test_a_key_expires_even_between_two_looks_at_the_database(keys: Keys, clock:
 
 def test_a_key_that_would_have_expired_is_not_made(keys: Keys) -> None:
     with pytest.raises(InvalidInput) as caught:
-        keys.create(KeyTerms("door", READ, expires_at=time_text(NOW)))
+        keys.create(KeyTerms("door", READ, expires_at=utc_text(NOW)))
     assert code_of(caught) == "invalid_expiry"
 
 
@@ -182,7 +183,7 @@ def test_a_revoked_key_stops_at_once_here_and_within_the_cache_time_elsewhere(
     with pytest.raises(Conflict) as refused:
         keys.rotate("door")
     assert code_of(refused) == "key_revoked"
-    assert keys.revoke("door").revoked_at == time_text(NOW), "the first revocation stands"
+    assert keys.revoke("door").revoked_at == utc_text(NOW), "the first revocation stands"
 
 
 def test_only_who_knows_the_secret_learns_that_a_key_was_revoked(keys: Keys) -> None:

@@ -37,7 +37,7 @@ from app.inference.session import open_embedder
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.operations import steady
+from app.operations import retried
 from app.search.milvus.indexes import RemoteIndexes
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
@@ -273,7 +273,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         one = bulk_face("s1", face, crop_to_keep(gallery, face))
         server.galleries.write_many("staff", [], [one], face.template.vector[None], face.template.package)
 
-    steady(write)
+    retried(write)
     assert tried == [2, 2]
     assert server.reembeddings.left(gallery, NEW) == 0
     assert server.finds(1)

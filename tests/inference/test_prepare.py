@@ -22,7 +22,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from PIL import Image
 
 from app.errors import Unusable
-from app.inference import graph as steps
+from app.inference import cpu_graph
 from app.inference.package import (
     Package,
     Rewrite,
@@ -199,6 +199,10 @@ def kinds(model: ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node}
 
 
+AFTER_GEMM = "BatchNormalization"
+"""The one that may stay: a few hundred numbers a face, which ONNX Runtime does not fuse into the Gemm before it."""
+
+
 def typical() -> Net:
     """What face networks consist of: convolutions with BatchNorm and PReLU, a fully connected layer between norms."""
     net = Net(np.random.default_rng(7))
@@ -215,12 +219,13 @@ def typical() -> Net:
 def test_batch_norms_and_prelus_of_a_face_network_vanish() -> None:
     source = typical().model()
     rewritten = rewrite(source, Rewrite(), "cpu")
-    assert kinds(rewritten) == {"Conv", "Relu", "Add", "Flatten", "Gemm"}
+    assert [node.op_type for node in rewritten.graph.node].count("BatchNormalization") == 1
+    assert kinds(rewritten) == {"Conv", "Relu", "Add", "Flatten", "Gemm", AFTER_GEMM}
     assert_alike(rewritten, source, images(1, 2))
 
 
 def test_a_gpu_keeps_its_prelus() -> None:
-    assert kinds(rewrite(typical().model(), Rewrite(), "cuda")) == {"Conv", "PRelu", "Flatten", "Gemm"}
+    assert kinds(rewrite(typical().model(), Rewrite(), "cuda")) == {"Conv", "PRelu", "Flatten", "Gemm", AFTER_GEMM}
 
 
 def test_a_shift_before_a_padded_convolution_stays_in_front_of_it() -> None:
@@ -247,9 +252,9 @@ def test_layers_run_per_image_answer_the_same() -> None:
     source = typical().model()
     whole = rewrite(source, Rewrite(), "cpu")
     split = ModelProto.FromString(whole.SerializeToString())
-    steps.run_trunk_per_image(split, large=1)
+    cpu_graph.run_trunk_per_image(split, large=1)
     onnx.checker.check_model(split, full_check=True)
-    assert kinds(split) == {"Scan", "Gemm"}
+    assert kinds(split) == {"Scan", "Gemm", AFTER_GEMM}
     assert_alike(split, source, images(4, 5))
 
 
@@ -259,7 +264,7 @@ def test_layers_stay_together_where_something_goes_around_the_last() -> None:
     model.graph.node.append(helper.make_node("Identity", [early], ["second"]))
     model.graph.output.append(helper.make_tensor_value_info("second", TensorProto.FLOAT, None))
     before = model.SerializeToString()
-    steps.run_trunk_per_image(model, large=1)
+    cpu_graph.run_trunk_per_image(model, large=1)
     assert model.SerializeToString() == before
 
 

@@ -455,4 +455,4 @@ def test_the_size_counts_the_copy(kind: IndexKind) -> None:
         filled([(key, key, 50.0, vector) for key, vector in enumerate(vectors, 1)], 128, each)
         for each in (KINDS[0], kind)
     )
-    assert index.size - plain.size == {"fp32": 0, "fp16": 256_000, "int8": 128_000, "approximate": 128_000}[kind]
+    assert index.size - plain.size == {"fp32": 0, "int8": 128_000}[kind]

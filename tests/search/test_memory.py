@@ -46,7 +46,7 @@ if sys.argv[1] == "counted":
 if sys.argv[1] == "refused":
     app.memory._installed = lambda: 1 << 50
 some = np.ones((25_000, 128), np.float32)
-rows, moves, place = Rows(128, "fp16"), 0, None
+rows, moves, place = Rows(128, "int8"), 0, None
 while rows.vectors.nbytes < 4 * RESERVED_FROM:
     large = rows.vectors.nbytes > 2 * RESERVED_FROM
     rows.append(some)

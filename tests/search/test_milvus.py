@@ -613,5 +613,5 @@ def test_milvus_has_its_own_kinds_of_search(one: Galleries) -> None:
         one.create_gallery("guests", PACKAGE, DIMENSION, search="int8")
     assert (caught.value.code, caught.value.details["known"]) == ("search_unavailable", ["fp32"])
     with pytest.raises(Conflict, match="own kinds"):
-        one.update_gallery("staff", search="fp16")
+        one.update_gallery("staff", search="int8")
     assert one.update_gallery("staff", search="fp32").search == "fp32"

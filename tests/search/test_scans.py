@@ -79,7 +79,7 @@ def test_a_scan_finds_about_as_many_as_are_wanted(kind: IndexKind) -> None:
     assert counts.min() > 20
 
 
-@pytest.mark.parametrize(("kind", "most"), [("fp32", 0.0), ("fp16", 6e-4), ("int8", 0.04)])
+@pytest.mark.parametrize(("kind", "most"), [("fp32", 0.0), ("int8", 0.04)])
 @pytest.mark.parametrize("dimension", [128, 512])
 def test_scores_of_common_vectors_are_nearly_right(kind: IndexKind, most: float, dimension: int) -> None:
     """A looser bound would be as true, and have every search look at everything."""

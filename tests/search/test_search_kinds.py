@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 import sqlalchemy as sa
 
+from app.bulk.backup import restore, write_backup
 from app.client import ApiError, AsyncClient, Client
 from app.errors import NotFound
 from app.gallery.records import IndexKind
@@ -22,6 +23,7 @@ from tests.support.live import LiveServer
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
+OLD_KINDS = {"fp32": "fp32", "fp16": "int8", "int8": "int8", "approximate": "int8"}
 
 
 def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
@@ -63,7 +65,7 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     enroll(one, "eileen", 1)
     other = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
     other.load()
-    for kind in ("int8", "fp16", "fp16", "fp32", "int8"):
+    for kind in ("int8", "int8", "fp32", "int8"):
         assert one.update_gallery("staff", search=kind).search == kind
         assert one.update_gallery("staff").search == kind
         assert kind_here(one) == kind
@@ -81,7 +83,7 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     third.close()
     one.delete_gallery("staff")
     with pytest.raises(NotFound, match="no gallery"):
-        one.update_gallery("staff", search="fp16")
+        one.update_gallery("staff", search="int8")
     one.close()
 
 
@@ -97,6 +99,42 @@ def test_galleries_of_the_version_before_are_searched_as_they_were(database_url:
     assert again.gallery("staff").search == "fp32"
     assert found(again, 1) == ["eileen"]
     again.close()
+
+
+def make_galleries_of_0_1_0(galleries: Galleries, url: str) -> None:
+    """One gallery of each kind that version 0.1.0 had, named by it, in a database of its revision."""
+    for seed, kind in enumerate(OLD_KINDS):
+        galleries.create_gallery(kind, PACKAGE, DIMENSION)
+        enroll(galleries, "eileen", seed, gallery=kind)
+    downgrade(url, "0012")
+    with engine_of(url).begin() as connection:
+        connection.execute(sa.text("UPDATE galleries SET search = id"))
+
+
+def assert_searched_as_now(url: str) -> None:
+    galleries = quiet(url)
+    assert {one.id: one.search for one in galleries.galleries().items} == OLD_KINDS
+    for seed, kind in enumerate(OLD_KINDS):
+        assert found(galleries, seed, kind) == ["eileen"]
+        assert kind_here(galleries, kind) == OLD_KINDS[kind]
+    galleries.close()
+
+
+def test_galleries_of_the_removed_kinds_are_searched_as_int8(database_url: str) -> None:
+    galleries = quiet(database_url)
+    make_galleries_of_0_1_0(galleries, database_url)
+    galleries.close()
+    assert_searched_as_now(database_url)
+
+
+def test_a_backup_of_the_removed_kinds_is_searched_as_int8(database_url: str, tmp_path: Path) -> None:
+    galleries, backup = quiet(database_url), tmp_path / "backup"
+    make_galleries_of_0_1_0(galleries, database_url)
+    write_backup(galleries._store.database, backup, "0.1.0")
+    galleries.close()
+    restored = f"sqlite:///{tmp_path / 'restored.db'}"
+    restore(backup, restored)
+    assert_searched_as_now(restored)
 
 
 def test_the_kind_by_api(tmp_path: Path) -> None:
@@ -119,20 +157,26 @@ def test_the_kind_by_api(tmp_path: Path) -> None:
         for body in ({"search": "hnsw"}, {"search": 8}, {"store": "none"}):
             error_of(client.patch("/v1/galleries/crew", json=body), 422, "invalid_request")
         error_of(client.post("/v1/galleries", json={"id": "third", "search": "int4"}), 422, "invalid_request")
+        for removed in ("fp16", "approximate"):
+            refused = client.post("/v1/galleries", json={"id": "third", "search": removed})
+            error_of(refused, 422, "invalid_request")
+            assert "use 'int8'" in refused.text
+            assert "docs/milvus.md" in refused.text
+            error_of(client.patch("/v1/galleries/crew", json={"search": removed}), 422, "invalid_request")
         error_of(client.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
 
 
 def test_the_kind_by_client_and_command(live_server: LiveServer, tmp_path: Path) -> None:
     at = ("--server", live_server.url, "--key", live_server.key)
     with Client(live_server.url, live_server.key) as client:
-        assert client.create_gallery("kinds", search="fp16").search == "fp16"
-        assert client.update_gallery("kinds", {"search": "int8"}).search == "int8"
+        assert client.create_gallery("kinds", search="int8").search == "int8"
+        assert client.update_gallery("kinds", {"search": "fp32"}).search == "fp32"
         with pytest.raises(ApiError) as caught:
             client.update_gallery("nobody", {"search": "int8"})
         assert caught.value.code == "gallery_not_found"
-        done = likeness(tmp_path, "galleries", "update", "kinds", "--search", "fp32", *at)
-        assert (done.returncode, done.stdout) == (0, "kinds: searched by fp32\n")
-        assert client.gallery("kinds").search == "fp32"
+        done = likeness(tmp_path, "galleries", "update", "kinds", "--search", "int8", *at)
+        assert (done.returncode, done.stdout) == (0, "kinds: searched by int8\n")
+        assert client.gallery("kinds").search == "int8"
         assert likeness(tmp_path, "galleries", "update", "kinds", "--search", "int5", *at).returncode == 3
         made = likeness(tmp_path, "galleries", "create", "kinds 2", "--search", "int8", *at)
         assert made.returncode == 0
@@ -140,6 +184,6 @@ def test_the_kind_by_client_and_command(live_server: LiveServer, tmp_path: Path)
 
     async def change() -> str:
         async with AsyncClient(live_server.url, live_server.key) as later:
-            return (await later.update_gallery("kinds", {"search": "fp16"})).search
+            return (await later.update_gallery("kinds", {"search": "fp32"})).search
 
-    assert asyncio.run(change()) == "fp16"
+    assert asyncio.run(change()) == "fp32"

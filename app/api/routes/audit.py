@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from app.access.records import AuditEntry, AuditFilter
-from app.access.store import time_text
 from app.api import openapi, schemas
 from app.api.service import ServiceDep
+from app.timestamps import utc_text
 
 router = APIRouter(prefix="/v1/audit", tags=["access"])
 
@@ -43,7 +43,7 @@ async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, 
 
 
 def _text(time: datetime | None) -> str | None:
-    return None if time is None else time_text(time.astimezone(UTC).timestamp())
+    return None if time is None else utc_text(time)
 
 
 def _answer(entry: AuditEntry) -> schemas.AuditEntry:

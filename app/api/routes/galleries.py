@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -85,8 +84,8 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
     openapi_extra=openapi.request_body(schemas.GalleryPatch),
 )
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """What is absent stays as it is. Answers are the same by every kind of search but `approximate`; the index is made
-    anew in memory, here at once and by other servers over the same database within a moment."""
+    """What is absent stays as it is. Answers are the same by every kind of search; the index is made anew in memory,
+    here at once and by other servers over the same database within a moment."""
     asked = await service.read_json(request, schemas.GalleryPatch)
     search = asked.search if asked.search is not None else UNSET
     return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
@@ -127,14 +126,12 @@ async def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gall
 
 def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
     counts = service.galleries.counts(gallery.id)
-    approximation = service.galleries.approximation(gallery)
     return schemas.Gallery.model_validate(
         {
             "id": gallery.id,
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
-            "approximation": None if approximation is None else asdict(approximation),
             "metadata": gallery.metadata,
             "subjects": counts.subjects,
             "faces": counts.faces,

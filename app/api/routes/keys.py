@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from datetime import UTC
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
 from app.access import records
 from app.access.keys import NewKey, access_key_of
-from app.access.store import time_text
 from app.api import openapi, schemas
 from app.api.service import ServiceDep, entry_of
+from app.timestamps import utc_text
 
 router = APIRouter(prefix="/v1/keys", tags=["access"])
 
@@ -66,7 +65,7 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
         name=asked.name,
         galleries=None if asked.galleries is None else frozenset(asked.galleries),
         rate=asked.rate,
-        expires_at=None if asked.expires_at is None else time_text(asked.expires_at.astimezone(UTC).timestamp()),
+        expires_at=None if asked.expires_at is None else utc_text(asked.expires_at),
     )
     return await service.run(lambda: _new_answer(service.keys.create(terms, signs=asked.aws)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -13,7 +12,7 @@ from app.api.paths import GalleryId, SubjectId
 from app.api.service import ServiceDep
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
-from app.gallery.text import utc_text
+from app.timestamps import utc_now, utc_text
 
 router = APIRouter(prefix="/v1", tags=["recognition"])
 
@@ -156,7 +155,7 @@ async def enroll(
     level = QualityLevel(params.quality)
     terms = Terms(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
-        UNSET if params.consent is None else Consent(params.consent, utc_text(datetime.now(UTC))),
+        UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
     found = await service.run(lambda: service.operations.enroll(gallery, subject, images["images"], level, terms=terms))
     return answers.enroll(found, explain=params.explain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -12,7 +12,7 @@ from app.api import answers, openapi, schemas
 from app.api.paths import GalleryId, SubjectId
 from app.api.service import ServiceDep, entry_of
 from app.gallery.records import UNSET, Consent, Terms
-from app.gallery.text import utc_text
+from app.timestamps import utc_now, utc_text
 
 router = APIRouter(prefix="/v1/galleries/{gallery}/subjects", tags=["subjects"])
 
@@ -123,7 +123,7 @@ def terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
 
 
 def _consent(asked: schemas.Consent | None) -> Consent | None:
-    return None if asked is None else Consent(asked.note, utc_text(asked.given_at or datetime.now(UTC)))
+    return None if asked is None else Consent(asked.note, utc_text(asked.given_at) if asked.given_at else utc_now())
 
 
 def _text(time: datetime | None) -> str | None:

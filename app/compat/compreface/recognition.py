@@ -28,9 +28,9 @@ from app.compat.compreface.reading import (
 )
 from app.compat.compreface.rules import FACE, PREFIX, RECOGNITION
 from app.compat.similarity import Similarity
+from app.decisions import cosine
 from app.errors import AmbiguousFace
 from app.gallery.records import Candidate, FaceRow
-from app.operations import cosine
 from app.types import Face, Template
 
 router = APIRouter(include_in_schema=False)

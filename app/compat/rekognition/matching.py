@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from app.compat.rekognition.call import Call, stored_template
 from app.compat.rekognition.shapes import Shape, percent, stored_face
+from app.decisions import cosine
 from app.errors import NotFound
 from app.gallery.records import Candidate, Gallery
 from app.gallery.text import is_unnamed
-from app.operations import cosine
 from app.types import Template
 
 WIDEN = 4

@@ -6,7 +6,7 @@ from app.compat.rekognition import asked
 from app.compat.rekognition.call import Call, good_enough, no_faces, stored_template, template_of
 from app.compat.rekognition.matching import match_faces
 from app.compat.rekognition.shapes import Shape, face_detail, face_id_from, largest_first, percent, searched_face
-from app.operations import cosine
+from app.decisions import cosine
 from app.types import Face
 
 MOST_FACES = 100

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import sqlalchemy as sa
 
 from app.db.engine import Database
 from app.db.schema import COLLECTIONS, GALLERIES, REEMBEDDINGS
 from app.gallery.records import Gallery, gallery_not_found
+from app.timestamps import utc_now
 
 MAKING, CURRENT, OLD = "making", "current", "old"
 PREFIX = "likeness_"
@@ -44,7 +45,7 @@ class Catalogue:
             "package": gallery.embedder,
             "generation": gallery.generation,
             "state": MAKING,
-            "touched_at": _now(),
+            "touched_at": utc_now(),
         }
         with self._database.write() as connection:
             connection.execute(sa.insert(COLLECTIONS).values(values))
@@ -53,7 +54,7 @@ class Catalogue:
     def touch(self, name: str) -> None:
         """It is still being made."""
         with self._database.write() as connection:
-            connection.execute(sa.update(COLLECTIONS).where(COLLECTIONS.c.name == name).values(touched_at=_now()))
+            connection.execute(sa.update(COLLECTIONS).where(COLLECTIONS.c.name == name).values(touched_at=utc_now()))
 
     def switch(self, gallery: Gallery, name: str) -> None:
         """From now on `name` is searched for the gallery. Raises NotFound ``gallery_not_found``."""
@@ -63,8 +64,8 @@ class Catalogue:
         with self._database.write() as connection:
             if connection.execute(held).one_or_none() is None:
                 raise gallery_not_found(gallery.id)
-            connection.execute(sa.update(COLLECTIONS).where(others).values(state=OLD, touched_at=_now()))
-            connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=_now()))
+            connection.execute(sa.update(COLLECTIONS).where(others).values(state=OLD, touched_at=utc_now()))
+            connection.execute(sa.update(COLLECTIONS).where(c.name == name).values(state=CURRENT, touched_at=utc_now()))
 
     def unwanted(self, *, replaced: timedelta, abandoned: timedelta) -> Sequence[str]:
         """Collections to drop: of galleries that are gone, of packages that a gallery has left, `replaced` so long ago,
@@ -76,8 +77,8 @@ class Catalogue:
         target = (REEMBEDDINGS.c.target == c.package) & (REEMBEDDINGS.c.target_generation == c.generation)
         moving = (REEMBEDDINGS.c.gallery_key == c.gallery_key) & (source | target)
         orphaned = sa.not_(sa.exists().where(own)) & sa.not_(sa.exists().where(moving))
-        late = ((c.state == OLD) & (c.touched_at < _now(-replaced))) | (
-            (c.state == MAKING) & (c.touched_at < _now(-abandoned))
+        late = ((c.state == OLD) & (c.touched_at < utc_now(-replaced))) | (
+            (c.state == MAKING) & (c.touched_at < utc_now(-abandoned))
         )
         with self._database.read() as connection:
             query = sa.select(c.name).where((c.server == self._server) & (orphaned | late))
@@ -100,7 +101,3 @@ class Catalogue:
         """It has been dropped."""
         with self._database.write() as connection:
             connection.execute(sa.delete(COLLECTIONS).where(COLLECTIONS.c.name == name))
-
-
-def _now(offset: timedelta = timedelta()) -> str:
-    return (datetime.now(UTC) + offset).isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -184,8 +184,8 @@ class RemoteIndex:
     def search_by(self, kind: IndexKind) -> None:
         """Nothing to do: what a gallery was given elsewhere doesn't count here."""
 
-    def train(self) -> None:
-        """Nothing to do: Milvus does."""
+    def drop_stale_copies(self) -> None:
+        """Do nothing: there are none."""
 
     def rebuild(self) -> None:
         """Makes another collection from SQL and then searches that; the old one is dropped a little later."""

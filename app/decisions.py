@@ -1,0 +1,139 @@
+"""From scores to decisions: the only place where thresholds decide.
+
+A decision is made at an operating point: a threshold named by the false match rate (FMR) it was measured at. For
+identification the FMR is chosen so that a person who is not enrolled is taken for anyone at all with the requested
+false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), comparisons taken as independent
+(Daugman 2000, "Biometric decision landscapes").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from app.errors import Conflict, LowQuality
+from app.face.quality import QualityLevel
+from app.gallery.records import Candidate
+from app.inference.package import Thresholds
+from app.types import Face, Template
+
+UNCERTAIN_FACTOR = 10.0
+"""`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
+
+Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPoint:
+    """Where verification decides: ``fmr`` is the rate measured at ``threshold``."""
+
+    threshold: float
+    fmr: float
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifyPoint:
+    """Where identification decides; ``fpir`` is what ``fmr`` amounts to over all subjects of the gallery."""
+
+    threshold: float
+    uncertain: float
+    fmr: float
+    fpir: float
+
+
+def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
+    """Return the operating point of the FMR asked for, or of the measured rate nearest to the default.
+
+    Raises OperatingPointUnavailable if the rate asked for was not measured.
+    """
+    if asked is not None:
+        return VerifyPoint(thresholds.threshold(asked), asked)
+    fmr = _measured(thresholds, default)
+    return VerifyPoint(thresholds.threshold(fmr), fmr)
+
+
+def identify_point(
+    thresholds: Thresholds, fmr: float | None, fpir: float | None, default: float, subjects: int
+) -> IdentifyPoint:
+    """Return the operating point of the FMR or FPIR asked for in a gallery of so many subjects.
+
+    Without either, the default FPIR applies; if that needs a rate that was not measured (a very large gallery), the
+    nearest measured one is used, and the point's ``fpir`` says what to expect from it.
+    Raises OperatingPointUnavailable if a rate asked for was not measured.
+    """
+    if fmr is None:
+        fmr = fmr_for(default if fpir is None else fpir, subjects)
+        if fpir is None:
+            fmr = _measured(thresholds, fmr)
+    threshold = thresholds.threshold(fmr)
+    uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
+    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects))
+
+
+def fmr_for(fpir: float, subjects: int) -> float:
+    """Return the FMR of one comparison that gives ``fpir`` over ``subjects`` independent ones (at least one)."""
+    return -math.expm1(math.log1p(-fpir) / max(subjects, 1))
+
+
+def fpir_of(fmr: float, subjects: int) -> float:
+    """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
+    return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
+
+
+def _measured(thresholds: Thresholds, fmr: float) -> float:
+    """Return the measured rate nearest to ``fmr``."""
+    if thresholds.lowest is None or thresholds.highest is None:
+        return fmr  # `Thresholds.threshold` says that nothing was measured
+    return min(max(fmr, thresholds.lowest), thresholds.highest)
+
+
+def check_quality(face: Face, level: QualityLevel) -> None:
+    """Raise LowQuality if the face is too poor to be enrolled at this level."""
+    quality = face.quality
+    if quality.score < level.minimum:
+        reasons = [reason.value for reason in quality.reasons]
+        message = f"quality {quality.score:.0f}, {level.minimum:.0f} is the least that `{level.value}` takes"
+        raise LowQuality(message, reasons=reasons, score=quality.score, minimum=level.minimum)
+
+
+def cosine(a: Template, b: Template) -> float:
+    """Return the cosine of two unit vectors, -1 to 1. Raises Conflict ``package_mismatch`` across packages."""
+    if a.package != b.package:
+        raise Conflict(f"templates of {a.package} and {b.package} don't compare", code="package_mismatch")
+    dot = np.dot(a.vector.astype(np.float64), b.vector.astype(np.float64))
+    return float(np.clip(dot, -1.0, 1.0))
+
+
+def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[Candidate]]:
+    """Return each face's ranking without the subjects assigned to other faces: nobody is in a photo twice.
+
+    Greedy: the best-scoring pair of face and subject first, then the best of the rest, down to ``floor``. Scores below
+    it decide nothing and assign nobody.
+    """
+    pairs = [
+        (-candidate.score, face, candidate.subject)
+        for face, ranking in enumerate(rankings)
+        for candidate in ranking
+        if candidate.score >= floor
+    ]
+    given: dict[str, int] = {}
+    served: set[int] = set()
+    for _, face, subject in sorted(pairs):
+        if face not in served and subject not in given:
+            given[subject] = face
+            served.add(face)
+    return [
+        [candidate for candidate in ranking if given.get(candidate.subject, face) == face]
+        for face, ranking in enumerate(rankings)
+    ]
+
+
+def decide(score: float | None, point: IdentifyPoint) -> Decision:
+    """Decide from the first candidate's ``score``; None means that there is no candidate."""
+    if score is None or score < point.uncertain:
+        return "unknown"
+    return "known" if score >= point.threshold else "uncertain"
