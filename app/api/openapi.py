@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI cannot see by itself, since bodies are taken apart by `app.api.body`."""
+"""The OpenAPI document: what FastAPI can't see by itself, since `app.api.body` reads the bodies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from types import NoneType
 from typing import Any, TypeAlias
 
 from fastapi import FastAPI, Response
@@ -25,31 +24,49 @@ from app.api.operation import AnyOperation, File, ImageFields
 from app.api.problems import BY_CODE
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
-"""FastAPI's word for what an operation may answer, by status."""
+"""FastAPI's ``responses``: what an operation may answer, by status."""
 PAGE_PATH = "/docs"
 ASSETS_PATH = "/docs/assets"
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 BINARY, TEXT = {"type": "string", "format": "binary"}, {"type": "string"}
 TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson"})
+COMPREFACE, REKOGNITION = "CompreFace", "Amazon Rekognition"
+SECURITY = {None: ("bearer", "api_key"), COMPREFACE: ("api_key",), REKOGNITION: ("aws_sigv4",)}
+"""The ways to send a key, by the service whose wire format an operation has."""
+TAGS = [
+    {"name": "recognition", "description": "Photos in, answers out."},
+    {"name": "galleries", "description": "Sets of enrolled people."},
+    {"name": "subjects", "description": "The people of a gallery."},
+    {"name": "faces", "description": "Their enrolled images."},
+    {"name": "jobs", "description": "Work that outlasts a request."},
+    {"name": "access", "description": "Keys, the audit log and receipts of erasures."},
+    {"name": "server", "description": "The server itself."},
+    {"name": COMPREFACE, "description": "CompreFace's REST interface, for clients written for it (docs/moving.md)."},
+    {"name": REKOGNITION, "description": "Amazon Rekognition's API, for clients written for it (docs/moving.md)."},
+]
+"""The groups of operations on the page, in this order."""
 REF = "#/components/schemas/{model}"
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
 
 Every call but `/livez`, `/readyz` and `/version` needs a key: `Authorization: Bearer KEY` or `x-api-key: KEY`. The
-key needs the scope that `x-scope` names at each operation (`any`: every key will do; `admin` has all scopes), and sees
-only the galleries it is restricted to. Where `x-unrestricted` is true, it may not be restricted.
-Images come as multipart fields, as base64 in JSON, or as the raw body; parameters go into the query, or beside the
-image as form or JSON fields. Scores are cosine similarities; decisions are made at operating points, asked for as
-error rates (`fmr`, `fpir`). Every error has the same shape, and its `code` is what programs switch on.
+key needs the scope that `x-scope` names at each operation (`any`: every key; `admin` has all scopes). A key that is
+restricted to galleries sees only those; if `x-unrestricted` is true, the key must not be restricted.
+Send images as multipart fields, as base64 in JSON, or as the raw body; parameters in the query, or beside the image as
+form or JSON fields. Scores are cosine similarities; decisions are made at operating points, which you choose as error
+rates (`fmr`, `fpir`). Every error has the same shape; programs should switch on its `code`.
 """
 
 
 def responses(operation: AnyOperation) -> Responses:
-    """FastAPI's ``responses``: the good answer with an example, and each error status with one for each of its codes."""
+    """FastAPI's ``responses``: the good answer with an example, and each error status with one per code."""
+    if operation.compat:
+        error = {"description": f"An error, in the form that {operation.compat} gives it."}
+        return {operation.status: _good_response(operation), "default": error}
     by_status: dict[int | str, list[str]] = defaultdict(list)
     for code in operation.error_codes:
         by_status[BY_CODE[code].status].append(code)
-    found = {operation.status: _good_response(operation)}
+    found: Responses = {operation.status: _good_response(operation)}
     return found | {status: _error_response(status, codes) for status, codes in sorted(by_status.items(), key=str)}
 
 
@@ -65,17 +82,16 @@ def request_body(operation: AnyOperation) -> dict[str, Any] | None:
             content[FORM_TYPE] = {"schema": _form_schema(model, images)}
             if images.many:
                 content[FORM_TYPE]["encoding"] = {images.names[0]: {"contentType": "image/*"}}
-        content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}, "example": REQUESTS[model.__name__]}
+        content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}}
+        if example := getattr(model, "example", None) or REQUESTS.get(model.__name__):
+            content[JSON_TYPE]["example"] = example
         if images and images.raw:
-            content |= dict.fromkeys((RAW_TYPE, "image/*"), {"schema": BINARY})
+            content |= {kind: {"schema": BINARY} for kind in (RAW_TYPE, "image/*")}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def install(app: FastAPI) -> None:
-    """Makes ``app`` serve the document with request models, security and nothing superfluous, and a page that shows it.
-
-    The page's files are there already, at ``ASSETS_PATH``.
-    """
+    """Make ``app`` serve the document and a page that shows it. The page's files are already at ``ASSETS_PATH``."""
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title=app.title,
@@ -99,7 +115,7 @@ def install(app: FastAPI) -> None:
 
 
 def _page_policy(html: str) -> str:
-    """The page's own files and its own script, known by its hash; styles as Swagger UI sets them, on elements."""
+    """Allow the page's own files, its inline script by its hash, and Swagger UI's inline styles."""
     scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _SCRIPT.findall(html)]
     return "; ".join(
         (
@@ -121,7 +137,7 @@ def _document(app: FastAPI) -> dict[str, Any]:
     )
     components = document.setdefault("components", {})
     operations: list[AnyOperation] = app.state.operations.operations
-    models = {operation.body: None for operation in operations if operation.body}
+    models = {model: None for operation in operations for model in operation.models}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
@@ -131,13 +147,22 @@ def _document(app: FastAPI) -> dict[str, Any]:
         "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`, or one of `/v1/keys`."},
         "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
     }
+    if any(operation.compat == REKOGNITION for operation in operations):
+        components["securitySchemes"]["aws_sigv4"] = {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "An AWS Signature Version 4, made with a key that was created with `aws`.",
+        }
+    used = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
+    document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
     by_path = {(operation.method, operation.path): operation for operation in operations}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             declared = by_path[method.upper(), path]
-            operation["security"] = [] if declared.public else [{"bearer": []}, {"api_key": []}]
+            operation["security"] = [] if declared.public else [{name: []} for name in SECURITY[declared.compat]]
             if not declared.public:
-                operation["x-scope"] = declared.scope or "any"
+                operation.setdefault("x-scope", declared.scope or "any")
                 operation["x-unrestricted"] = declared.unrestricted
     return document
 
@@ -146,11 +171,14 @@ def _good_response(operation: AnyOperation) -> dict[str, Any]:
     if operation.file:
         content = {kind: {"schema": TEXT if kind in TEXT_TYPES else BINARY} for kind in operation.file.media_types}
         return {"description": operation.file.description, "content": content}
-    if operation.answer is NoneType:
+    if not issubclass(operation.answer, BaseModel):
         return {"description": "Done."}
     model = operation.answer
     description = (model.__doc__ or "").split("\n")[0] if model.__doc__ else "Done."
-    return {"description": description, "content": {JSON_TYPE: {"example": ANSWERS[model.__name__]}}}
+    return {
+        "description": description,
+        "content": {JSON_TYPE: {"example": getattr(model, "example", None) or ANSWERS[model.__name__]}},
+    }
 
 
 def _upload_content(upload: File) -> dict[str, Any]:

@@ -112,6 +112,15 @@ class Operation(Generic[Answer]):
     """Whether it is about the server alone: needs no scope, counts as no request in progress, and is not audited."""
     public: bool = False
     """Whether it needs no key."""
+    more_models: tuple[type[BaseModel], ...] = ()
+    """Further models of bodies that the OpenAPI document refers to."""
+    compat: str | None = None
+    """The other service whose wire format, and form of errors, it has."""
+
+    @property
+    def models(self) -> tuple[type[BaseModel], ...]:
+        """The models of its body."""
+        return (*self.more_models, *((self.body,) if self.body else ()))
 
     @property
     def error_codes(self) -> tuple[str, ...]:

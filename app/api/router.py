@@ -24,12 +24,19 @@ class Router:
         self.operations: list[AnyOperation] = []
         self.routes = APIRouter()
 
-    def handles(self, operation: AnyOperation, **extra: Any) -> Callable[[Handler], Handler]:
+    def handles(
+        self, operation: AnyOperation, responses: openapi.Responses | None = None, **extra: Any
+    ) -> Callable[[Handler], Handler]:
         """Make the decorated coroutine the operation's handler.
 
-        The first line of its docstring is the operation's summary, the rest its description. ``extra`` goes to FastAPI.
+        The first line of its docstring is the operation's summary, the rest its description.
+        ``responses`` are further ones, ``extra`` goes to FastAPI.
         """
-        is_model = issubclass(operation.answer, BaseModel)
+        if issubclass(operation.answer, BaseModel):
+            extra["response_model"] = operation.answer
+        if operation.file:
+            extra["response_class"] = Response
+        extra.setdefault("openapi_extra", openapi.request_body(operation))
 
         def bind(handler: Handler) -> Handler:
             summary, _, description = (inspect.getdoc(handler) or "").partition("\n")
@@ -41,10 +48,7 @@ class Router:
                 tags=[self.tag],
                 summary=summary.removesuffix("."),
                 description=description.strip(),
-                response_model=operation.answer if is_model else None,
-                **({"response_class": Response} if operation.file else {}),
-                responses=openapi.responses(operation) | extra.pop("responses", {}),
-                openapi_extra=openapi.request_body(operation),
+                responses=openapi.responses(operation) | (responses or {}),
                 **extra,
             )
             self.operations.append(operation)
