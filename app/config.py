@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from app.errors import Unusable
+from app.errors import InvalidSetting, UnknownSetting
 
 PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
@@ -272,9 +272,9 @@ def load_settings(**given: object) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # several settings that don't fit together: the message names them
-            raise Unusable(first["msg"].removeprefix("Value error, "), code="invalid_setting") from None
+            raise InvalidSetting(first["msg"].removeprefix("Value error, ")) from None
         name = PREFIX + str(first["loc"][0]).upper()
-        raise Unusable(f"{name}: {first['msg']}", code="invalid_setting", setting=name) from None
+        raise InvalidSetting(f"{name}: {first['msg']}", setting=name) from None
 
 
 def refuse_unknown(environ: Mapping[str, str]) -> None:
@@ -283,7 +283,7 @@ def refuse_unknown(environ: Mapping[str, str]) -> None:
     for name in sorted(environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
-            raise Unusable(f"{name} is no setting; did you mean {nearest}?", code="unknown_setting", nearest=nearest)
+            raise UnknownSetting(f"{name} is no setting; did you mean {nearest}?", nearest=nearest)
 
 
 def settings_table() -> str:

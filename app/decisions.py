@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from app.errors import Conflict, LowQuality
+from app.errors import LowQuality, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
 from app.inference.package import Thresholds
@@ -103,7 +103,7 @@ def check_quality(face: Face, level: QualityLevel) -> None:
 def cosine(a: Template, b: Template) -> float:
     """Return the cosine of two unit vectors, -1 to 1. Raises Conflict ``package_mismatch`` across packages."""
     if a.package != b.package:
-        raise Conflict(f"templates of {a.package} and {b.package} don't compare", code="package_mismatch")
+        raise PackageMismatch(f"templates of {a.package} and {b.package} don't compare")
     dot = np.dot(a.vector.astype(np.float64), b.vector.astype(np.float64))
     return float(np.clip(dot, -1.0, 1.0))
 

@@ -1,14 +1,24 @@
-"""What can go wrong, as one tree; `app.api.problems` maps each to an HTTP status.
+"""The errors of this program, as one tree; `app.api.problems` maps each to an HTTP status.
 
 LikenessError
 ├── InvalidInput            the caller must send something else
-│   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge  ImageTooSmall
+│   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge  ImageTooSmall  MissingImage
 │   ├── NoFace  AmbiguousFace  LowQuality
+│   ├── FileMissing  InvalidSource  VaultKeyMissing
 │   └── OperatingPointUnavailable
-├── NotFound                the thing named is not there
-├── Conflict                the thing named is already there, or belongs to another model package
+├── NotFound                something named in the call doesn't exist
+│   └── GalleryNotFound  SubjectNotFound  FaceNotFound
+├── Conflict                something named in the call exists already, or its state forbids the call
+│   └── GalleryExists  PackageMismatch  TwoPackages  ReembeddingIncomplete
 ├── Overloaded              try again later
+│   └── DatabaseBusy
 └── Unusable                the installation is at fault (a model package, a setting, a device)
+    ├── InvalidSetting
+    │   └── UnknownSetting
+    ├── DatabaseUnavailable  SealedUnreadable
+    └── PackageUnavailable  ModelNotLoadable  DeviceUnavailable
+
+There is a class for each error that code handles; others differ by ``code`` only.
 """
 
 from __future__ import annotations
@@ -17,7 +27,7 @@ from collections.abc import Mapping
 
 
 class LikenessError(Exception):
-    """Base of every error that is ours; ``code`` is what clients switch on, ``details`` is JSON."""
+    """Base of all errors of this program; ``code`` is for clients to switch on, ``details`` is JSON."""
 
     code = "internal_error"
 
@@ -37,13 +47,13 @@ class EmptyImage(InvalidInput):
 
 
 class InvalidImage(InvalidInput):
-    """The bytes are damaged or cut short. Never to be mistaken for "no face"."""
+    """The bytes are damaged or cut short. This is never reported as "no face"."""
 
     code = "invalid_image"
 
 
 class UnsupportedImage(InvalidInput):
-    """The bytes are no image, or one of a kind that is not read."""
+    """The bytes aren't an image, or not of a supported format."""
 
     code = "unsupported_image"
 
@@ -53,7 +63,7 @@ class ImageTooLarge(InvalidInput):
 
 
 class ImageTooSmall(InvalidInput):
-    """No face fits into so few pixels."""
+    """The image has too few pixels for any face."""
 
     code = "image_too_small"
 
@@ -63,7 +73,7 @@ class NoFace(InvalidInput):
 
 
 class AmbiguousFace(InvalidInput):
-    """Several faces, none of them clearly the photo's subject."""
+    """Several faces, and none is clearly the photo's subject."""
 
     code = "ambiguous_face"
 
@@ -73,26 +83,120 @@ class LowQuality(InvalidInput):
 
 
 class OperatingPointUnavailable(InvalidInput):
-    """An error rate was asked for that was never measured."""
+    """The requested error rate is outside the measured range."""
 
     code = "operating_point_unavailable"
 
 
+class MissingImage(InvalidInput):
+    code = "missing_image"
+
+
+class FileMissing(InvalidInput):
+    """A file named on the command line doesn't exist or can't be read."""
+
+    code = "file_not_found"
+
+
+class InvalidSource(InvalidInput):
+    """A file to import has a format or columns that aren't supported."""
+
+    code = "invalid_source"
+
+
+class VaultKeyMissing(InvalidInput):
+    """A backup can't be restored without the key that opens the secrets in it."""
+
+    code = "vault_key_missing"
+
+
 class NotFound(LikenessError):
-    """``code`` says what is missing: ``gallery_not_found``, ``subject_not_found``, ``face_not_found``..."""
+    """``code`` says what is missing."""
 
     code = "not_found"
 
 
+class GalleryNotFound(NotFound):
+    code = "gallery_not_found"
+
+
+class SubjectNotFound(NotFound):
+    code = "subject_not_found"
+
+
+class FaceNotFound(NotFound):
+    code = "face_not_found"
+
+
 class Conflict(LikenessError):
-    """``code`` says which: ``gallery_exists``, ``subject_exists``, ``package_mismatch``..."""
+    """``code`` says with what."""
 
     code = "conflict"
+
+
+class GalleryExists(Conflict):
+    code = "gallery_exists"
+
+
+class PackageMismatch(Conflict):
+    """Templates of different model packages can't be compared."""
+
+    code = "package_mismatch"
+
+
+class TwoPackages(Conflict):
+    """The gallery is being re-embedded, so new faces need templates of two packages."""
+
+    code = "two_packages"
+
+
+class ReembeddingIncomplete(Conflict):
+    code = "reembedding_incomplete"
 
 
 class Overloaded(LikenessError):
     code = "overloaded"
 
 
+class DatabaseBusy(Overloaded):
+    code = "database_busy"
+
+
 class Unusable(LikenessError):
     code = "unusable"
+
+
+class InvalidSetting(Unusable):
+    code = "invalid_setting"
+
+
+class UnknownSetting(InvalidSetting):
+    code = "unknown_setting"
+
+
+class DatabaseUnavailable(Unusable):
+    code = "database_unavailable"
+
+
+class SealedUnreadable(Unusable):
+    """Stored data was altered, or sealed with a key that isn't there."""
+
+    code = "sealed_unreadable"
+
+
+class PackageUnavailable(Unusable):
+    """The model package isn't installed, or its file is missing or damaged."""
+
+    code = "package_unavailable"
+
+
+class ModelNotLoadable(Unusable):
+    """ONNX Runtime can't open the model."""
+
+    code = "model_not_loadable"
+
+
+class DeviceUnavailable(Unusable):
+    """The requested GPU can't be used."""
+
+    code = "device_unavailable"

@@ -50,14 +50,14 @@ from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
 from app.compat.rekognition.protocol import Rekognition
 from app.concurrency.fair_semaphore import Turns
 from app.concurrency.machine import cores
-from app.concurrency.periodic import Repeating
+from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import Workers
 from app.config import PREFIX, Settings
 from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
-from app.errors import InvalidInput, Unusable
+from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
@@ -104,6 +104,8 @@ models, or the one that answers HTTP, would wait so long with a core idle; with 
 cores too often (docs/performance.md)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
+PRUNE_AUDIT_S = 3600.0
+"""Between the times that old entries of the audit log are deleted."""
 MEMORY_S = 60.0
 """Between the times that freed memory goes back to the system: a gigabyte after large photos by sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
@@ -242,8 +244,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     erasures = Erasures(store, sql.database, signer)
     log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
     stack.callback(log.close)
-    expiry = Expiry(store, erasures, partial(log.recorded, "expire_subject"), every_s=settings.expiry_seconds)
-    stack.callback(expiry.close)
+    expiry = Expiry(store, erasures, partial(log.recorded, "expire_subject"))
+    scheduler = stack.enter_context(Scheduler())
+    store.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+    scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
+    scheduler.every(PRUNE_AUDIT_S, "audit log", log.prune, at_once=True)
     api_keys = _keys(settings, KeyStore(sql.database), secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
     models = opening.result() if opening else open_models(settings)
@@ -290,9 +295,9 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     _open_embedders(embedders, store, settings.max_embedders)
     loading.result()
     stack.callback(runner.close)
-    runner.start()
-    stack.callback(Repeating("reembeddings", REEMBEDDINGS_S, reembedder.look).close)
-    stack.callback(Repeating("memory", MEMORY_S, give_back).close)
+    runner.start(scheduler)
+    scheduler.every(REEMBEDDINGS_S, "reembeddings", reembedder.look)
+    scheduler.every(MEMORY_S, "memory", give_back)
     return Service(
         operations=operations,
         embedders=embedders,
@@ -336,7 +341,6 @@ def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries
         search_threads=os.cpu_count() or 1,
         search_gpu=find_gpu() if settings.device != "cpu" and remote is None else None,
         snapshots=snapshots,
-        snapshot_s=settings.snapshot_seconds or SNAPSHOT_S,
     )
 
 
@@ -350,7 +354,7 @@ def _open_milvus(settings: Settings) -> Milvus:
     try:
         address = parse_address(settings.index)
     except ValueError as error:
-        raise Unusable(f"{PREFIX}INDEX: {error}", code="invalid_setting") from None
+        raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
     return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
 
 
@@ -359,11 +363,9 @@ def _signer(settings: Settings, secrets: SecretStore) -> Signer:
     path = settings.data_dir / VAULT_FILE
     try:
         return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
-    except Unusable as error:
-        if error.code != "sealed_unreadable":
-            raise
+    except SealedUnreadable as error:
         message = f"{path} is not what the database's secrets were sealed with: put the one there that is. {error}"
-        raise Unusable(message, code=error.code) from None
+        raise SealedUnreadable(message) from None
 
 
 def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
@@ -379,7 +381,7 @@ def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
 def _failures(settings: Settings) -> Rate:
     rate = _rate("failed_keys", settings.failed_keys)
     if rate is None:
-        raise Unusable(f"{PREFIX}FAILED_KEYS: give a rate", code="invalid_setting")
+        raise InvalidSetting(f"{PREFIX}FAILED_KEYS: give a rate")
     return rate
 
 
@@ -387,7 +389,7 @@ def _rate(name: str, text: str) -> Rate | None:
     try:
         return parse_rate(text)
     except InvalidInput as error:
-        raise Unusable(f"{PREFIX}{name.upper()}: {error.message}", code="invalid_setting") from None
+        raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
 def _embedders(models: Models, turns: Turns) -> Embedders:

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app.decisions import (
@@ -23,7 +22,7 @@ from app.decisions import (
     identify_point,
     verify_point,
 )
-from app.errors import AmbiguousFace, Conflict, InvalidInput, NoFace
+from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
     NO_TERMS,
@@ -41,7 +40,7 @@ from app.gallery.records import (
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
 from app.inference.package import Thresholds
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces
+from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
 from app.types import Face, Photo, Template
 
 AMBIGUOUS_SHARE = 0.5
@@ -137,21 +136,6 @@ class Enrollment:
     model: str
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Milliseconds by stage."""
-
-    stages: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def time(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.stages[stage] = self.stages.get(stage, 0.0) + (time.perf_counter() - start) * 1000
-
-
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
@@ -228,14 +212,14 @@ class Operations:
             point = verify_point(used.thresholds, fmr, self._fmr)
             self._galleries.subject(gallery, subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
-        clock = _Clock()
-        with clock.time("search"):
+        stages: dict[str, float] = {}
+        with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
-        self._observe(clock.stages)
+        self._observe(stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, clock.stages, used.id)
+        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id)
 
     def identify(
         self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
@@ -253,17 +237,17 @@ class Operations:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
             photo = self._embed(image, used)
-        clock = _Clock()
-        with clock.time("search"):
+        stages: dict[str, float] = {}
+        with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
             probes = [_template(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
-        self._observe(clock.stages)
+        self._observe(stages)
         faces = [
             _identified(face, ranking, point, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
         ]
-        return Identification(photo, tuple(faces), point, subjects, clock.stages, used.id)
+        return Identification(photo, tuple(faces), point, subjects, stages, used.id)
 
     def enroll(
         self,
@@ -291,12 +275,12 @@ class Operations:
             raise _all_rejected(rejected)
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
-        clock = _Clock()
-        with clock.time("store"):
+        stages: dict[str, float] = {}
+        with timed(stages, "store"):
             made = self._add(gallery, subject, [_new_face(chosen) for chosen in faces], terms)
-        self._observe(clock.stages)
+        self._observe(stages)
         enrolled = tuple(zip(taken, made.faces, strict=True))
-        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), clock.stages, used.id)
+        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), stages, used.id)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
@@ -308,10 +292,10 @@ class Operations:
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
-        clock = _Clock()
-        with clock.time("search"):
+        stages: dict[str, float] = {}
+        with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit)
-        self._observe(clock.stages)
+        self._observe(stages)
         return rankings
 
     def enroll_face(
@@ -327,10 +311,10 @@ class Operations:
         Raises LowQuality, NotFound, Conflict (``package_mismatch``).
         """
         check_quality(chosen.face, quality)
-        clock = _Clock()
-        with clock.time("store"):
+        stages: dict[str, float] = {}
+        with timed(stages, "store"):
             made = self._add(gallery, subject, [_new_face(chosen, origin)])
-        self._observe(clock.stages)
+        self._observe(stages)
         return made.faces[0]
 
     def examine(self, gallery: str, image: bytes, quality: QualityLevel = QualityLevel.MEDIUM) -> NewFace:
@@ -383,12 +367,12 @@ class Operations:
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
         """Return the faces' templates of this package, made from their crops where they have none."""
-        lacking = [face.crop for face in faces if face.by(package) is None and face.crop is not None]
+        lacking = [face.crop for face in faces if face.template_of(package) is None and face.crop is not None]
         if not lacking:
-            return [face.by(package) or face.template for face in faces]
+            return [face.template_of(package) or face.template for face in faces]
         with self._embedders.use(package) as used:
             made = iter(used.embedder.embed(lacking)[0])
-        return [face.by(package) or next(made, face.template) for face in faces]
+        return [face.template_of(package) or next(made, face.template) for face in faces]
 
     def _embed(self, image: bytes, used: Model) -> Photo:
         return self._observed(self._pipeline.embed(image, used.embedder))
@@ -437,9 +421,8 @@ def retried(work: Callable[[], T]) -> T:
     for _ in range(ATTEMPTS - 1):
         try:
             return work()
-        except Conflict as error:
-            if error.code not in {"package_mismatch", "two_packages"}:
-                raise
+        except (PackageMismatch, TwoPackages):
+            continue
     return work()
 
 

@@ -70,21 +70,21 @@ class Pipeline:
 
     def _detect(self, image: bytes) -> Photo:
         stages: dict[str, float] = {}
-        with _timed(stages, "decode"):
+        with timed(stages, "decode"):
             decoded = decode(image, self._limits, reduction=self._reduction)
-        with _timed(stages, "detect"):
+        with timed(stages, "detect"):
             found, turned = self._find(decoded)
         if decoded.scale > 1 and any(_enlarged(detection) for detection in found):
             # The crop of a small face needs all the pixels there are.
-            with _timed(stages, "decode"):
+            with timed(stages, "decode"):
                 whole = decode(image, self._limits)
             found = [_scaled(detection, decoded) for detection in found]
             decoded = whole
-        with _timed(stages, "align"):
+        with timed(stages, "align"):
             if self._refine:
                 found = [self._refined(decoded.pixels, detection) for detection in found]
             crops = [align(decoded.pixels, detection.landmarks) for detection in found]
-        with _timed(stages, "quality"):
+        with timed(stages, "quality"):
             originals = [_scaled(detection, decoded) for detection in found]
             faces = tuple(
                 Face(detection, assess(crop, detection, decoded.width, decoded.height), crop)
@@ -143,7 +143,7 @@ def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Seq
     if not crops:
         return list(photos)
     spent: dict[str, float] = {}
-    with _timed(spent, "embed"):
+    with timed(spent, "embed"):
         templates, batch_size = embedder.embed(crops)
     left, share = iter(templates), {"embed": spent["embed"] / len(photos)}
     return [
@@ -250,8 +250,8 @@ def _scaled(detection: Detection, decoded: Decoded) -> Detection:
 
 
 @contextmanager
-def _timed(stages: dict[str, float], name: str) -> Iterator[None]:
-    """Add the milliseconds that the block takes to a stage's."""
+def timed(stages: dict[str, float], name: str) -> Iterator[None]:
+    """Add the milliseconds that the block takes to those of the stage `name`."""
     start = time.perf_counter()
     try:
         yield

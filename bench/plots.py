@@ -7,8 +7,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from bench.contenders.rivals import installed
 from bench.figures import Curve, Figure, Findings
-from bench.rivals import installed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

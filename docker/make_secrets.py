@@ -1,8 +1,8 @@
-"""Makes the secrets that the containers share, once, each in a volume that only those see who need it.
+"""Create the secrets that the containers share, each in a volume that only the containers that need it mount.
 
 `database/password` (for the database's container) and `database/pgpass` (the same for the service, as libpq reads it)
-come from DATABASE_PASSWORD or are random; `metrics/key` is the key that Prometheus reads the metrics with;
-`grafana/password` its administrator's. What is there stays as it is: the database was made with it.
+come from DATABASE_PASSWORD or are random. Prometheus reads the metrics with `metrics/key`; `grafana/password` is for
+Grafana's administrator. A file that exists is left unchanged: the database was created with its password.
 """
 
 from __future__ import annotations
@@ -12,32 +12,20 @@ import secrets
 import sys
 from pathlib import Path
 
+from app.files import PRIVATE, write_new
+
 FOLDER = Path("/run/likeness")
-PRIVATE, GROUP = 0o600, 0o640
-"""libpq takes no password file that others can read; the database and Prometheus have this container's group."""
-
-
-def keep(path: Path, text: str, mode: int) -> None:
-    """Writes the file, whole or not at all, unless it is there."""
-    if path.exists():
-        return
-    draft = path.with_name(path.name + ".draft")
-    draft.unlink(missing_ok=True)
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        os.fchmod(handle, mode)
-        file.write(text)
-        os.fsync(handle)
-    draft.replace(path)
+GROUP = 0o640
+"""libpq rejects a password file that others can read; the database and Prometheus run in this container's group."""
 
 
 def main(folder: Path) -> None:
     password = folder / "database" / "password"
-    keep(password, os.environ.get("DATABASE_PASSWORD") or secrets.token_urlsafe(32), GROUP)
+    write_new(password, (os.environ.get("DATABASE_PASSWORD") or secrets.token_urlsafe(32)).encode(), GROUP)
     escaped = password.read_text(encoding="utf-8").replace("\\", "\\\\").replace(":", "\\:")
-    keep(folder / "database" / "pgpass", f"*:*:*:*:{escaped}\n", PRIVATE)
-    keep(folder / "grafana" / "password", secrets.token_urlsafe(24), GROUP)
-    keep(folder / "metrics" / "key", f"lk_monitoring_{secrets.token_urlsafe(32)}", GROUP)
+    write_new(folder / "database" / "pgpass", f"*:*:*:*:{escaped}\n".encode(), PRIVATE)
+    write_new(folder / "grafana" / "password", secrets.token_urlsafe(24).encode(), GROUP)
+    write_new(folder / "metrics" / "key", f"lk_monitoring_{secrets.token_urlsafe(32)}".encode(), GROUP)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from typer.main import get_command
 
 PARTS = {
     "data": ("training.data.commands", "app", "Align, check and compare sets of photos and crops."),
-    "evaluate": ("training.evaluate", "app", "Measure a model package. Needs no torch."),
-    "experiments": ("training.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
-    "export": ("training.command", "export_package", "Export a checkpoint as a model package that the service loads."),
-    "train": ("training.command", "train", "Train a recipe."),
-    "try": ("training.trial", "try_package", "Serve a package and identify drawn people with it over REST."),
+    "evaluate": ("training.evaluation.commands", "app", "Measure a model package. Needs no torch."),
+    "experiments": ("training.experiments.grid", "experiments", "Train a grid of recipes over seeds and compare them."),
+    "export": ("training.commands", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "train": ("training.commands", "train", "Train a recipe."),
+    "try": ("training.try_package", "try_package", "Serve a package and identify drawn people with it over REST."),
 }
 """Command: module, what of it, and its help line."""
 

@@ -11,16 +11,16 @@ A run's folder:
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
 from app.errors import NotFound, Unusable
+from app.files import PUBLIC, replacing
 
 STEP_NAME = re.compile(r"step_(\d{8})\.pt")
 
@@ -39,8 +39,10 @@ def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-    _replace(path.with_suffix(".json"), lambda file: file.write(text.encode()))
-    _replace(path, lambda file: torch.save(dict(state), file))
+    with replacing(path.with_suffix(".json"), PUBLIC) as file:
+        file.write(text.encode())
+    with replacing(path, PUBLIC, draft=path.with_name(path.name + ".tmp")) as file:  # a killed run leaves only one
+        torch.save(dict(state), file)
 
 
 def load(path: Path) -> Checkpoint:
@@ -85,15 +87,6 @@ def resolve(path: Path) -> Path:
     if chosen is None:
         raise NotFound(f"There is no checkpoint in {path}.", code="checkpoint_not_found")
     return chosen
-
-
-def _replace(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    part = path.with_name(path.name + ".tmp")
-    with part.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def _unpickling_error() -> type[Exception]:

@@ -1,7 +1,7 @@
-"""One process or many by the same path: who am I, gather with gradients, batch statistics over all ranks.
+"""One process or many by the same path: joining the process group, and batch statistics over all ranks.
 
-Losses are computed on the gathered global batch by every rank, so pair-level losses see all pairs and the gradient is
-the single process's: the gather's backward sums what every rank sends back (world times the same), and the mean over
+Every rank computes the losses on the gathered global batch, so pair-level losses see all pairs and the gradient is that
+of a single process: the gather's backward sums what every rank sends back (the same, once a rank), and the mean over
 ranks that follows takes that factor out again.
 """
 
@@ -12,14 +12,14 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from app.errors import Unusable
+from app.errors import DeviceUnavailable
+from training import collectives
 from training.losses.base import upcast
 
 
@@ -37,7 +37,7 @@ class World:
 
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
-        """The first rank runs the block, then all others: they find the files that it made."""
+        """Run the block on the first rank, then on all others: they find the files that it made."""
         if self.size > 1 and not self.is_first:
             dist.barrier()
         yield
@@ -47,7 +47,7 @@ class World:
 
 @contextmanager
 def joined(device: str = "auto") -> Iterator[World]:
-    """The world that torchrun set up in the environment, or a world of one. `device`: auto, cpu or cuda.
+    """Join the world that torchrun set up in the environment, or a world of one. `device`: auto, cpu or cuda.
 
     nccl on CUDA, gloo elsewhere. Raises Unusable (`device_unavailable`) when CUDA is asked for and missing.
     """
@@ -67,109 +67,25 @@ def joined(device: str = "auto") -> Iterator[World]:
 
 
 def _outlive(group: object) -> None:
-    """Holds the group until the process ends. If DDP's reducer were the last to hold it, that would wait, with Python's
-    lock, for gloo's thread to end, which may want the lock to let its last work go."""
+    """Hold the group until the process ends.
+
+    If DDP's reducer were the last to hold it, it would wait for gloo's thread while holding Python's lock, which that
+    thread may need to release its last work: a deadlock.
+    """
 
 
 def _device(name: str, local_rank: int) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
-        raise Unusable("CUDA was asked for, but torch sees no CUDA device.", code="device_unavailable")
+        raise DeviceUnavailable("CUDA was asked for, but torch sees no CUDA device.")
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
 
 
-class _Gather(torch.autograd.Function):
-    """(B, D) of each rank -> (world · B, D), rank after rank; backward: the sum over ranks of this rank's rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        del ctx
-        parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, x.contiguous())
-        return torch.cat(parts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        gradient = gradients[0].contiguous()
-        dist.all_reduce(gradient)
-        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
-
-
-class _Sum(torch.autograd.Function):
-    """The sum over ranks; its gradient is the sum over ranks as well, since every rank's loss depends on it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        del ctx
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        gradient = gradients[0].clone()
-        dist.all_reduce(gradient)
-        return gradient
-
-
-def _summed(x: Tensor) -> Tensor:
-    total: Tensor = _Sum.apply(x)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return total
-
-
-def is_sharded() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-
-
-def gather(x: Tensor) -> Tensor:
-    """All ranks' rows, rank after rank, with gradients; equal numbers of rows on every rank."""
-    if not is_sharded():
-        return x
-    gathered: Tensor = _Gather.apply(x)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return gathered
-
-
-def mean_gradients(module: nn.Module) -> None:
-    """Averages the module's gradients over ranks in one message, which also keeps replicas from drifting apart."""
-    if not is_sharded():
-        return
-    gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    if not gradients:
-        return
-    flat = torch.cat([g.reshape(-1) for g in gradients])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    for gradient, part in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
-
-
-def total(value: Tensor) -> Tensor:
-    """The sum over ranks, without gradient."""
-    if is_sharded():
-        dist.all_reduce(value)
-    return value
-
-
-def from_first(figures: dict[str, float], device: torch.device) -> dict[str, float]:
-    """The first rank's figures, on every rank."""
-    if not is_sharded():
-        return figures
-    carried = [figures]
-    dist.broadcast_object_list(carried, src=0, device=device)
-    return carried[0]
-
-
-def any_rank(flag: bool, device: torch.device) -> bool:
-    """True on every rank if it is on one."""
-    if not is_sharded():
-        return flag
-    value = torch.tensor(int(flag), device=device)
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return bool(value.item())
+def _sum(values: Tensor) -> Tensor:
+    """Sum over ranks; its gradient is the sum over ranks as well, because every rank's loss depends on it."""
+    return collectives.total(collectives.shared(values))
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -180,16 +96,16 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions, got {input.ndim}")
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the base class names it so
-        if not self.training or not is_sharded():
+        if not self.training or collectives.ranks() == 1:
             return super().forward(input)
         x = upcast(input)
         dims = [d for d in range(x.ndim) if d != 1]
-        count = x.numel() / x.shape[1] * dist.get_world_size()
+        count = x.numel() / x.shape[1] * collectives.ranks()
         # Two messages: the variance about the global mean is exact where E[x²] − E[x]² cancels.
-        mean: Tensor = _summed(x.sum(dims)) / count
+        mean: Tensor = _sum(x.sum(dims)) / count
         shape = [1, -1] + [1] * (x.ndim - 2)
         centred = x - mean.view(shape)
-        variance: Tensor = _summed(centred.square().sum(dims)) / count
+        variance: Tensor = _sum(centred.square().sum(dims)) / count
         self._track(mean.detach(), variance.detach() * (count / (count - 1)))
         out = centred * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
@@ -207,7 +123,7 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def synchronise_batchnorm(module: nn.Module) -> nn.Module:
-    """Replaces every batch normalisation by one over all ranks, in place; the state's names stay the same."""
+    """Replace every batch normalisation by one over all ranks, in place; the state's names stay the same."""
     for name, child in module.named_children():
         if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
             replacement = SyncBatchNorm(

@@ -40,10 +40,11 @@ from app.inference.prepare import check_prepared, rewrite
 from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
 from app.types import Pixels, Vectors
-from training import checkpoint, metrics, operating_points
-from training.config import Recipe
+from training import checkpoint
+from training.evaluation import metrics, operating_points
 from training.loader import Crops
 from training.model import EmbedderExport, build_model, tower
+from training.recipe import Recipe
 
 Variant: TypeAlias = Literal["fp32", "fp16", "int8"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)

@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from app.types import Pixels
-from training.config import CROP
 from training.data.dataset import FaceSet
+from training.recipe import CROP
 from training.sampler import BatchSampler
 
 CACHE_THREADS = 2

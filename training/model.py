@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from training import backbones
-from training.config import CROP, Model
+from training.recipe import CROP, Model
 
 PIXEL_CENTRE = 127.5
 """uint8 0…255 becomes (x − 127.5) / 127.5, that is −1…1, as in the ArcFace line of work."""

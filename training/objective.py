@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from app.errors import InvalidInput
 from training import losses, miners
-from training.config import Distill, Loss, Recipe
-from training.distill import Projection, embedding_loss, relation_loss
-from training.distributed import gather, mean_gradients
+from training.collectives import gather, mean_gradients
+from training.distillation import Projection, embedding_loss, relation_loss
 from training.loader import UNLABELLED
 from training.losses.base import upcast
 from training.losses.partial_fc import PartialFC
 from training.losses.tuples import Triplets, all_triplets
 from training.miners import PairMiner
+from training.recipe import Distill, Loss, Recipe
 
 LARGEST_ACCURACY_TABLE = 200_000
 """Accuracy on the training batch compares it with every class; beyond so many classes it isn't worth its time."""

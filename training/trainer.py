@@ -21,16 +21,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
-from training import checkpoint, distributed, metrics
-from training.alarm import CollapseAlarm
-from training.config import Recipe
-from training.distill import Teacher
+from training import checkpoint, collectives, distributed
+from training.collapse import CollapseAlarm
+from training.distillation import Teacher
 from training.distributed import World
+from training.evaluation import metrics
 from training.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
 from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
 from training.objective import build_objective
-from training.optim import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
-from training.report import Reporter
+from training.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
+from training.recipe import Recipe
+from training.run_log import Reporter
 from training.sampler import BatchSampler
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -141,7 +142,7 @@ class Trainer:
         self.objective.average_gradients()
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()
-        finite = not distributed.any_rank(not bool(torch.isfinite(norm)), self.world.device)
+        finite = not collectives.any_rank(not bool(torch.isfinite(norm)), self.world.device)
         if finite:
             self.scaler.step(self.optimizer)
             self.progress.skipped_in_a_row = 0
@@ -184,7 +185,7 @@ class Trainer:
             gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
             squares[parameter in sharded] += gradient.square().sum().double()
             gradients.append(parameter.grad)
-        norm = (squares[False] + distributed.total(squares[True])).sqrt()
+        norm = (squares[False] + collectives.summed(squares[True])).sqrt()
         limit = self.recipe.train.clip_norm
         if limit and bool(torch.isfinite(norm)) and norm > limit:
             for gradient in gradients:
@@ -226,7 +227,7 @@ class Trainer:
             return
         mine = self.evaluate() if self.world.is_first else {}
         # Saving is a matter of all ranks: they have to agree on whether this is the best.
-        figures = distributed.from_first(mine, self.world.device)
+        figures = collectives.object_from_first(mine, self.world.device)
         report.evaluated(self.progress.step, figures)
         self.progress.figures = figures
         score = figures["fnmr"] + 1e-3 * figures["eer"]

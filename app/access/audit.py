@@ -8,7 +8,6 @@ handed over (`note`) and written within FLUSH_S; a killed process may lose those
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 import threading
 import time
@@ -19,9 +18,9 @@ from dataclasses import dataclass
 
 from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore
-from app.concurrency.periodic import Trouble
+from app.concurrency.scheduler import FailureLog
 from app.db.pagination import Page
-from app.errors import LikenessError, NotFound, Overloaded
+from app.errors import DatabaseBusy, LikenessError, NotFound
 from app.timestamps import utc_text
 
 FLUSH_S = 0.5
@@ -29,7 +28,6 @@ MAX_WAITING = 10_000
 """Entries that wait for a database that doesn't take them; further ones of what only reads are dropped, and counted."""
 BATCH = 500
 RETRY_S = 1.0
-PRUNE_EVERY_S = 3600.0
 DAY_S = 86_400.0
 DONE, NOT_FOUND = 204, 404
 """HTTP's words for how it went, also for what nobody asked for by HTTP."""
@@ -56,7 +54,7 @@ class AuditLog:
         self._dropped = 0
         self._urgent = False
         self._closing = False
-        self._trouble = Trouble("the audit log")
+        self._failures = FailureLog("the audit log")
         self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
         self._thread.start()
 
@@ -89,7 +87,7 @@ class AuditLog:
                 done.set_exception(LikenessError("the server is stopping", code="shutting_down"))
                 return done
             if len(self._waiting) >= 2 * MAX_WAITING:
-                done.set_exception(Overloaded("the audit log can't be written", code="database_busy"))
+                done.set_exception(DatabaseBusy("the audit log can't be written"))
                 return done
             self._waiting.append(_Waiting(entry, done))
             self._urgent = True
@@ -113,7 +111,7 @@ class AuditLog:
         return self._store.entries(wanted, cursor, limit, newest_first=newest_first)
 
     def prune(self) -> int:
-        """Deletes what is older than the log is kept; how many entries."""
+        """Delete the entries that are older than the log keeps them; return how many. The scheduler calls it."""
         return self._store.prune(utc_text(self._clock() - self._days * DAY_S)) if self._days else 0
 
     def close(self) -> None:
@@ -124,13 +122,9 @@ class AuditLog:
         self._thread.join()
 
     def _work(self) -> None:
-        pruned_at = -math.inf
         while True:
-            if time.monotonic() - pruned_at > PRUNE_EVERY_S:
-                pruned_at = time.monotonic()
-                self._try_prune()
             with self._condition:
-                self._condition.wait_for(lambda: self._waiting or self._closing, PRUNE_EVERY_S)
+                self._condition.wait_for(lambda: self._waiting or self._closing)
                 self._condition.wait_for(lambda: self._urgent or self._closing, FLUSH_S if self._waiting else 0)
                 self._urgent = False
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
@@ -153,14 +147,14 @@ class AuditLog:
         except Exception as error:  # noqa: BLE001 (a worker's edge: whoever waits hears of it)
             self._failed(batch, error)
             return False
-        self._trouble.is_over()
+        self._failures.succeeded()
         for one in batch:
             if one.done:
                 one.done.set_result(None)
         return True
 
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
-        self._trouble.begins(error)
+        self._failures.failed(error)
         for one in batch:
             if one.done:
                 one.done.set_exception(error)
@@ -169,9 +163,3 @@ class AuditLog:
                 self._dropped += sum(one.done is None for one in batch)
             else:
                 self._waiting = [one for one in batch if one.done is None] + self._waiting
-
-    def _try_prune(self) -> None:
-        try:
-            self.prune()
-        except LikenessError as error:
-            _log.warning("old audit entries stay for now", exc_info=error)

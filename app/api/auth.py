@@ -25,8 +25,8 @@ from app.access.rate_limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
-from app.db.key_file import draft_of, write_new
 from app.errors import InvalidInput, Overloaded, Unusable
+from app.files import replacing, write_new
 from app.gallery.records import gallery_not_found
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
     Raises Unusable (``key_unusable``) if the file holds no key.
     """
     path = folder / KEY_FILE
-    made = not path.exists() and write_new(path, _new_key())
+    made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
@@ -172,7 +172,8 @@ def read_key(path: Path) -> str:
 def replace_key(folder: Path) -> str:
     """Replace the key in ``folder`` atomically; return the new one."""
     key = _new_key()
-    draft_of(folder / KEY_FILE, key).replace(folder / KEY_FILE)
+    with replacing(folder / KEY_FILE) as file:
+        file.write(key.encode() + b"\n")
     return key
 
 

@@ -22,7 +22,7 @@ from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
 from app.api.operation import File, ImageFields
-from app.errors import EmptyImage, InvalidInput
+from app.errors import EmptyImage, InvalidInput, MissingImage
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -399,7 +399,7 @@ def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits
     for name in wanted.names:
         found = images.get(name, [])
         if not found:
-            raise InvalidInput(f"{name}: an image is required.", code="missing_image", expected=list(wanted.names))
+            raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
         if len(found) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
     if any(len(image) > limits.image_bytes for found in images.values() for image in found):

@@ -27,7 +27,7 @@ from app.bulk.sealed_files import Pieces, SpoolWriter, read_sealed
 from app.bulk.tar_stream import TAR_END, Entry, cut_short, header, padding
 from app.db import signing
 from app.db.encryption import Sealer
-from app.errors import Conflict, InvalidInput, Unusable
+from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.records import Consent, Gallery
 from app.gallery.service import is_unit
@@ -327,7 +327,7 @@ def _check_fit(manifest: Manifest, gallery: Gallery, tools: Tools) -> None:
     other_file = None not in {here, manifest.package_sha256} and here != manifest.package_sha256
     if manifest.package != gallery.embedder or other_file:
         message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, the archive's are of another package."
-        raise Conflict(message, code="package_mismatch")
+        raise PackageMismatch(message)
     names = [member.name for member in manifest.members]
     if names not in ([SUBJECTS, FACES, TEMPLATES], [SUBJECTS, FACES, TEMPLATES, CROPS]):
         raise InvalidInput("The archive's members are not the ones of its format.", code="invalid_archive")

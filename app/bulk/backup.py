@@ -14,7 +14,6 @@ import binascii
 import gzip
 import hashlib
 import json
-import os
 import zlib
 from collections.abc import Collection, Mapping
 from contextlib import closing
@@ -28,7 +27,8 @@ from sqlalchemy.engine import Connection
 from app.db.engine import Database, fresh_database, migrate
 from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
 from app.db.sealed_columns import MARK_PREFIX
-from app.errors import InvalidInput, Unusable
+from app.errors import FileMissing, InvalidInput, Unusable
+from app.files import replacing
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 1
@@ -53,19 +53,14 @@ class Summary:
 
 def write_backup(database: Database, path: Path, version: str) -> Summary:
     """A new file for its owner alone, which is at `path` when it is whole."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=LEVEL, mtime=0, filename="") as packed:
-                summary = _write(database, packed, version)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
+        with (
+            replacing(path) as file,
+            gzip.GzipFile(fileobj=file, mode="wb", compresslevel=LEVEL, mtime=0, filename="") as packed,
+        ):
+            return _write(database, packed, version)
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}", code="backup_not_written") from None
-    finally:
-        draft.unlink(missing_ok=True)
-    return summary
 
 
 def _write(database: Database, file: gzip.GzipFile, version: str) -> Summary:
@@ -280,7 +275,7 @@ def _opened(path: Path) -> closing[gzip.GzipFile]:
     try:
         file: BinaryIO = path.open("rb")
     except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}", code="file_not_found") from None
+        raise FileMissing(f"{path}: {error.strerror}") from None
     return closing(_Owning(file))
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.errors import Conflict, LikenessError, NotFound
+from app.errors import LikenessError, NotFound, ReembeddingIncomplete
 from app.gallery.crops import decode_crop
 from app.gallery.records import Gallery, Reembedding, StoredCrop, WithoutCrop
 from app.gallery.reembedding import Reembeddings
@@ -171,9 +171,7 @@ class Reembedder:
         """As it was, where faces moved meanwhile: they have new keys, after all others."""
         try:
             return self._reembeddings.complete(gallery, unreadable)
-        except Conflict as error:
-            if error.code != "reembedding_incomplete":
-                raise
+        except ReembeddingIncomplete:
             return found
 
     def _pixels(self, running: Running, face: StoredCrop) -> Pixels | None:

@@ -13,7 +13,7 @@ from app.bulk.photo_import import import_photos
 from app.bulk.sealed_files import SpoolWriter, read_sealed
 from app.bulk.template_import import import_templates
 from app.db.encryption import Sealer, new_key
-from app.errors import Conflict, InvalidInput, NotFound, Unusable
+from app.errors import InvalidInput, NotFound, PackageMismatch, Unusable
 from app.gallery.records import Gallery, two_packages
 from app.jobs.records import Job
 from app.jobs.runner import Runner, Running, Work
@@ -62,8 +62,8 @@ class Desk:
         gallery = self._tools.galleries.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=terms.package)
-        if terms.content != "photos" and len(gallery.taken) > 1:  # photos are embedded here, with both
+            raise PackageMismatch(message, expected=gallery.embedder, given=terms.package)
+        if terms.content != "photos" and len(gallery.templates.written) > 1:  # photos are embedded here, with both
             raise two_packages(gallery.id)
         try:
             return gallery, Arrival(self._tools)

@@ -12,7 +12,7 @@ from app.bulk.import_batch import Batch, Tools, Upload, face_of, gallery_of, ref
 from app.bulk.json_lines import FaceLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import Pieces
-from app.errors import Conflict, InvalidInput
+from app.errors import InvalidInput, PackageMismatch
 from app.gallery.bulk import BulkSubject
 from app.gallery.records import Gallery
 from app.gallery.service import is_unit
@@ -31,7 +31,7 @@ def import_templates(tools: Tools, job: Running) -> None:
     package = str(job.params["package"])
     if package != gallery.embedder:
         message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-        raise Conflict(message, code="package_mismatch")
+        raise PackageMismatch(message)
     if not job.saved:
         _check(upload, gallery, job)
     at = int(job.saved["next"])

@@ -12,7 +12,7 @@ import typer
 from app.cli import options, output
 from app.config import load_settings
 from app.db.key_file import VAULT_FILE, read_keys
-from app.errors import Conflict, InvalidInput
+from app.errors import Conflict, VaultKeyMissing
 from app.server import data_folder
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def restore(
             f"{target} is missing, which opens the secrets in the backup: give --vault-key FILE with the old data "
             "folder's, or --without-secrets where it is lost."
         )
-        raise InvalidInput(message, code="vault_key_missing")
+        raise VaultKeyMissing(message)
     summary = bring_back(path, settings.database, replace=replace, without_secrets=without_secrets)
     if vault_key is not None and not target.exists():
         shutil.copyfile(vault_key, target)

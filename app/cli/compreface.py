@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from app.errors import InvalidInput
+from app.errors import FileMissing, InvalidInput
 
 MAX_LINE = 256 * 1024 * 1024
 """Bytes of one row. CompreFace takes photos of 5 MB, which are 10 MB as hexadecimal digits."""
@@ -195,7 +195,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     try:
         file = path.open("rb")
     except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror}", code="file_not_found") from None
+        raise FileMissing(f"{path}: {error.strerror}") from None
     with file:
         start = file.peek(len(_CUSTOM))
         if start.startswith(_CUSTOM):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.cli.findings import Finding, Verdict
 from app.config import Settings
-from app.errors import LikenessError
+from app.errors import DeviceUnavailable, LikenessError
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def check_device(settings: Settings) -> Iterator[Finding]:
 
 
 def _device_remedy(error: LikenessError) -> str:
-    if error.code == "device_unavailable":
+    if isinstance(error, DeviceUnavailable):
         return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
     return "Get the model's file anew, or name another LIKENESS_EMBEDDER."
 

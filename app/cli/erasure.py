@@ -10,7 +10,7 @@ import typer
 
 from app.cli import options, output
 from app.cli.connect import connect
-from app.errors import InvalidInput, Unusable
+from app.errors import FileMissing, InvalidInput, Unusable
 
 receipts = typer.Typer(no_args_is_help=True, help="Receipts of erasures: list, show, check.")
 
@@ -100,7 +100,7 @@ def _json(file: Path) -> dict[str, Any]:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidInput(f"{file}: {error.strerror}", code="file_not_found") from None
+        raise FileMissing(f"{file}: {error.strerror}") from None
     except ValueError:
         raise InvalidInput(f"{file}: not JSON", code="invalid_json") from None
     if not isinstance(document, dict):
@@ -114,7 +114,7 @@ def _public_key(file: Path) -> bytes:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise InvalidInput(f"{file}: cannot be read", code="file_not_found") from None
+        raise FileMissing(f"{file}: cannot be read") from None
     if text.lstrip().startswith("-----BEGIN"):
         return signing.read_pem(text)
     return signing.decode(str(_json(file).get("public_key")))

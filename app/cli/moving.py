@@ -20,7 +20,7 @@ from app.cli.connect import connect
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
 from app.client import Client
-from app.errors import InvalidInput, LikenessError
+from app.errors import FileMissing, LikenessError
 
 DONE = "enrolled"
 
@@ -127,5 +127,5 @@ def _already(report: Path | None) -> set[tuple[str, str]]:
             if row["outcome"] == DONE:
                 done.add((str(row["image_id"]), str(row["subject"])))
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{report}: is no report of an import", code="file_not_found") from None
+        raise FileMissing(f"{report}: is no report of an import") from None
     return done

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from app.errors import InvalidInput, LikenessError
+from app.errors import FileMissing, InvalidInput, InvalidSetting, InvalidSource, LikenessError, VaultKeyMissing
 
 
 class Exit(IntEnum):
@@ -31,11 +31,11 @@ class Exit(IntEnum):
 
 
 REFUSALS = frozenset({400, 413, 415, 422})
-MISUSE = frozenset({"unknown_setting", "invalid_setting", "file_not_found", "invalid_source", "vault_key_missing"})
+MISUSE = (InvalidSetting, FileMissing, InvalidSource, VaultKeyMissing)
 
 
 def exit_code(error: LikenessError) -> Exit:
-    if error.code in MISUSE:
+    if isinstance(error, MISUSE):
         return Exit.USAGE
     if isinstance(error, InvalidInput) or getattr(error, "status", None) in REFUSALS:
         return Exit.REFUSED

@@ -11,7 +11,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from app.errors import InvalidInput
+from app.errors import FileMissing
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -29,22 +29,22 @@ def collect(paths: Iterable[Path]) -> list[Path]:
         elif path.is_file():
             found.append(path)
         else:
-            raise InvalidInput(f"{path}: no such file or folder", code="file_not_found")
+            raise FileMissing(f"{path}: no such file or folder")
     if not found:
-        raise InvalidInput("no photos there", code="file_not_found")
+        raise FileMissing("no photos there")
     return found
 
 
 def people(folder: Path) -> dict[str, list[Path]]:
     """A folder with one folder a person: name of the folder -> its photos; people without photos are left out."""
     if not folder.is_dir():
-        raise InvalidInput(f"{folder}: no such folder", code="file_not_found")
+        raise FileMissing(f"{folder}: no such folder")
     photos = {person.name: sorted(person.rglob("*")) for person in sorted(folder.iterdir()) if person.is_dir()}
     found = {
         name: kept for name, files in photos.items() if (kept := [f for f in files if f.suffix.lower() in SUFFIXES])
     }
     if not found:
-        raise InvalidInput(f"{folder}: no folders with photos in it", code="file_not_found")
+        raise FileMissing(f"{folder}: no folders with photos in it")
     return found
 
 

@@ -15,7 +15,7 @@ from app.bulk.archive import MANIFEST
 from app.bulk.photo_import import PEOPLE
 from app.bulk.template_import import FACES, IDS, TEMPLATES
 from app.cli import photos
-from app.errors import InvalidInput, Unusable
+from app.errors import FileMissing, InvalidSource, Unusable
 
 PIECE = 1024 * 1024
 ROWS = 4096
@@ -41,7 +41,7 @@ def find(path: Path, content: str | None, ids: Path | None) -> Source:
     if path.is_dir():
         return Source("photos", lambda: _folder(path))
     if not path.is_file():
-        raise InvalidInput(f"{path}: no such file or folder", code="file_not_found")
+        raise FileMissing(f"{path}: no such file or folder")
     suffix = path.suffix.lower()
     if suffix == ".csv":
         return _table(path)
@@ -58,9 +58,7 @@ def _content(path: Path) -> str:
         with tarfile.open(path, "r|*") as tar:
             names = [member.name.removeprefix("./") for member, _ in zip(tar, range(3), strict=False)]
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise InvalidInput(
-            f"{path}: neither a tar nor anything else that can be imported", code="invalid_source"
-        ) from error
+        raise InvalidSource(f"{path}: neither a tar nor anything else that can be imported") from error
     if names[:1] == [MANIFEST]:
         return "archive"
     return "templates" if {TEMPLATES, FACES, IDS} & set(names) else "photos"
@@ -139,7 +137,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise InvalidInput("the column `metadata` holds something that is no JSON object", code="invalid_source")
+        raise InvalidSource("the column `metadata` holds something that is no JSON object")
     return value
 
 
@@ -147,7 +145,7 @@ def _column(path: Path, columns: Sequence[str], names: Sequence[str]) -> str:
     for name in names:
         if name in columns:
             return name
-    raise InvalidInput(f"{path}: a column {' or '.join(names)} is due", code="invalid_source")
+    raise InvalidSource(f"{path}: a column {' or '.join(names)} is due")
 
 
 # ---------------------------------------------------------------- templates
@@ -158,7 +156,7 @@ def _arrays(path: Path, ids: Path | None) -> Source:
     told = ids or next((file for file in beside if file.is_file()), None)
     if told is None or not told.is_file():
         message = f"{told or path}: give the templates' ids with --ids: a .txt, .csv or .jsonl with a line a template"
-        raise InvalidInput(message, code="file_not_found")
+        raise FileMissing(message)
     suffix = told.suffix.lower()
 
     def pieces() -> Iterator[bytes]:
@@ -188,7 +186,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidInput("the column `quality` holds something that is no number", code="invalid_source") from None
+        raise InvalidSource("the column `quality` holds something that is no number") from None
 
 
 def _parquet(path: Path) -> Source:
@@ -232,7 +230,7 @@ def _open_parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path}: no Parquet file", code="invalid_source") from error
+        raise InvalidSource(f"{path}: no Parquet file") from error
 
 
 def _parquet_line(row: dict[str, Any], id_column: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 
 from app.cli import options, output
 from app.config import Settings, load_settings
-from app.errors import Unusable
+from app.errors import InvalidSetting
 from app.server.data_folder import prepare_data_dir
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ def _reseal(*, sealed: bool) -> None:
         rings, database = found.rings, found.store.database
         if sealed and not (rings.faces and rings.seals):
             message = "give an encryption key (LIKENESS_ENCRYPTION_KEY_FILE), and LIKENESS_ENCRYPTION=seal"
-            raise Unusable(message, code="invalid_setting")
+            raise InvalidSetting(message)
         if not sealed and rings.faces and rings.seals:
             message = (
                 "servers with these settings would seal what is new: set LIKENESS_ENCRYPTION=open, start them anew"
             )
-            raise Unusable(message, code="invalid_setting")
+            raise InvalidSetting(message)
         count = sum(reseal(database, Blobs(rings.faces, seals=rings.seals)))
         secrets = SecretStore(database, rings.secrets).reseal()
         database.request_scrub()

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
@@ -17,7 +18,8 @@ from app.api import schemas
 from app.client import calls
 from app.client.calls import Call
 from app.client.errors import Unreachable, api_error
-from app.client.files import PIECE, draft_of
+from app.client.files import PIECE
+from app.files import replacing
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -261,7 +263,7 @@ class Client(_Operations):
                 if not response.is_success:
                     response.read()
                     raise api_error(response)
-                with draft_of(path) as file:
+                with replacing(Path(path)) as file:
                     for piece in response.iter_bytes(PIECE):
                         file.write(piece)
         except httpx.TransportError as error:
@@ -337,7 +339,7 @@ class AsyncClient(_Operations):
                 if not response.is_success:
                     await response.aread()
                     raise api_error(response)
-                with draft_of(path) as file:
+                with replacing(Path(path)) as file:
                     async for piece in response.aiter_bytes(PIECE):
                         file.write(piece)
         except httpx.TransportError as error:

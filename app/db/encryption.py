@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.errors import Unusable
+from app.errors import SealedUnreadable, Unusable
 
 KEY_BYTES = 32
 KEY_ID_BYTES = 4
@@ -133,9 +133,9 @@ class Sealer:
 
     def _unreadable(self, header: bytes, form: int) -> Unusable:
         if len(header) < HEADER_BYTES or header[0] != form:
-            return Unusable("Stored data is not sealed as it should be.", code="sealed_unreadable")
+            return SealedUnreadable("Stored data is not sealed as it should be.")
         message = f"Stored data was sealed with key {header[1:].hex()}, which is not among {', '.join(self.key_ids)}."
-        return Unusable(message, code="sealed_unreadable", key_id=header[1:].hex())
+        return SealedUnreadable(message, key_id=header[1:].hex())
 
 
 def key_id(key: bytes) -> bytes:
@@ -154,7 +154,7 @@ def key_of(sealed: bytes) -> str | None:
 
 
 def _altered() -> Unusable:
-    return Unusable("Stored data was altered, or is not what it is taken for.", code="sealed_unreadable")
+    return SealedUnreadable("Stored data was altered, or is not what it is taken for.")
 
 
 def _nonce(number: int, *, last: bool) -> bytes:

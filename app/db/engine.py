@@ -30,7 +30,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db.cache import Version
 from app.db.upsert import inserting
-from app.errors import Conflict, Overloaded, Unusable
+from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
 
 KEYS_AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
@@ -332,7 +332,7 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
         # Made here, so that nobody else can read it; SQLite gives its other files the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     except OSError as error:
-        raise Unusable(f"The database can't be opened: {error}", code="database_unavailable") from error
+        raise DatabaseUnavailable(f"The database can't be opened: {error}") from error
     engine = sa.create_engine(
         url.set(drivername="sqlite+pysqlite"),
         pool_size=POOL_SIZE,
@@ -422,13 +422,13 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except PoolTimeout as error:
-        raise Overloaded("All database connections are busy.", code="database_busy") from error
+        raise DatabaseBusy("All database connections are busy.") from error
     except OperationalError as error:
         if "database is locked" in str(error.orig):
-            raise Overloaded("The database is busy.", code="database_busy") from error
-        raise Unusable("The database can't be used at the moment.", code="database_unavailable") from error
+            raise DatabaseBusy("The database is busy.") from error
+        raise DatabaseUnavailable("The database can't be used at the moment.") from error
     except DBAPIError as error:
         broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)
         if broken or error.connection_invalidated:  # damaged, no database at all, or gone
-            raise Unusable("The database can't be used.", code="database_unavailable") from error
+            raise DatabaseUnavailable("The database can't be used.") from error
         raise

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
-import secrets
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.db.encryption import KEY_BYTES, Sealer, new_key
 from app.errors import Unusable
+from app.files import write_new
 
 VAULT_FILE = "vault.key"
 """In the data folder: what the server's own secrets are sealed with where no encryption key is given."""
@@ -25,7 +24,7 @@ def load_or_make(path: Path) -> Sealer:
     Raises Unusable ``vault_key_unusable``.
     """
     if not path.exists():
-        write_new(path, encode_key(new_key()))
+        write_new(path, encode_key(new_key()).encode() + b"\n")
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
@@ -105,25 +104,3 @@ def parse_keys(text: str, where: str) -> tuple[bytes, ...]:
 
 def encode_key(key: bytes) -> str:
     return base64.b64encode(key).decode()
-
-
-def write_new(path: Path, text: str) -> bool:
-    """Writes a new file whole or not at all; False where there is one already."""
-    draft = draft_of(path, text)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        return False
-    finally:
-        draft.unlink()
-    return True
-
-
-def draft_of(path: Path, text: str) -> Path:
-    """A file beside `path` that only its owner can read, with `text` in it, on the disk."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    return draft

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from app.db.encryption import FORMAT, HEADER_BYTES, Sealer
 from app.db.schema import CROPS, FACES, SECOND_TEMPLATES, SECRETS
 from app.db.upsert import inserting
-from app.errors import Unusable
+from app.errors import SealedUnreadable
 
 BlobKind: TypeAlias = Literal["template", "second", "crop"]
 """``second``: a face's other template, sealed as the one in its row is, so that they can change places."""
@@ -48,7 +48,7 @@ class Blobs:
             return stored
         if self._ring is None:
             key = stored[1:HEADER_BYTES].hex()
-            raise Unusable(f"Stored data is sealed with key {key}, and there is none.", code="sealed_unreadable")
+            raise SealedUnreadable(f"Stored data is sealed with key {key}, and there is none.")
         return self._ring.open(stored, _purpose(kind, face_id))
 
     def is_due(self, kind: BlobKind) -> sa.ColumnElement[bool]:
@@ -74,7 +74,7 @@ class Blobs:
         for name, sealed in marks(connection).items():
             if self._ring is None:
                 message = f"The database's faces are sealed with key {name.removeprefix(MARK_PREFIX)}; no key is set."
-                raise Unusable(message, code="sealed_unreadable")
+                raise SealedUnreadable(message)
             self._ring.open(sealed, name.encode())
 
 

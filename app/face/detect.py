@@ -24,7 +24,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Unusable
+from app.errors import ModelNotLoadable, Unusable
 from app.face.yunet import YuNet
 from app.inference.package import Package
 from app.inference.prepare import prepared
@@ -377,10 +377,8 @@ def _open(model: Path, device: Device, threads: int) -> Session:
     unreadable = Unusable(f"{model} cannot be read as a YuNet detector.", code="detector_unreadable")
     try:
         session = Session(model, device, threads, sizes_vary=True)
-    except Unusable as error:
-        if error.code == "model_not_loadable":
-            raise unreadable from error
-        raise
+    except ModelNotLoadable as error:
+        raise unreadable from error
     if [len(each.shape) for each in (*session.inputs, *session.outputs)] != [4, 3]:
         raise unreadable
     return session

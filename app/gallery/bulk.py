@@ -18,7 +18,7 @@ from app.gallery import change_log
 from app.gallery.faces import ORIGIN_COLUMNS, insert_origins, origin_of
 from app.gallery.records import Consent, Counts, Gallery, Metadata, NewFace, Origin, to_bytes
 from app.gallery.subject_rows import ensure_subjects, subject_row
-from app.gallery.template_columns import faces_by, template_of, with_second
+from app.gallery.templates import face_columns, join_templates, template_column
 from app.gallery.text import clean_consent, clean_id, clean_name, encode_metadata, fold
 from app.types import Box, Template
 
@@ -45,7 +45,7 @@ class BulkFace:
     created_at: str | None = None
     origin: Origin | None = None
     second: Template | None = None
-    """Of the gallery's other package, while it has one (`Gallery.taken`)."""
+    """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
 
 
 def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str | None = None) -> BulkFace:
@@ -233,16 +233,17 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
 
 def count_faces(connection: Connection, gallery: Gallery) -> int:
     """Those that `read_faces` reads."""
-    source = with_second(FACES, gallery.embedder)
+    source = join_templates(FACES, gallery.embedder)
     query = sa.select(sa.func.count()).select_from(source).where(_is_whole(gallery))
     return int(connection.execute(query).scalar_one())
 
 
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
     """In order of their keys, those that have a template of the gallery's package."""
-    origin = FACE_ORIGINS.c
-    columns: list[Any] = [*faces_by(gallery.embedder), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS]
-    source = with_second(FACES.join(SUBJECTS), gallery.embedder).outerjoin(FACE_ORIGINS, origin.face_key == FACES.c.key)
+    columns: list[Any] = [*face_columns(gallery.embedder), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS]
+    source = join_templates(FACES.join(SUBJECTS), gallery.embedder).outerjoin(
+        FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key
+    )
     if crops:
         columns.append(CROPS.c.jpeg)
         source = source.outerjoin(CROPS, CROPS.c.face_key == FACES.c.key)
@@ -252,7 +253,7 @@ def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops:
 
 
 def _is_whole(gallery: Gallery) -> sa.ColumnElement[bool]:
-    return (FACES.c.gallery_key == gallery.key) & template_of(gallery.embedder).is_not(None)
+    return (FACES.c.gallery_key == gallery.key) & template_column(gallery.embedder).is_not(None)
 
 
 def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:

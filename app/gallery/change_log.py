@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection, Row
 from app.db.schema import CHANGES, FACES, GALLERIES
 from app.db.sealed_columns import Blobs
 from app.gallery.records import Changes, FaceBlock, Gallery, Position, Removed, to_block
-from app.gallery.template_columns import template_of, with_second
+from app.gallery.templates import join_templates, template_column
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
 STAMP_BITS = 63
@@ -36,8 +36,8 @@ def _reading() -> sa.Select[Any]:
     package = sa.bindparam("package", type_=FACES.c.package.type)
     faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
     return (
-        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_of(package).label("template"))
-        .select_from(with_second(CHANGES.outerjoin(FACES, faces), package))
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_column(package).label("template"))
+        .select_from(join_templates(CHANGES.outerjoin(FACES, faces), package))
         .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
         .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
         .order_by(CHANGES.c.number)

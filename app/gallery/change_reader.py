@@ -13,20 +13,18 @@ from app.db.engine import Database, in_parts
 from app.db.schema import FACES, REEMBEDDINGS
 from app.db.sealed_columns import Blobs
 from app.gallery import change_log
+from app.gallery.gallery_rows import GALLERY_ROWS, template_plan, to_gallery
 from app.gallery.records import (
     Changes,
     Counts,
     FaceBlock,
     Gallery,
+    GalleryState,
     Position,
-    Seen,
-    Standing,
     gallery_not_found,
-    searchable,
     to_block,
 )
-from app.gallery.row_lock import MOVING_GALLERIES, moving_gallery, second_of
-from app.gallery.template_columns import template_of, with_second
+from app.gallery.templates import join_templates, template_column
 
 STREAM_ROWS = 10_000
 
@@ -89,31 +87,27 @@ class Feed:
         with self._database.read() as connection:
             return change_log.heads(connection)
 
-    def moving(self) -> list[Gallery]:
-        """Those on their way from one package to another."""
+    def reembedded(self) -> list[Gallery]:
+        """Return the galleries that are being re-embedded."""
         with self._database.read() as connection:
-            rows = connection.execute(MOVING_GALLERIES.where(REEMBEDDINGS.c.state.is_not(None))).all()
-        return [moving_gallery(row) for row in rows]
+            rows = connection.execute(GALLERY_ROWS.where(REEMBEDDINGS.c.state.is_not(None))).all()
+        return [to_gallery(row) for row in rows]
 
-    def standings(self) -> dict[int, Standing]:
-        """What each process has to follow, by the gallery's key; asked all the time, so that nothing else is read."""
+    def states(self) -> dict[int, GalleryState]:
+        """Return what every process has to follow, by the gallery's key."""
         with self._database.read() as connection:
-            rows = connection.execute(MOVING_GALLERIES).all()
+            rows = connection.execute(GALLERY_ROWS).all()
         return {
-            row.key: Standing(
-                Position(row.last_change, row.last_stamp),
-                searchable(Seen(row.key, row.embedder, row.generation), second_of(row)),
-                row.search,
-            )
+            row.key: GalleryState(Position(row.last_change, row.last_stamp), template_plan(row), row.search)
             for row in rows
         }
 
 
 def _block_query(gallery: Gallery) -> sa.Select[Any]:
     """What `_opened` takes."""
-    template = template_of(gallery.embedder)
+    template = template_column(gallery.embedder)
     columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
-    query = sa.select(*columns).select_from(with_second(FACES, gallery.embedder))
+    query = sa.select(*columns).select_from(join_templates(FACES, gallery.embedder))
     return query.where((FACES.c.gallery_key == gallery.key) & template.is_not(None))
 
 

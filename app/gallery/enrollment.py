@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from app.gallery.bulk import BulkFace, bulk_face
 from app.gallery.records import NO_TERMS, FaceRow, Metadata, NewFace, Terms, fit_face
+from app.gallery.templates import TemplatePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,12 @@ class Enrolling:
     terms: Terms = NO_TERMS
 
 
-def placed(one: Enrolling, subject: str, taken: Sequence[str]) -> list[BulkFace]:
+def placed(one: Enrolling, subject: str, plan: TemplatePlan) -> list[BulkFace]:
     """Its faces as they are written for the subject of this clean id, each with an id of its own.
 
-    Raises Conflict ``package_mismatch`` where one lacks a template of a package in `taken`."""
+    Raises Conflict ``package_mismatch`` where one lacks a template that `plan` writes."""
     return [
-        bulk_face(subject, fit_face(face, taken), crop, face_id=uuid.uuid4().hex)
+        bulk_face(subject, fit_face(face, plan), crop, face_id=uuid.uuid4().hex)
         for face, crop in zip(one.faces, one.crops, strict=True)
     ]
 

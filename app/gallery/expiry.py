@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeAlias
 
-from app.concurrency.periodic import Repeating
 from app.errors import NotFound
 from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
@@ -17,16 +16,12 @@ Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
 
 class Expiry:
-    """Looks every `every_s` seconds; `recorded` is around each erasure."""
+    """Erases the subjects that have expired; `recorded` wraps each erasure. The scheduler calls `sweep`."""
 
-    def __init__(self, galleries: Galleries, erasures: Erasures, recorded: Recorded, *, every_s: float) -> None:
+    def __init__(self, galleries: Galleries, erasures: Erasures, recorded: Recorded) -> None:
         self._galleries = galleries
         self._erasures = erasures
         self._recorded = recorded
-        self._sweeping = Repeating("expiry", every_s, self.sweep)
-
-    def close(self) -> None:
-        self._sweeping.close()
 
     def sweep(self) -> int:
         """Erases everybody who has expired, and completes receipts that servers left which died; says how many were

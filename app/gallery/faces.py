@@ -20,11 +20,11 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
-from app.errors import NotFound
+from app.errors import FaceNotFound, NotFound, SubjectNotFound
 from app.gallery import change_log
+from app.gallery.gallery_rows import lock_gallery
 from app.gallery.reassignment import rekey
 from app.gallery.records import Gallery, Move, Origin, Person, PlacedFace
-from app.gallery.row_lock import hold
 from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, fold, is_unnamed, unnamed_id
 from app.timestamps import utc_now
 from app.types import Box
@@ -118,7 +118,7 @@ class Placement:
         AlreadyAnswered.
         """
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             self.noting(gallery, answer)(connection)
             _move(connection, self._database, gallery, moves)
         self._database.request_scrub()
@@ -130,7 +130,7 @@ class Placement:
         """
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             self.noting(gallery, answer)(connection)
             keys = _lock_subjects(connection, gallery, [cleaned])
             if cleaned not in keys:
@@ -148,7 +148,7 @@ class Placement:
         """
         deleted: list[str] = []
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             touched: dict[int, list[int]] = defaultdict(list)
             for some in in_parts(face_ids):
                 there = (FACES.c.gallery_key == gallery.key) & FACES.c.face_id.in_(some)
@@ -282,7 +282,7 @@ def _move(connection: Connection, database: Database, gallery: Gallery, moves: S
         key, subject = faces.get(move.face_id, (None, None))
         if key is None or subject is None or subject != subjects.get(move.source):
             message = f"Subject {move.source!r} has no face {move.face_id!r}."
-            raise NotFound(message, code="face_not_found", subject=move.source, face_id=move.face_id)
+            raise FaceNotFound(message, subject=move.source, face_id=move.face_id)
         gone[subject].append(key)
         come[subjects[move.target]].append(key)
     moved = rekey(connection, {key: subject for subject, keys in come.items() for key in keys})
@@ -337,4 +337,4 @@ def _unnamed(gallery: Gallery, subject_id: str) -> dict[str, object]:
 
 def _no_subject(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-    return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
+    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)

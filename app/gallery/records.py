@@ -10,7 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import Conflict, NotFound, Unusable
+from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
+from app.gallery.templates import TemplatePlan, TemplateSet
 from app.types import Box, Pixels, Quality, Template, Vectors
 
 Metadata: TypeAlias = Mapping[str, object]
@@ -32,81 +33,61 @@ class Unset(Enum):
 UNSET = Unset.UNSET
 
 
-@dataclass(frozen=True, slots=True)
-class SecondPackage:
-    """The other package of a gallery that is on its way from one to another, in either direction.
+class IndexKey(NamedTuple):
+    """Identifies an index: each generation of a gallery's template set has its own."""
 
-    ``filling``: it has templates of some faces only; new faces get one of each package. ``complete``: every face has
-    one of each (but those without crop), and either may be searched. ``leaving``: what is left of it is being removed.
-    """
-
-    package: str
-    dimension: int
-    state: Literal["filling", "complete", "leaving"]
-    generation: int = 0
-    """See `Gallery.generation`."""
-
-
-class Seen(NamedTuple):
-    """Which index of which gallery: there is one for each generation of a package's templates."""
-
-    key: int
+    gallery_key: int
     package: str
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """``embedder`` is the id of the package whose templates it takes, ``dimension`` their length.
-
-    Indexes know one package each: they are given the gallery as it is `seen_by` that package.
-    """
+    """A gallery. Each index knows one template set: it is given the `view` of the gallery that has this set alone."""
 
     key: int
-    """Internal; never used again for another gallery."""
+    """Internal; never reused for another gallery."""
     id: str
-    embedder: str
-    dimension: int
+    templates: TemplatePlan
     store: CropPolicy
     metadata: Metadata
     created_at: str
     """UTC, ISO 8601, as all times here."""
-    second: SecondPackage | None = None
-    generation: int = 0
-    """Of its templates: another number each time that the gallery begins to move to a package. What was made of an
-    earlier generation's is of other faces, even where the package is the same."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
 
     @property
-    def seen(self) -> Seen:
-        return Seen(self.key, self.embedder, self.generation)
+    def embedder(self) -> str:
+        """Id of the package whose templates are the gallery's own."""
+        return self.templates.own.package
 
     @property
-    def taken(self) -> tuple[str, ...]:
-        """Ids of the packages of which each new face needs a template, the gallery's own first."""
-        second = self.second
-        return (self.embedder,) if second is None or second.state == "leaving" else (self.embedder, second.package)
+    def dimension(self) -> int:
+        """Numbers in each of its own templates."""
+        return self.templates.own.dimension
 
     @property
-    def searchable(self) -> tuple[Gallery, ...]:
-        """As seen by the packages whose templates can be compared with all faces, the gallery's own first."""
-        return tuple(self.seen_by(one.package) for one in searchable(self.seen, self.second))
+    def generation(self) -> int:
+        return self.templates.own.generation
 
-    def seen_by(self, package: str) -> Gallery:
-        """Raises Conflict ``package_mismatch`` where it is neither of the gallery's packages."""
-        if package == self.embedder:
-            return self
-        if self.second is not None and package == self.second.package:
-            dimension, generation = self.second.dimension, self.second.generation
-            return replace(self, embedder=package, dimension=dimension, generation=generation, second=None)
-        message = f"Gallery {self.id!r} takes templates of {self.embedder}, not of {package}."
-        raise Conflict(message, code="package_mismatch", expected=self.embedder, given=package)
+    @property
+    def index_key(self) -> IndexKey:
+        return IndexKey(self.key, self.embedder, self.generation)
 
+    @property
+    def views(self) -> tuple[Gallery, ...]:
+        """The gallery with each template set that can be searched, its own first."""
+        return tuple(self._with(one) for one in self.templates.answering)
 
-def searchable(own: Seen, second: SecondPackage | None) -> tuple[Seen, ...]:
-    """See `Gallery.searchable`."""
-    return (own, Seen(own.key, second.package, second.generation)) if second and second.state == "complete" else (own,)
+    def view(self, package: str) -> Gallery:
+        """Return the gallery with this package's templates alone. Raises Conflict ``package_mismatch``."""
+        found = self.templates.find(package)
+        if found is None:
+            raise package_mismatch(self, package)
+        return self._with(found)
+
+    def _with(self, one: TemplateSet) -> Gallery:
+        return replace(self, templates=TemplatePlan.of_one(one))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +192,10 @@ class NewFace:
     crop: Pixels | None = None
     origin: Origin | None = None
     second: Template | None = None
-    """Of the gallery's other package, while it has one (`Gallery.taken`)."""
+    """Of the gallery's other package, while it is being re-embedded (`TemplatePlan.written`)."""
 
-    def by(self, package: str) -> Template | None:
-        """Its template of this package."""
+    def template_of(self, package: str) -> Template | None:
+        """Return its template of this package, or None."""
         both = (self.template, self.second)
         return next((template for template in both if template is not None and template.package == package), None)
 
@@ -376,13 +357,16 @@ class StoredCrop:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a gallery's change log ends, and by which packages it can be searched, its own first."""
+class GalleryState:
+    """What a process has to follow of a gallery: the end of its change log, its templates and how it is searched."""
 
     position: Position
-    searchable: tuple[Seen, ...]
+    templates: TemplatePlan
     search: IndexKind
-    """See `Gallery.search`."""
+
+    def index_keys(self, gallery_key: int) -> tuple[IndexKey, ...]:
+        """Return the keys of the indexes that may answer, the gallery's own first."""
+        return tuple(IndexKey(gallery_key, one.package, one.generation) for one in self.templates.answering)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,25 +400,31 @@ class Changes:
     """Whether the log went on when it was read."""
 
 
-def fit_face(face: NewFace, taken: Sequence[str]) -> NewFace:
-    """With the templates of these packages and no others. Raises Conflict ``package_mismatch`` where one is missing."""
-    templates = [face.by(package) for package in taken]
+def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:
+    """Return the face with exactly the templates that `plan` writes. Raises Conflict ``package_mismatch`` if one is
+    missing."""
+    templates = [face.template_of(package) for package in plan.packages]
     first, *others = templates
     second = others[0] if others else None
     if first is None or None in others:
-        message = f"The gallery takes templates of {' and of '.join(taken)} now."
-        raise Conflict(message, code="package_mismatch", expected=list(taken), given=face.template.package)
+        message = f"The gallery takes templates of {' and of '.join(plan.packages)} now."
+        raise PackageMismatch(message, expected=list(plan.packages), given=face.template.package)
     return replace(face, template=first, second=second)
 
 
+def package_mismatch(gallery: Gallery, given: str) -> Conflict:
+    message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {given}."
+    return PackageMismatch(message, expected=gallery.embedder, given=given)
+
+
 def gallery_not_found(gallery_id: str) -> NotFound:
-    return NotFound(f"There is no gallery {gallery_id!r}.", code="gallery_not_found", gallery=gallery_id)
+    return GalleryNotFound(f"There is no gallery {gallery_id!r}.", gallery=gallery_id)
 
 
 def two_packages(gallery_id: str) -> Conflict:
     """What came has templates of one package, and new faces need one of each."""
     message = f"Gallery {gallery_id!r} is on its way from one model package to another: wait, finish that or cancel it."
-    return Conflict(message, code="two_packages", gallery=gallery_id)
+    return TwoPackages(message, gallery=gallery_id)
 
 
 def to_bytes(template: Template) -> bytes:

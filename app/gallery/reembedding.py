@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
-from app.errors import Conflict, NotFound
+from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery import change_log
 from app.gallery.records import (
     Gallery,
@@ -27,7 +27,7 @@ from app.gallery.records import (
     to_bytes,
 )
 from app.gallery.store import Store
-from app.gallery.template_columns import template_of, with_second
+from app.gallery.templates import join_templates, template_column
 from app.timestamps import utc_now
 from app.types import Template
 
@@ -103,8 +103,8 @@ class Reembeddings:
         """
         query = (
             sa.select(FACES.c.key, FACES.c.face_id, CROPS.c.jpeg)
-            .select_from(with_second(FACES, target).outerjoin(CROPS, CROPS.c.face_key == FACES.c.key))
-            .where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after) & template_of(target).is_(None))
+            .select_from(join_templates(FACES, target).outerjoin(CROPS, CROPS.c.face_key == FACES.c.key))
+            .where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after) & template_column(target).is_(None))
             .order_by(FACES.c.key)
             .limit(limit)
         )
@@ -157,7 +157,7 @@ class Reembeddings:
             left = _count(connection, gallery, found.target)
             if left > _count(connection, gallery, found.target, without_crop=True) + unreadable:
                 message = f"{left} faces of gallery {gallery.id!r} have no template of {found.target} yet."
-                raise Conflict(message, code="reembedding_incomplete", left=left)
+                raise ReembeddingIncomplete(message, left=left)
             if left and found.without_crop == "refuse":
                 raise _crops_missing(gallery, _count_all(connection, gallery), left)
             connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ready", missing=left))
@@ -179,7 +179,7 @@ class Reembeddings:
                 changed = {"state": "switched", "switched_at": utc_now(), "keep_until": until}
                 connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
             elif row.state != "switched":
-                raise Conflict(f"Gallery {gallery.id!r} can't switch yet.", code="reembedding_incomplete")
+                raise ReembeddingIncomplete(f"Gallery {gallery.id!r} can't switch yet.")
             return _found(connection, gallery)
 
     def rollback(self, gallery: Gallery) -> Reembedding:
@@ -298,9 +298,9 @@ def _name(connection: Connection, gallery: Gallery, package: str, dimension: int
 
 def _count(connection: Connection, gallery: Gallery, target: str, *, without_crop: bool = False) -> int:
     """Faces that have no template of the target, or those of them without a crop."""
-    faces = with_second(FACES, target)
+    faces = join_templates(FACES, target)
     query = sa.select(sa.func.count()).select_from(faces)
-    query = query.where((FACES.c.gallery_key == gallery.key) & template_of(target).is_(None))
+    query = query.where((FACES.c.gallery_key == gallery.key) & template_column(target).is_(None))
     if without_crop:
         query = query.where(~sa.exists().where(CROPS.c.face_key == FACES.c.key))
     return int(connection.execute(query).scalar_one())

@@ -21,9 +21,9 @@ from sqlalchemy.engine import Connection
 
 from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, Together
-from app.concurrency.periodic import Repeating
+from app.concurrency.scheduler import Scheduler
 from app.db.pagination import Page
-from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.crops import encode_crop
 from app.gallery.enrollment import Enrolling
@@ -108,16 +108,13 @@ class Galleries:
         search_threads: int = 1,
         search_gpu: Gpu | None = None,
         snapshots: Snapshots | None = None,
-        snapshot_s: float = SNAPSHOT_S,
-        follow_s: float = FOLLOW_S,
         log_kept: timedelta = LOG_KEPT,
     ) -> None:
         """`search_workers` passes run at a time, of different galleries, each on `search_threads` or on
         `search_gpu` (see `Index`).
 
-        Other processes' changes are looked for every `follow_s` seconds; indexes that changed are written to
-        `snapshots` every `snapshot_s`, and the change log is kept for `log_kept`. Where `indexes` are given, vectors
-        are searched there instead of in this process, which keeps no snapshots then.
+        Indexes that changed are written to `snapshots`, and the change log is kept for `log_kept`. Where `indexes` are
+        given, vectors are searched there instead of in this process, which keeps no snapshots then.
         """
         self._store = store
         self._placement = Placement(store.database)
@@ -137,15 +134,18 @@ class Galleries:
             workers=search_workers,
             name="search",
         )
-        self._following = Repeating("following", follow_s, self.follow)
-        self._preparing = Repeating("preparing", follow_s, self._current.prepare)
-        self._keeping = Repeating("snapshots", snapshot_s, self.keep)
+
+    def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
+        """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
+
+        The scheduler must be closed before the galleries.
+        """
+        scheduler.every(follow_s, "following", self.follow)
+        scheduler.every(follow_s, "preparing", self._current.prepare)
+        scheduler.every(snapshot_s, "snapshots", self.keep)
 
     def close(self) -> None:
         """With a last snapshot of what changed."""
-        self._following.close()
-        self._preparing.close()
-        self._keeping.close()
         self._searches.close()
         try:
             self.keep()
@@ -258,11 +258,11 @@ class Galleries:
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
-        self._current.ready(self._store.gallery(gallery_id).seen_by(package))
+        self._current.ready(self._store.gallery(gallery_id).view(package))
 
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
         """Ids of the packages of which each new face of this gallery needs a template."""
-        return self._look(gallery_id).taken
+        return self._look(gallery_id).templates.packages
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
@@ -400,9 +400,9 @@ class Galleries:
         if not faces:
             raise ValueError("an enrollment needs a face")
         gallery = self._look(gallery_id)
-        faces = [fit_face(face, gallery.taken) for face in faces]
-        for package in gallery.taken:
-            check_templates(gallery.seen_by(package), [one for face in faces if (one := face.by(package))])
+        faces = [fit_face(face, gallery.templates) for face in faces]
+        for package in gallery.templates.packages:
+            check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
         wanted = Enrolling(subject_id, faces, crops, name, metadata, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
@@ -430,7 +430,7 @@ class Galleries:
         gallery = self._store.gallery(gallery_id)
         if package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=package)
+            raise PackageMismatch(message, expected=gallery.embedder, given=package)
         if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
             message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
             raise InvalidInput(message, code="invalid_template")
@@ -627,7 +627,7 @@ class Galleries:
         """The gallery as seen by the probes' package, and their vectors. Raises as `check_templates` does."""
         gallery = self._look(gallery_id)
         view = self._current.view(gallery)
-        for other in gallery.searchable:  # either is as good, for as long as there are both
+        for other in gallery.views:  # either is as good, for as long as there are both
             if probes and probes[0].package == other.embedder:
                 view = other
         return view, check_templates(view, probes)
@@ -641,7 +641,7 @@ def check_templates(gallery: Gallery, templates: Sequence[Template]) -> Vectors:
     for template in templates:
         if template.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {template.package}."
-            raise Conflict(message, code="package_mismatch", expected=gallery.embedder, given=template.package)
+            raise PackageMismatch(message, expected=gallery.embedder, given=template.package)
         if template.vector.shape != (gallery.dimension,):
             message = f"A template of {gallery.embedder} has {gallery.dimension} numbers."
             raise InvalidInput(message, code="invalid_template")

@@ -24,11 +24,12 @@ from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, GALLERIES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, FaceNotFound, GalleryExists, InvalidInput, NotFound, PackageMismatch, SubjectNotFound
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
 from app.gallery.change_reader import Feed
 from app.gallery.enrollment import Enrolling, face_rows, placed
+from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -45,12 +46,10 @@ from app.gallery.records import (
     Terms,
     Totals,
     Unset,
-    gallery_not_found,
     two_packages,
 )
-from app.gallery.row_lock import MOVING_GALLERIES, gallery_of, hold, moving_gallery
 from app.gallery.subject_rows import ensure_subjects, make_subjects, subject_row, touch_subjects
-from app.gallery.template_columns import faces_by, with_second
+from app.gallery.templates import TemplatePlan, face_columns, join_templates
 from app.gallery.text import (
     MAX_METADATA_BYTES,
     clean_consent,
@@ -142,15 +141,14 @@ class Store:
             "created_at": now,
             "last_stamp": stamp,
         }
-        insert = self._database.insert(GALLERIES).values(values).on_conflict_do_nothing().returning(*GALLERIES.c)
+        insert = self._database.insert(GALLERIES).values(values).on_conflict_do_nothing().returning(GALLERIES.c.key)
         with self._database.write() as connection:
-            row = connection.execute(insert).one_or_none()
-            if row is not None:
-                change_log.begin(connection, row.key, stamp, now)
-        if row is None:
-            message = f"There is already a gallery {values['id']!r}."
-            raise Conflict(message, code="gallery_exists", gallery=values["id"])
-        return gallery_of(row)
+            key = connection.execute(insert).scalar()
+            if key is None:
+                message = f"There is already a gallery {values['id']!r}."
+                raise GalleryExists(message, gallery=values["id"])
+            change_log.begin(connection, key, stamp, now)
+            return find_gallery(connection, str(values["id"]))
 
     def gallery(self, gallery_id: str) -> Gallery:
         """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
@@ -161,25 +159,24 @@ class Store:
         self, cursor: str | None = None, limit: int = 100, only: Collection[str] | None = None
     ) -> Page[Gallery]:
         """`only` those of these ids. Raises InvalidInput ``invalid_cursor``, as all lists."""
-        query = MOVING_GALLERIES
+        query = GALLERY_ROWS
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
         return read_page(
-            self._database, query, GALLERIES.c.key, moving_gallery, listing="galleries", cursor=cursor, limit=limit
+            self._database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
     def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
         """Raises NotFound ``gallery_not_found``."""
         with self._database.write() as connection:
-            hold(connection, gallery)
-            is_it = GALLERIES.c.key == gallery.key
-            connection.execute(sa.update(GALLERIES).where(is_it).values(search=search))
-            return moving_gallery(connection.execute(MOVING_GALLERIES.where(is_it)).one())
+            lock_gallery(connection, gallery)
+            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(search=search))
+            return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:
         """What went with it. Raises NotFound ``gallery_not_found``."""
         with self._database.write() as connection:
-            hold(connection, gallery, exclusively=True)
+            lock_gallery(connection, gallery, exclusively=True)
             counts = _count(connection, gallery)
             connection.execute(sa.delete(GALLERIES).where(GALLERIES.c.key == gallery.key))
         self._database.request_scrub()
@@ -231,7 +228,7 @@ class Store:
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             note(connection)
             row = subject_row(gallery, cleaned, utc_now(), name=cleaned_name, metadata=encoded, **agreed)
             if not make_subjects(connection, self._database, [row]):
@@ -293,7 +290,7 @@ class Store:
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, name, metadata) | _terms(terms)
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             _update_subject(connection, _is_subject(gallery, cleaned), updates)
             subject = _read_subject(connection, gallery, cleaned)
         self._database.request_scrub()
@@ -303,7 +300,7 @@ class Store:
         """The subject as it was. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
@@ -325,7 +322,7 @@ class Store:
         `expired_by`, one that has not expired by then is not found."""
         cleaned = clean_id(subject_id, "subject")
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             connection.execute(sa.select(SUBJECTS.c.key).where(_is_subject(gallery, cleaned)).with_for_update())
             subject = _read_subject(connection, gallery, cleaned)
             if expired_by is not None and not has_expired(subject, expired_by):
@@ -361,8 +358,8 @@ class Store:
         updates = [self._enrolled_updates(name, one) for name, one in zip(names, wanted, strict=True)]
         rows = {name: subject_row(gallery, name, now) for name in names}
         with self._database.write() as connection:
-            held = self._held(connection, gallery)
-            faces = [placed(one, name, held.taken) for name, one in zip(names, wanted, strict=True)]
+            held = self._locked(connection, gallery)
+            faces = [placed(one, name, held.templates) for name, one in zip(names, wanted, strict=True)]
             keys, made = ensure_subjects(connection, self._database, gallery, rows)
             for name, changed in zip(names, updates, strict=True):
                 if changed:
@@ -406,7 +403,7 @@ class Store:
         checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
         now = utc_now()
         with self._database.write() as connection:
-            faces = _fit_bulk(gallery, faces, self._held(connection, gallery).taken)
+            faces = _fit_bulk(gallery, faces, self._locked(connection, gallery).templates)
             found, made = bulk.write_subjects(connection, self._database, gallery, checked, now)
             keys = {raw.id: found[clean.id] for raw, clean in zip(wanted, checked, strict=True)}
             new, taken = bulk.place_ids(connection, gallery, faces)
@@ -425,14 +422,11 @@ class Store:
         Raises NotFound ``gallery_not_found``.
         """
         with self._database.read(one_moment=True) as connection:
-            row = connection.execute(MOVING_GALLERIES.where(GALLERIES.c.key == gallery.key)).one_or_none()
-            if row is None:
-                raise gallery_not_found(gallery.id)
-            seen = moving_gallery(row)
-            subjects = bulk.read_subjects(connection, seen)
-            faces = bulk.read_faces(connection, seen, self._blobs, crops=crops)
-            counts, there = _count(connection, seen), bulk.count_faces(connection, seen)
-            yield Everything(seen, Counts(counts.subjects, there), counts.faces - there, subjects, faces)
+            now = reread(connection, gallery)
+            subjects = bulk.read_subjects(connection, now)
+            faces = bulk.read_faces(connection, now, self._blobs, crops=crops)
+            counts, there = _count(connection, now), bulk.count_faces(connection, now)
+            yield Everything(now, Counts(counts.subjects, there), counts.faces - there, subjects, faces)
 
     def faces(self, gallery: Gallery, subject_id: str, cursor: str | None = None, limit: int = 100) -> Page[FaceRow]:
         """The subject's faces, without their crops. Raises NotFound ``subject_not_found``."""
@@ -460,14 +454,14 @@ class Store:
                 row = connection.execute(query).one_or_none()
             if row is None:
                 message = f"Gallery {gallery.id!r} has no face {face_id!r}."
-                raise NotFound(message, code="face_not_found", gallery=gallery.id, face_id=face_id)
+                raise FaceNotFound(message, gallery=gallery.id, face_id=face_id)
             crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == row.key)).scalar()
         return self._face(row, crop)
 
     def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> tuple[int, int]:
         """The keys of the face and its subject. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             subject = _read_subject(connection, gallery, clean_id(subject_id, "subject"))
             face_key: int = _find_face(connection, gallery, subject, face_id, lock=True).key
             connection.execute(sa.delete(FACES).where(FACES.c.key == face_key))
@@ -510,20 +504,14 @@ class Store:
 
     def _read_gallery(self, gallery_id: str) -> Gallery:
         with self._database.read() as connection:
-            row = connection.execute(_GALLERY_BY_ID, {"wanted": gallery_id}).one_or_none()
-        if row is None:
-            raise gallery_not_found(gallery_id)
-        return moving_gallery(row)
+            return find_gallery(connection, gallery_id)
 
-    def _held(self, connection: Connection, gallery: Gallery) -> Gallery:
-        """As `hold`; the gallery as it is from then on."""
-        if not self._database.is_sqlite:  # whose writers have waited for each other by now
-            hold(connection, gallery)
+    def _locked(self, connection: Connection, gallery: Gallery) -> Gallery:
+        """Lock the gallery and return it as it is from then on. Raises NotFound ``gallery_not_found``."""
+        if not self._database.is_sqlite:  # its write transactions never overlap
+            lock_gallery(connection, gallery)
         # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
-        row = connection.execute(_GALLERY_BY_KEY, {"wanted": gallery.key}).one_or_none()
-        if row is None:
-            raise gallery_not_found(gallery.id)
-        return moving_gallery(row)
+        return reread(connection, gallery)
 
     def _unexpired(self, connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
         """Raises Conflict ``subject_expired``: what is acknowledged must not go with the next sweep."""
@@ -570,7 +558,7 @@ class Store:
 
 def _subject_not_found(gallery: Gallery, subject_id: str) -> NotFound:
     message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-    return NotFound(message, code="subject_not_found", gallery=gallery.id, subject=subject_id)
+    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)
 
 
 def _count(connection: Connection, gallery: Gallery) -> Counts:
@@ -593,8 +581,6 @@ _SUBJECTS_COUNTED = sa.select(
 )
 _SUBJECTS_BY_KEY = _SUBJECTS_COUNTED.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
 # Built once: that takes longer than what SQLite does with them.
-_GALLERY_BY_ID = MOVING_GALLERIES.where(GALLERIES.c.id == sa.bindparam("wanted"))
-_GALLERY_BY_KEY = MOVING_GALLERIES.where(GALLERIES.c.key == sa.bindparam("wanted"))
 _LABELS = (
     sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
     .join(SUBJECTS)
@@ -605,8 +591,8 @@ _CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.ex
 
 def _faces_named(package: str) -> sa.Select[Any]:
     """Faces with their template of the package, and their subjects' ids."""
-    faces = with_second(FACES.join(SUBJECTS), package)
-    return sa.select(*faces_by(package), SUBJECTS.c.id.label("subject")).select_from(faces)
+    faces = join_templates(FACES.join(SUBJECTS), package)
+    return sa.select(*face_columns(package), SUBJECTS.c.id.label("subject")).select_from(faces)
 
 
 def _is_subject(gallery: Gallery, subject_id: str) -> sa.ColumnElement[bool]:
@@ -652,7 +638,7 @@ def _find_face(
         row = connection.execute(query.with_for_update(of=FACES) if lock else query).one_or_none()
     if row is None:
         message = f"Subject {subject.id!r} has no face {face_id!r}."
-        raise NotFound(message, code="face_not_found", subject=subject.id, face_id=face_id)
+        raise FaceNotFound(message, subject=subject.id, face_id=face_id)
     return row
 
 
@@ -664,12 +650,15 @@ def _forget_in_jobs(connection: Connection, gallery: Gallery) -> None:
     connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(mine))))
 
 
-def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], taken: Sequence[str]) -> Sequence[BulkFace]:
-    """With templates of these packages and no others; what is not their second one is of the gallery's as given."""
-    own, *others = taken
+def _fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) -> Sequence[BulkFace]:
+    """Return the faces with exactly the templates that `plan` writes; ``template`` is of the gallery's own package.
+
+    Raises Conflict ``package_mismatch``, ``two_packages``.
+    """
+    own, *others = plan.packages
     if faces and own != gallery.embedder:
         message = f"Gallery {gallery.id!r} takes templates of {own} now, not of {gallery.embedder}."
-        raise Conflict(message, code="package_mismatch", expected=own, given=gallery.embedder)
+        raise PackageMismatch(message, expected=own, given=gallery.embedder)
     if not others:
         return [face if face.second is None else replace(face, second=None) for face in faces]
     if any(face.second is None or face.second.package != others[0] for face in faces):

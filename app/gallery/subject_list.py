@@ -12,11 +12,11 @@ from sqlalchemy.engine import Connection
 
 from app.db.engine import Database, in_parts
 from app.db.schema import FACES, SUBJECTS
-from app.errors import NotFound, Overloaded
+from app.errors import DatabaseBusy, SubjectNotFound
 from app.gallery import change_log
+from app.gallery.gallery_rows import lock_gallery
 from app.gallery.reassignment import rekey
 from app.gallery.records import Counts, Gallery
-from app.gallery.row_lock import hold
 from app.gallery.text import clean_id, fold
 from app.timestamps import utc_now
 
@@ -60,12 +60,12 @@ class Roster:
         """
         old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             for _ in range(ATTEMPTS):
                 found = _lock_subjects(connection, gallery, {old, new})
                 if old not in found:
                     message = f"Gallery {gallery.id!r} has no subject {old!r}."
-                    raise NotFound(message, code="subject_not_found", gallery=gallery.id, subject=old)
+                    raise SubjectNotFound(message, gallery=gallery.id, subject=old)
                 if old == new:
                     break
                 if new in found:
@@ -74,14 +74,14 @@ class Roster:
                 if _set_id(connection, found[old], new):
                     break
             else:
-                raise Overloaded(f"Others keep making subject {new!r}.", code="database_busy")
+                raise DatabaseBusy(f"Others keep making subject {new!r}.")
         self._database.request_scrub()
         return new
 
     def clear(self, gallery: Gallery) -> Counts:
         """Everybody goes at once, the gallery stays; how many there were. Raises NotFound ``gallery_not_found``."""
         with self._database.write() as connection:
-            hold(connection, gallery)
+            lock_gallery(connection, gallery)
             everybody = sa.select(SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
             keys = list(connection.execute(everybody.order_by(SUBJECTS.c.key).with_for_update()).scalars())
             faces = 0

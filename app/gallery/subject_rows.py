@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.engine import Database, in_parts
 from app.db.schema import SUBJECTS
-from app.errors import Overloaded
+from app.errors import DatabaseBusy
 from app.gallery.records import Gallery
 from app.gallery.text import fold
 
@@ -71,7 +71,7 @@ def ensure_subjects(
             keys |= new
         if len(keys) == len(rows):
             return keys, made.keys()
-    raise Overloaded(f"Others keep deleting subject {missing[0]['id']!r}.", code="database_busy")
+    raise DatabaseBusy(f"Others keep deleting subject {missing[0]['id']!r}.")
 
 
 def find_subjects(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
+from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
 from app.inference.package import Package, Thresholds, select
 
@@ -109,11 +109,11 @@ class Embedders:
         try:
             try:
                 model = self._opened(slot, package_id)
+            except PackageUnavailable:
+                raise
             except Unusable as error:
-                if error.code == "package_unavailable":
-                    raise
                 message = f"The model package {package_id} can't be used: {error.message}"
-                raise Unusable(message, code="package_unavailable", package=package_id, reason=error.code) from error
+                raise PackageUnavailable(message, package=package_id, reason=error.code) from error
             yield model
         finally:
             self._give_back(slot)
@@ -165,7 +165,7 @@ class Embedders:
         package = self._packages.get(package_id) or self.packages().get(package_id)
         if package is None or package.manifest.task != TASK:
             message = f"The model package {package_id} is not installed: put its folder back among the others."
-            raise Unusable(message, code="package_unavailable", package=package_id, reason="package_unknown")
+            raise PackageUnavailable(message, package=package_id, reason="package_unknown")
         return package
 
     def _take(self, package_id: str) -> _Slot:

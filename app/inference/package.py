@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import math
-import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, BinaryIO, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from app.errors import LikenessError, OperatingPointUnavailable, Unusable
+from app.files import PUBLIC, replacing
 
 MANIFEST_NAME = "manifest.json"
 CROP_SIDE = 112
@@ -326,30 +325,10 @@ def select(packages: Mapping[str, Package], name: str) -> Package:
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
     """Writes ``folder/manifest.json`` all at once: a reader sees the old one or the new one. Makes the folder."""
     path = folder / MANIFEST_NAME
-    with atomic_file(path) as temporary:
-        temporary.write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(path, PUBLIC) as file:
+        file.write(manifest.model_dump_json(indent=2).encode() + b"\n")
     return path
-
-
-class atomic_file:  # noqa: N801 - used like a function, as contextlib's own are
-    """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes otherwise."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> Path:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.", suffix=".tmp")
-        os.close(handle)
-        self._temporary = Path(name)
-        return self._temporary
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._temporary.unlink(missing_ok=True)
-            return
-        self._temporary.chmod(0o644)
-        self._temporary.replace(self._path)
 
 
 def sha256_of(path: Path) -> str:
@@ -367,7 +346,7 @@ def locate(package: Package, cache_dir: Path) -> Path:
     if not path.is_file():
         message = f"The model file of {package.id} is not at {path}. {_remedy(package)}"
         raise Unusable(message, code="package_file_missing", package=package.id, path=str(path))
-    _check_hash(package, path, f"{path} is not the file that {package.id} names. {_remedy(package)}")
+    _check_hash(package, sha256_of(path), f"{path} is not the file that {package.id} names. {_remedy(package)}")
     return path
 
 
@@ -395,8 +374,7 @@ def _remedy(package: Package) -> str:
     return "Put the right file there, or correct the manifest."
 
 
-def _check_hash(package: Package, path: Path, message: str) -> None:
-    found = sha256_of(path)
+def _check_hash(package: Package, found: str, message: str) -> None:
     if found != package.manifest.sha256:
         details = {"package": package.id, "expected": package.manifest.sha256, "found": found}
         raise Unusable(f"{message} (SHA-256 {found})", code="package_hash_mismatch", **details)
@@ -423,20 +401,20 @@ def pull(
     path = _source_path(package, cache_dir)
     if path.is_file() and sha256_of(path) == manifest.sha256:
         return path
-    with atomic_file(path) as temporary:
-        _download(package, manifest.source, temporary, progress or (lambda _received, _total: None))
-        _check_hash(package, temporary, f"{manifest.source.url} did not send the file that {package.id} names.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path, PUBLIC) as file:
+        _download(package, manifest.source, file, progress or (lambda _received, _total: None))
+        file.seek(0)
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        _check_hash(package, found, f"{manifest.source.url} did not send the file that {package.id} names.")
     return path
 
 
-def _download(package: Package, source: UrlSource, path: Path, progress: Progress) -> None:
+def _download(package: Package, source: UrlSource, file: BinaryIO, progress: Progress) -> None:
     import httpx  # noqa: PLC0415 - only downloads need it
 
     try:
-        with (
-            httpx.stream("GET", source.url, follow_redirects=True, timeout=30) as response,
-            path.open("wb") as file,
-        ):
+        with httpx.stream("GET", source.url, follow_redirects=True, timeout=30) as response:
             response.raise_for_status()
             total = response.headers.get("content-length")
             for chunk in _limited(package, source, response.iter_bytes()):

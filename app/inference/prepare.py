@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import Unusable
-from app.inference.package import CROP_SIDE, Package, Rewrite, RewriteYuNet, RunAsIs, SourceInput, atomic_file, locate
+from app.files import PUBLIC, replacing
+from app.inference.package import CROP_SIDE, Package, Rewrite, RewriteYuNet, RunAsIs, SourceInput, locate
 from app.inference.reference import plain_session, source_input
 from app.types import Pixels, Vectors
 
@@ -74,8 +75,9 @@ def _make(package: Package, plan: Rewrite | RewriteYuNet, source: Path, cache_di
     content: bytes = graph.SerializeToString()
     path = cache_dir / f"{_key(package, target)}.{_digest(content)}.onnx"
     try:
-        with atomic_file(path) as temporary:
-            temporary.write_bytes(content)
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with replacing(path, PUBLIC) as file:
+            file.write(content)
     except OSError as error:
         message = f"Cannot keep the prepared model in {cache_dir}: {error.strerror}. Make the folder writable."
         raise Unusable(message, code="cache_not_writable", folder=str(cache_dir)) from error

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from app.errors import Unusable
+from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference.package import CROP_SIDE, Package
 from app.inference.prepare import Target, prepared
 from app.types import Pixels, Vectors
@@ -75,7 +75,7 @@ def resolve_device(device: Device) -> Target:
 
 def _unavailable(reason: str) -> Unusable:
     message = f"device=cuda cannot be used: {reason}. Or set LIKENESS_DEVICE=cpu."
-    return Unusable(message, code="device_unavailable", device="cuda", reason=reason)
+    return DeviceUnavailable(message, device="cuda", reason=reason)
 
 
 def _giving_back() -> Any:
@@ -104,7 +104,7 @@ def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool
     except Exception as error:
         name = "the model" if isinstance(model, bytes) else str(model)
         message = f"ONNX Runtime cannot load {name}: {error}"
-        raise Unusable(message, code="model_not_loadable") from error
+        raise ModelNotLoadable(message) from error
 
 
 class EmbedderSession:

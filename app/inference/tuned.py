@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.concurrency.machine import cores, processor
-from app.inference.package import atomic_file
+from app.files import PUBLIC, replacing
 
 FILE = "tuned.json"
 
@@ -99,6 +99,7 @@ def read(data_dir: Path, where: Where) -> Found:
 def write(data_dir: Path, tuned: Tuned) -> Path:
     """Replaces the file at once; makes the folder. Raises OSError."""
     path = data_dir / FILE
-    with atomic_file(path) as temporary:
-        temporary.write_text(tuned.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with replacing(path, PUBLIC) as file:
+        file.write(tuned.model_dump_json(indent=2).encode() + b"\n")
     return path

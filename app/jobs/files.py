@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from app.files import write_new
+
 PLACE = "place"
 DRAFT_S = 3600.0
 """What was written to more lately is left alone: its job may be about to be made."""
@@ -24,14 +26,7 @@ class JobFiles:
         self._folder = folder
         path = folder / PLACE
         if not path.exists():
-            draft = folder / f"{secrets.token_hex(16)}{DRAFT}"
-            draft.write_text(secrets.token_hex(16), encoding="ascii")
-            try:
-                path.hardlink_to(draft)
-            except FileExistsError:  # another process was first
-                pass
-            finally:
-                draft.unlink()
+            write_new(path, secrets.token_hex(16).encode())
         self.place = path.read_text(encoding="ascii")
 
     def upload(self, job_id: str) -> Path:

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection
 
-from app.concurrency.periodic import Repeating, Trouble
-from app.errors import LikenessError
+from app.concurrency.scheduler import FailureLog, Scheduler
+from app.errors import DatabaseUnavailable, LikenessError, Overloaded
 from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
@@ -26,8 +26,8 @@ RENEW_S = 2.0
 LOOK_S = 1.0
 """Between looks for jobs that other processes made or left."""
 RETRY = timedelta(seconds=5)
-RETRIED = frozenset({"database_busy", "database_unavailable", "overloaded"})
-"""What passes by itself."""
+RETRIED = (Overloaded, DatabaseUnavailable)
+"""Errors after which a job is tried again later."""
 MAX_ATTEMPTS = 10
 """Beginnings without getting anywhere, after which a job is given up: it may be what kills the process."""
 KEEP_EVERY_S = 600.0
@@ -145,13 +145,12 @@ class Runner:
         self._renew_s = renew_s
         self._kept = kept
         self._closing = threading.Event()
-        self._trouble = Trouble("jobs")
+        self._failures = FailureLog("jobs")
         self._wake = threading.Condition()
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
         self._threads = [threading.Thread(target=self._run, name=f"jobs-{n}", daemon=True) for n in range(workers)]
-        self._repeating: list[Repeating] = []
 
     @property
     def running(self) -> int:
@@ -165,11 +164,10 @@ class Runner:
         with self._lock:
             return dict(self._ended)
 
-    def start(self) -> None:
-        self._repeating = [
-            Repeating("jobs-lease", self._renew_s, self._renew),
-            Repeating("jobs-keeping", KEEP_EVERY_S, self.keep),
-        ]
+    def start(self, scheduler: Scheduler) -> None:
+        """Begin to run jobs. The scheduler renews their leases, so it must be closed after the runner."""
+        scheduler.every(self._renew_s, "jobs-lease", self._renew)
+        scheduler.every(KEEP_EVERY_S, "jobs-keeping", self.keep)
         for thread in self._threads:
             thread.start()
 
@@ -179,8 +177,6 @@ class Runner:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
-        for repeating in self._repeating:
-            repeating.close()
 
     def wake(self) -> None:
         """Has a new job begun at once."""
@@ -202,9 +198,9 @@ class Runner:
                 job = self._store.claim(owner, self._works.keys(), self._lease, self._place)
                 if job is not None:
                     self._do(job, owner)
-                self._trouble.is_over()
+                self._failures.succeeded()
             except Exception as error:  # noqa: BLE001 - the thread's edge: told, and tried again
-                self._trouble.begins(error)
+                self._failures.failed(error)
                 job = None
             if job is None:
                 with self._wake:
@@ -240,7 +236,7 @@ class Runner:
         except JobLost:
             raise
         except LikenessError as error:
-            if error.code in RETRIED and job.attempts < MAX_ATTEMPTS and not running.cancel_asked:
+            if isinstance(error, RETRIED) and job.attempts < MAX_ATTEMPTS and not running.cancel_asked:
                 running.release(again_in=RETRY)
                 return
             self._finish(running, JobState.FAILED, (error.code, error.message))

@@ -21,8 +21,8 @@ from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, JOB_REFUSALS, JOBS
 from app.errors import NotFound
+from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
-from app.gallery.row_lock import hold
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
 from app.timestamps import utc_now
 
@@ -66,7 +66,7 @@ class JobStore:
         }
         with self._database.write() as connection:
             if gallery is not None:
-                hold(connection, gallery)
+                lock_gallery(connection, gallery)
             connection.execute(sa.insert(JOBS).values(values))
             return _find(connection, str(values["id"]))
 

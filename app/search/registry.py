@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from app.errors import Conflict, LikenessError, NotFound
-from app.gallery.records import Followed, Gallery, Indexed, IndexKind, Seen, Snapshotted, Standing
+from app.errors import Conflict, GalleryNotFound, LikenessError, NotFound
+from app.gallery.records import Followed, Gallery, GalleryState, Indexed, IndexKey, IndexKind, Snapshotted
 from app.gallery.store import Store
 from app.search.protocol import GalleryIndex, Indexes, Searchable
 
@@ -24,12 +24,12 @@ class CurrentIndexes:
     def __init__(self, store: Store, indexes: Indexes) -> None:
         self._store = store
         self._indexes = indexes
-        self._live: dict[Seen, GalleryIndex] = {}
-        self._made: set[Seen] = set()
+        self._live: dict[IndexKey, GalleryIndex] = {}
+        self._made: set[IndexKey] = set()
         self._lock = threading.Lock()
         self._eager = False
         self._unmade = False
-        self._standings: Mapping[int, Standing] = {}  # as they were when they were last looked at
+        self._states: Mapping[int, GalleryState] = {}  # as they were when they were last looked at
         self._looked_at = time.monotonic()
 
     def close(self) -> None:
@@ -49,8 +49,10 @@ class CurrentIndexes:
         """Asks no database."""
         with self._lock:
             live = dict(self._live)
-        standings, age_s = self._standings, time.monotonic() - self._looked_at
-        behind = sum(one.behind(standings[which.key].position) for which, one in live.items() if which.key in standings)
+        states, age_s = self._states, time.monotonic() - self._looked_at
+        behind = sum(
+            one.behind(states[which.gallery_key].position) for which, one in live.items() if which.gallery_key in states
+        )
         return Followed(behind, age_s)
 
     def snapshotted(self) -> Snapshotted | None:
@@ -59,20 +61,20 @@ class CurrentIndexes:
 
     def view(self, gallery: Gallery) -> Gallery:
         """The gallery as seen by the package that it is searched by here."""
-        return next((view for view in gallery.searchable if view.seen in self._made), gallery)
+        return next((view for view in gallery.views if view.index_key in self._made), gallery)
 
     def ready(self, view: Gallery) -> Searchable:
         """The index of a gallery as seen by one package, with everything that was acknowledged in this process."""
         with self._gone(view):
             found = self.of(view).ready()
-        self._made.add(view.seen)
+        self._made.add(view.index_key)
         return found
 
     def of(self, view: Gallery) -> GalleryIndex:
         with self._lock:
-            if view.seen not in self._live:
-                self._live[view.seen] = self._indexes.open(view)
-            return self._live[view.seen]
+            if view.index_key not in self._live:
+                self._live[view.index_key] = self._indexes.open(view)
+            return self._live[view.index_key]
 
     @contextmanager
     def changing(self, gallery: Gallery) -> Iterator[None]:
@@ -83,7 +85,7 @@ class CurrentIndexes:
             try:
                 with answering.changing():
                     yield
-                self._made.add(view.seen)
+                self._made.add(view.index_key)
             finally:
                 others = [which for which in self._all(gallery.key) if which[1] is not answering]
                 for _, other in others:
@@ -133,24 +135,24 @@ class CurrentIndexes:
         self._indexes.look()
         with self._lock:
             known = dict(self._live)
-        standings = self._store.feed.standings()
-        self._standings, self._looked_at = standings, time.monotonic()
+        states = self._store.feed.states()
+        self._states, self._looked_at = states, time.monotonic()
         for which, live in known.items():
-            if which.key not in standings:
-                self.forget(which.key)
-            elif which not in standings[which.key].searchable:
+            if which.gallery_key not in states:
+                self.forget(which.gallery_key)
+            elif which not in states[which.gallery_key].index_keys(which.gallery_key):
                 self._drop(which)
             else:
                 with suppress(NotFound):  # deleted meanwhile
-                    live.follow(standings[which.key].position)
-                    live.search_by(standings[which.key].search)
+                    live.follow(states[which.gallery_key].position)
+                    live.search_by(states[which.gallery_key].search)
         self._unmade = any(
             which not in self._made
-            for standing in standings.values()
-            if len(standing.searchable) > 1
-            for which in standing.searchable
+            for key, state in states.items()
+            if len(state.templates.answering) > 1
+            for which in state.index_keys(key)
         )
-        if self._eager and standings.keys() - {which.key for which in known}:
+        if self._eager and states.keys() - {which.gallery_key for which in known}:
             self.load()
 
     def prepare(self) -> None:
@@ -161,39 +163,39 @@ class CurrentIndexes:
             live.drop_stale_copies()
         if not self._unmade:
             return
-        for gallery in self._store.feed.moving():
-            for view in gallery.searchable:
-                if view.seen not in self._made and self._all(gallery.key):
+        for gallery in self._store.feed.reembedded():
+            for view in gallery.views:
+                if view.index_key not in self._made and self._all(gallery.key):
                     with suppress(NotFound, Conflict):  # deleted or finished meanwhile
                         self.ready(view)
 
     def keep(self) -> None:
         """What is due from time to time, for the indexes of the galleries' own packages."""
-        standings = self._store.feed.standings()
+        states = self._store.feed.states()
         with self._lock:
             known = dict(self._live)
         own = [
             live
             for which, live in known.items()
-            if which.key not in standings or standings[which.key].searchable[0] == which
+            if which.gallery_key not in states or states[which.gallery_key].index_keys(which.gallery_key)[0] == which
         ]
         self._indexes.keep(own)
 
     def forget(self, gallery_key: int) -> None:
         """Of a gallery that is gone."""
         with self._lock:
-            for which in [which for which in self._live if which.key == gallery_key]:
+            for which in [which for which in self._live if which.gallery_key == gallery_key]:
                 del self._live[which]
                 self._made.discard(which)
         self._indexes.discard(gallery_key)
 
     # Inside
 
-    def _all(self, gallery_key: int) -> Sequence[tuple[Seen, GalleryIndex]]:
+    def _all(self, gallery_key: int) -> Sequence[tuple[IndexKey, GalleryIndex]]:
         with self._lock:
-            return [(which, live) for which, live in self._live.items() if which.key == gallery_key]
+            return [(which, live) for which, live in self._live.items() if which.gallery_key == gallery_key]
 
-    def _drop(self, which: Seen) -> None:
+    def _drop(self, which: IndexKey) -> None:
         """Of a package that its gallery has left; whoever still searches it may end that."""
         with self._lock:
             self._live.pop(which, None)
@@ -204,7 +206,6 @@ class CurrentIndexes:
         """Forgets the gallery's indexes where the gallery turns out to be deleted."""
         try:
             yield
-        except NotFound as error:
-            if error.code == "gallery_not_found":
-                self.forget(gallery.key)
+        except GalleryNotFound:
+            self.forget(gallery.key)
             raise

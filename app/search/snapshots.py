@@ -24,9 +24,9 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,8 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from app.db.encryption import KEY_ID_BYTES, STREAM_FORMAT, Sealer
 from app.errors import Unusable
-from app.gallery.records import FaceBlock, Gallery, Position, Seen, Snapshotted
+from app.files import replacing
+from app.gallery.records import FaceBlock, Gallery, IndexKey, Position, Snapshotted
 
 HEADER_BYTES = 4096
 PIECE = 16 * 1024 * 1024
@@ -66,7 +67,7 @@ class Snapshots:
         self._min_faces = min_faces
         self._sealer = sealer
         self._lock: int | None = None
-        self._last: dict[int, Seen] = {}  # whose the file is that this process last wrote or read, by gallery
+        self._last: dict[int, IndexKey] = {}  # whose the file is that this process last wrote or read, by gallery
 
     def close(self) -> None:
         if self._lock is not None:
@@ -110,29 +111,25 @@ class Snapshots:
         except (OSError, ValueError, Unusable) as error:
             _log.warning("The snapshot %s is not used, the index is made from the database: %s", path, error)
             return None
-        self._last[gallery.key] = gallery.seen
+        self._last[gallery.key] = gallery.index_key
         return found
 
     def write(self, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
         """Replaces the gallery's snapshot, all at once. Raises OSError."""
         path = self._path(gallery.key)
-        draft = path.with_suffix(DRAFT)
-        with os.fdopen(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "r+b", buffering=0) as file:
+        with replacing(path, draft=path.with_suffix(DRAFT)) as file:
             if self._sealer:
                 header = _header(gallery, len(faces.faces), position, 0)
                 content: list[bytes | memoryview] = [header, *(column.data for column in _columns(faces))]
                 for piece in self._sealer.seal_stream(content, _purpose(gallery)):
-                    _write_all(file, piece)
+                    file.write(piece)
             else:
                 _write_plain(file, gallery, faces, position)
-            os.fsync(file.fileno())
-        draft.replace(path)
-        self._last[gallery.key] = gallery.seen
-        self._sync()
+        self._last[gallery.key] = gallery.index_key
 
     def is_of(self, gallery: Gallery) -> bool:
         """Whether what this process last wrote or read was this one of the gallery's indexes."""
-        return self._last.get(gallery.key) == gallery.seen
+        return self._last.get(gallery.key) == gallery.index_key
 
     def kept(self) -> Snapshotted:
         """What lies in the folder now, whoever wrote it. Raises OSError."""
@@ -177,13 +174,6 @@ class Snapshots:
     def _path(self, gallery_key: int) -> Path:
         return self._folder / f"{gallery_key}{SUFFIX}"
 
-    def _sync(self) -> None:
-        handle = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
 
 def _columns(faces: FaceBlock) -> tuple[NDArray[Any], ...]:
     return (
@@ -208,21 +198,15 @@ def _unsealed(sealer: Sealer, file: BufferedReader, gallery: Gallery) -> memoryv
     return memoryview(plain)[:end].toreadonly()
 
 
-def _write_plain(file: FileIO, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
+def _write_plain(file: BinaryIO, gallery: Gallery, faces: FaceBlock, position: Position) -> None:
     file.seek(HEADER_BYTES)
     for column in _columns(faces):
-        _write_all(file, column.data)
+        file.write(column.data)
+    file.flush()
     sums = _sums(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[HEADER_BYTES:])
-    _write_all(file, sums.data)
+    file.write(sums.data)
     file.seek(0)
-    _write_all(file, _header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
-
-
-def _write_all(file: FileIO, data: memoryview | bytes) -> None:
-    """What a single write, which may stop short, leaves undone."""
-    left = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-    while left:
-        left = left[file.write(left) or 0 :]
+    file.write(_header(gallery, len(faces.faces), position, zlib.crc32(sums.data)))
 
 
 def _sums(data: memoryview) -> NDArray[np.uint32]:
@@ -272,7 +256,7 @@ def _read(data: memoryview, gallery: Gallery, *, sums: bool = True) -> Snapshot:
     if len(data) < HEADER_BYTES or zlib.crc32(text) != int.from_bytes(data[HEADER_BYTES - 4 : HEADER_BYTES], "little"):
         raise ValueError("its header is damaged")
     header = _Header.model_validate_json(text)
-    wanted = (*gallery.seen, gallery.dimension)
+    wanted = (*gallery.index_key, gallery.dimension)
     if (header.gallery, header.package, header.generation, header.dimension) != wanted:
         raise ValueError("it is another gallery's, or of templates that the gallery has no more")
     count, dimension = header.count, gallery.dimension

@@ -10,8 +10,8 @@ import numpy as np
 from app.face.image import Limits, decode
 from app.pipeline import Pipeline
 from app.tuning import sample_photos
+from bench.contenders.recognising import SAMPLE_NMS, SAMPLE_SCORE, SAMPLE_TOP
 from bench.figures import Curve, compared
-from bench.recognising import SAMPLE_NMS, SAMPLE_SCORE, SAMPLE_TOP
 from bench.run import Run
 
 PART = "detect"

@@ -18,9 +18,10 @@ from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
 from app.search.gpu import Gpu, find_gpu
 from app.types import Vectors
-from bench import arithmetic, galleries, searching
+from bench import arithmetic, galleries
 from bench.arithmetic import Precision
-from bench.embedding import many
+from bench.contenders import searching
+from bench.contenders.embedding import many
 from bench.figures import Curve, Figure, compared
 from bench.run import Run
 

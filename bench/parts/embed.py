@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench import embedding
+from bench.contenders import embedding
 from bench.figures import Goal, compared
 from bench.run import Run
 

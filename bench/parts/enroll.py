@@ -9,11 +9,12 @@ from pathlib import Path
 
 from app.concurrency.machine import cores
 from app.tuning.callers import Reel
-from bench import embedding, galleries, peer
+from bench import galleries
+from bench.contenders import embedding, peer
+from bench.contenders.storing import Rows, raw_enrolling
 from bench.figures import Goal, beside, compared
 from bench.load import Target, closed_loop
 from bench.run import CLIENTS, Run
-from bench.storing import Rows, raw_enrolling
 
 PART, GALLERY = "enroll", "bench"
 RAW = "the stages and SQLite alone (raw limit)"

@@ -16,7 +16,8 @@ import numpy as np
 from app.tuning.callers import Reel
 from app.tuning.contest import Speeds, Spread
 from app.types import Vectors
-from bench import galleries, peer
+from bench import galleries
+from bench.contenders import peer
 from bench.figures import Curve, Figure, Goal, beside
 from bench.run import Run
 from bench.server import Server, serving

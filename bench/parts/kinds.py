@@ -11,7 +11,8 @@ from app.gallery.records import IndexKind
 from app.search.index import Index
 from app.tuning.contest import Spread
 from app.types import Vectors
-from bench import galleries, searching
+from bench import galleries
+from bench.contenders import searching
 from bench.figures import Figure, Goal, compared
 from bench.run import Run
 

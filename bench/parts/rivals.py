@@ -9,9 +9,10 @@ import numpy as np
 
 from app.concurrency.machine import cores
 from app.types import Vectors
-from bench import galleries, rivals, searching
+from bench import galleries
+from bench.contenders import rivals, searching
+from bench.contenders.rivals import Rival
 from bench.figures import compared
-from bench.rivals import Rival
 from bench.run import Run
 
 PART = "rivals"

@@ -6,7 +6,8 @@ import numpy as np
 
 from app.concurrency.machine import cores
 from app.tuning.contest import Spread
-from bench import galleries, searching
+from bench import galleries
+from bench.contenders import searching
 from bench.figures import Figure, Goal, compared
 from bench.run import Run
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.tuning.callers import Reel
-from bench import embedding, galleries, peer, recognising
+from bench import galleries
+from bench.contenders import embedding, peer, recognising
 from bench.figures import Goal, beside, compared
 from bench.load import Target, closed_loop
 from bench.run import CLIENTS, Run

@@ -24,7 +24,7 @@ from app.access.records import AuditEntry, AuditFilter
 from app.access.store import AuditStore
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import AnyOperation
-from app.errors import InvalidInput, LikenessError, Unusable
+from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
 from app.gallery.store import Store
 from app.timestamps import utc_text
 from tests.conftest import PROJECT
@@ -51,7 +51,7 @@ class Slow(AuditStore):
         if self.go_on:
             self.go_on.wait(WAIT_S)
         if self.lost:
-            raise Unusable("The database can't be used at the moment.", code="database_unavailable")
+            raise DatabaseUnavailable("The database can't be used at the moment.")
         super().write(entries)
         self.transactions += 1
 
@@ -148,8 +148,9 @@ def test_who_leaves_early_harms_nobody(store: Slow) -> None:
 
 def test_old_entries_go_and_others_stay(store: Slow) -> None:
     store.write([AuditEntry(utc_text(NOW - days * DAY_S), "door", "enroll", str(days)) for days in (400, 366, 364, 0)])
-    with closing(AuditLog(store, days=365, clock=lambda: NOW)):
-        soon(lambda: [entry.request_id for entry in all_of(store)] == ["364", "0"])
+    with closing(AuditLog(store, days=365, clock=lambda: NOW)) as log:
+        assert log.prune() == 2
+        assert [entry.request_id for entry in all_of(store)] == ["364", "0"]
     with closing(AuditLog(store, days=0, clock=lambda: NOW + 1e9)) as log:
         assert log.prune() == 0
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from training import bootstrap, metrics
-from training.metrics import Bools, Floats, Interval, Ints
+from training.evaluation import bootstrap, metrics
+from training.evaluation.metrics import Bools, Floats, Interval, Ints
 
 ROUNDS, SEED = 40, 3
 

@@ -322,7 +322,7 @@ def troubles(server: LiveServer) -> dict[str, list[dict[str, Any]]]:
     """What workers said, by their names."""
     said: dict[str, list[dict[str, Any]]] = {}
     for line in logged(server):
-        if line["logger"] == "app.concurrency.periodic":
+        if line["logger"] == "app.concurrency.scheduler":
             said.setdefault(line["message"].partition(":")[0], []).append(line)
     return said
 

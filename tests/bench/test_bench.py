@@ -20,7 +20,8 @@ from app.errors import InvalidInput, Unusable
 from app.tuning import sample_photos
 from app.tuning.contest import Speeds, Spread, contest
 from bench import __main__ as command
-from bench import arithmetic, peer, plots, searching
+from bench import arithmetic, plots
+from bench.contenders import peer, searching
 from bench.effort import Effort
 from bench.figures import Curve, Figure, Findings, Goal, compared
 from bench.galleries import people, probes

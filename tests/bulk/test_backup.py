@@ -38,7 +38,7 @@ def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = No
 
 @pytest.fixture
 def galleries(database_url: str) -> Iterator[Galleries]:
-    made = Galleries(Store(database_url), follow_s=60)
+    made = Galleries(Store(database_url))
     made.create_gallery("g", PACKAGE, 128)
     yield made
     made.close()
@@ -86,7 +86,7 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, t
     again = Store(target)
     assert rows(again) == expected
     assert JobStore(again.database).secret(job) is None
-    other = Galleries(again, follow_s=60)
+    other = Galleries(again)
     assert other.check("g").ok
     put(other, "new", units(1, seed=9)[0])
     with again.database.read() as connection:
@@ -125,7 +125,7 @@ def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
             thread.join()
     for path, before, after in backups[-1:]:
         restore(path, target)
-        other = Galleries(Store(target), follow_s=60)
+        other = Galleries(Store(target))
         report = other.check("g")
         found = {one.id for one in other.subjects("g", limit=10_000).items}
         assert report.ok
@@ -135,7 +135,7 @@ def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
 
 
 def test_an_index_that_runs_on_is_made_anew_after_a_restore(target: str, tmp_path: Path) -> None:
-    first = Galleries(Store(target), follow_s=60)
+    first = Galleries(Store(target))
     first.create_gallery("g", PACKAGE, 128)
     put(first, "kept", units(1)[0])
     write_backup(store_of(first).database, tmp_path / "backup", "1")
@@ -145,8 +145,8 @@ def test_an_index_that_runs_on_is_made_anew_after_a_restore(target: str, tmp_pat
         first.close()  # its file is replaced
     restore(tmp_path / "backup", target, replace=True)
     if target.startswith("sqlite"):
-        first = Galleries(Store(target), follow_s=60)
-    other = Galleries(Store(target), follow_s=60)
+        first = Galleries(Store(target))
+    other = Galleries(Store(target))
     put(other, "new", units(1, seed=3)[0])
     first.follow()
     assert first.subjects_with_faces("g") == 2
@@ -161,7 +161,7 @@ def test_a_database_that_is_not_empty_is_left_alone_unless_told(
 ) -> None:
     put(galleries, "one", units(1)[0])
     write_backup(store_of(galleries).database, tmp_path / "backup", "1")
-    there = Galleries(Store(target), follow_s=60)
+    there = Galleries(Store(target))
     there.create_gallery("mine", PACKAGE, 128)
     there.close()
     with pytest.raises(LikenessError) as caught:
@@ -209,7 +209,7 @@ SPOILED: dict[str, tuple[Callable[[list[bytes]], bytes], str]] = {
 def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) -> None:
     spoil, code = SPOILED[what]
     url = f"sqlite:///{tmp_path / 'likeness.db'}"
-    galleries = Galleries(Store(url), follow_s=60)
+    galleries = Galleries(Store(url))
     galleries.create_gallery("g", PACKAGE, 128)
     put(galleries, "s0", units(1)[0])
     put(galleries, "one", units(1)[0])
@@ -246,7 +246,7 @@ def as_of_0003(lines: list[Any]) -> list[Any]:
 
 def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'likeness.db'}"
-    galleries = Galleries(Store(url), follow_s=60)
+    galleries = Galleries(Store(url))
     galleries.create_gallery("g", PACKAGE, 128)
     put(galleries, "s0", np.asarray(units(1)[0]))
     write_backup(store_of(galleries).database, tmp_path / "backup", "1")
@@ -254,7 +254,7 @@ def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()]
     (tmp_path / "old").write_bytes(whole([json.dumps(line).encode() for line in as_of_0003(lines)]))
     restore(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
-    again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"), follow_s=60)
+    again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"))
     assert again.check("g").ok
     assert again.counts("g").faces == 1
     again.close()

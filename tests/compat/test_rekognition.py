@@ -33,7 +33,15 @@ from app.client import Client
 from app.compat.rekognition.endpoints import TARGETS, endpoints_table
 from app.compat.rekognition.errors import answer_of
 from app.db.schema import API_KEYS
-from app.errors import InvalidInput, LikenessError, NotFound, Overloaded, Unusable
+from app.errors import (
+    DatabaseBusy,
+    FaceNotFound,
+    GalleryNotFound,
+    InvalidInput,
+    LikenessError,
+    Overloaded,
+    Unusable,
+)
 from tests.conftest import PROJECT
 from tests.support import aws
 from tests.support.following import PAST, engine_of
@@ -839,14 +847,14 @@ def test_a_body_too_long_is_not_read(place: Place) -> None:
     [
         (Overloaded("too many requests at once"), 500, "ThrottlingException"),
         (Overloaded("too many wrong keys", code="too_many_failures"), 500, "ThrottlingException"),
-        (Overloaded("locked", code="database_busy"), 500, "ThrottlingException"),
+        (DatabaseBusy("locked"), 500, "ThrottlingException"),
         (LikenessError("starting", code="not_ready"), 500, "ThrottlingException"),
         (Overloaded("too often", code="rate_limited"), 400, "ProvisionedThroughputExceededException"),
         (LikenessError("/srv/secret/path", code="made_up"), 500, "InternalServerError"),
         (Unusable("/srv/secret/path", code="model_unusable"), 500, "InternalServerError"),
         (InvalidInput("no", code="missing_scope"), 400, "AccessDeniedException"),
-        (NotFound("no", code="gallery_not_found"), 400, "ResourceNotFoundException"),
-        (NotFound("no", code="face_not_found"), 400, "InvalidParameterException"),
+        (GalleryNotFound("no"), 400, "ResourceNotFoundException"),
+        (FaceNotFound("no"), 400, "InvalidParameterException"),
     ],
 )
 def test_errors_have_the_names_and_statuses_of_the_documentation(error: LikenessError, status: int, name: str) -> None:

@@ -26,7 +26,7 @@ from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from app.types import Box, Quality
 from tests.support.commands import run
-from tests.support.following import DIMENSION, NEVER_S, PACKAGE, engine_of, found, template
+from tests.support.following import DIMENSION, PACKAGE, engine_of, found, template
 from tests.support.service import COLLINS, running
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -38,7 +38,7 @@ def open_galleries(url: str, *keys: bytes, seals: bool = True, folder: Path | No
     ring = Sealer(keys) if keys else None
     store = Store(url, blobs=Blobs(ring, seals=seals))
     snapshots = Snapshots(folder, min_faces=1, sealer=ring if seals else None) if folder else None
-    return Galleries(store, snapshots=snapshots, follow_s=NEVER_S, snapshot_s=NEVER_S)
+    return Galleries(store, snapshots=snapshots)
 
 
 def crop_of(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:

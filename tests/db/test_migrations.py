@@ -24,6 +24,7 @@ from app.db.secrets import SecretStore
 from app.errors import Unusable
 from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
+from app.gallery.templates import TemplatePlan, TemplateSet
 from app.search.milvus.collections import Catalogue
 from tests.support.postgres import new_database
 
@@ -154,11 +155,11 @@ def test_a_database_of_the_version_before_reembedding_gets_its_tables(empty_data
         assert not {"reembeddings", "second_templates"} & set(sa.inspect(connection).get_table_names())
     again = Store(empty_database_url)
     assert again.gallery("staff") == made
-    assert again.feed.moving() == []
+    assert again.feed.reembedded() == []
     catalogue = Catalogue(again.database, "milvus://host")
     catalogue.switch(made, name)
     assert catalogue.current(made) == name, "what was there is of the gallery's package"
-    assert catalogue.current(replace(made, embedder="other@1")) is None
+    assert catalogue.current(replace(made, templates=TemplatePlan.of_one(TemplateSet("other@1", 128)))) is None
     again.close()
 
 
@@ -179,7 +180,7 @@ def test_collections_and_moves_before_generations_stay_the_galleries_own(
         assert "generation" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
     again = Store(empty_database_url)
     found = again.gallery("staff")
-    assert [view.embedder for view in found.searchable] == ["sface@1", "other@1"]
+    assert [view.embedder for view in found.views] == ["sface@1", "other@1"]
     assert Catalogue(again.database, "milvus://host").current(found) == name
     Reembeddings(again).switch(found)
     assert again.gallery("staff").embedder == "other@1"

@@ -22,7 +22,7 @@ from app.face.image import Limits
 from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
 from app.pipeline import Pipeline
 from app.types import Box, Detection, Face, Pixels, Quality, Reason
-from training import degrade
+from training.evaluation import degraded_copies
 
 BEST = Measures(size=200.0, sharpness=1.0, brightness=128.0, overexposed=0.0, pose=0.0, cut_off=0.0, score=0.95)
 WORSE = {
@@ -111,12 +111,12 @@ def test_a_studio_portrait_passes_the_highest_gate(pipeline: Pipeline, astronaut
 @pytest.mark.parametrize(
     ("worse", "reason"),
     [
-        (lambda photo: degrade.blurred(photo, 4, RNG), Reason.LOW_SHARPNESS),
-        (lambda photo: degrade.smeared(photo, 27, RNG), Reason.LOW_SHARPNESS),
-        (lambda photo: degrade.shrunk(photo, 0.2, RNG), Reason.SMALL_FACE),
-        (lambda photo: degrade.exposed(photo, 0.06, RNG), Reason.LOW_BRIGHTNESS),
+        (lambda photo: degraded_copies.blurred(photo, 4, RNG), Reason.LOW_SHARPNESS),
+        (lambda photo: degraded_copies.smeared(photo, 27, RNG), Reason.LOW_SHARPNESS),
+        (lambda photo: degraded_copies.shrunk(photo, 0.2, RNG), Reason.SMALL_FACE),
+        (lambda photo: degraded_copies.exposed(photo, 0.06, RNG), Reason.LOW_BRIGHTNESS),
         (lambda photo: np.clip(photo.astype(np.int16) + 110, 0, 255).astype(np.uint8), Reason.OVEREXPOSED),
-        (lambda photo: degrade.nodded(photo, 60, RNG), Reason.EXTREME_POSE),
+        (lambda photo: degraded_copies.nodded(photo, 60, RNG), Reason.EXTREME_POSE),
         (lambda photo: photo[100:], Reason.CUT_OFF),
     ],
 )

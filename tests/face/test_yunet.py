@@ -91,7 +91,7 @@ def test_whatever_the_picture_is(network: YuNet, opencv: Oracle) -> None:
 
 def test_photos_of_strangers(network: YuNet, opencv: Oracle, shared_data: Path) -> None:
     """Every hundredth photo of LFW's, those of several faces among them."""
-    from training.photos import TarPhotos  # noqa: PLC0415 - only where there are photos
+    from training.evaluation.photos import TarPhotos  # noqa: PLC0415 - only where there are photos
 
     with TarPhotos(shared_data / "lfw" / "lfw-deepfunneled.tar") as photos:
         for name in photos.names[::100]:

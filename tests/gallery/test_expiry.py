@@ -31,7 +31,6 @@ from app.types import Box, Quality
 from tests.gallery.test_erasure import erasures
 from tests.support.following import (
     DIMENSION,
-    NEVER_S,
     PACKAGE,
     PAST,
     engine_of,
@@ -49,7 +48,7 @@ LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
 
 def open_expiry(galleries: Galleries) -> tuple[Expiry, AuditLog]:
     log = AuditLog(AuditStore(galleries._store.database))
-    work = Expiry(galleries, erasures(galleries), lambda *who: log.recorded("expire_subject", *who), every_s=NEVER_S)
+    work = Expiry(galleries, erasures(galleries), lambda *who: log.recorded("expire_subject", *who))
     return work, log
 
 
@@ -148,7 +147,6 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(database_url: str
         ("", "staff", "s1", 204),
         ("", "staff", "s3", 204),
     ]
-    work.close()
     log.close()
     galleries.close()
 
@@ -167,8 +165,7 @@ def test_two_servers_erase_each_subject_once(database_url: str) -> None:
         erased = list(pool.map(lambda pair: pair[0].sweep(), opened))
     assert sum(erased) == 12
     assert len(erasures(both[0]).receipts().items) == 12
-    for galleries, (work, log) in zip(both, opened, strict=True):
-        work.close()
+    for galleries, (_, log) in zip(both, opened, strict=True):
         log.close()
         galleries.follow()
         assert galleries.check("staff").indexed == 0
@@ -183,7 +180,6 @@ def test_more_time_given_just_before_the_sweep_is_kept(database_url: str, monkey
     monkeypatch.setattr(Galleries, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
     assert work.sweep() == 0
     assert found(galleries, 1) == ["eileen"]
-    work.close()
     log.close()
     galleries.close()
 

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from PIL import Image
 
 from app.bulk.reembedding import BATCH, KIND, Progress, Reembedder
+from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.key_rotation import reseal
@@ -85,17 +86,20 @@ class Server:
         self.store = Store(url, blobs=blobs)
         indexes = RemoteIndexes(self.store, lite(milvus)) if milvus else None
         kept = Snapshots(snapshots, min_faces=1) if snapshots else None
-        self.galleries = Galleries(self.store, indexes=indexes, snapshots=kept, follow_s=0.05, snapshot_s=3600)
+        self.galleries = Galleries(self.store, indexes=indexes, snapshots=kept)
+        self.scheduler = Scheduler()
+        self.galleries.start(self.scheduler, follow_s=0.05)
         self.embedders = embedders
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
         self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
         self.runner = Runner(self.jobs, {KIND: self.reembedder.work}, look_s=0.05, renew_s=0.1)
         if runs:
-            self.runner.start()
+            self.runner.start(self.scheduler)
 
     def close(self) -> None:
         self.runner.close()
+        self.scheduler.close()
         self.galleries.close()
 
     def template(self, number: int, package: str) -> Template:
@@ -155,7 +159,7 @@ class Server:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
         assert found == {self.galleries.gallery("staff").embedder}
-        assert self.galleries.gallery("staff").second is None
+        assert self.galleries.enrolled_by("staff") == (self.galleries.probed_by("staff"),)
 
     def move(self) -> None:
         self.reembedder.begin("staff", "new")
@@ -385,7 +389,7 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
         found = kept.open(gallery)
         assert found is not None
         assert found.faces.vectors.shape == (2, OLD_DIMENSION)
-        assert kept.open(gallery.seen_by(NEW)) is None
+        assert kept.open(gallery.view(NEW)) is None
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:

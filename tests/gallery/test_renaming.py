@@ -20,7 +20,7 @@ NEVER_S = 3600.0
 
 @pytest.fixture
 def galleries(database_url: str) -> Iterator[Galleries]:
-    galleries = Galleries(Store(database_url), follow_s=NEVER_S)
+    galleries = Galleries(Store(database_url))
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     yield galleries
     galleries.close()
@@ -30,7 +30,7 @@ def galleries(database_url: str) -> Iterator[Galleries]:
 def elsewhere(galleries: Galleries, database_url: str) -> Iterator[Galleries]:
     """Another process' view of the same database, which has an index already."""
     enroll(galleries, "zoe", 99)
-    other = Galleries(Store(database_url), follow_s=NEVER_S)
+    other = Galleries(Store(database_url))
     assert found(other, 99) == ["zoe"]
     yield other
     other.close()

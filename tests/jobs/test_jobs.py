@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from app.concurrency.scheduler import Scheduler
 from app.db.schema import JOBS
-from app.errors import Conflict, NotFound, Overloaded
+from app.errors import DatabaseBusy, NotFound, PackageMismatch
 from app.gallery.records import Gallery
 from app.gallery.store import Store
 from app.jobs import files, runner
@@ -59,11 +60,12 @@ def gallery(store: Store) -> Gallery:
 @contextmanager
 def running(jobs: JobStore, work: Work, **options: Any) -> Iterator[Runner]:
     made = Runner(jobs, {"count": work}, look_s=0.02, renew_s=0.05, **options)
-    made.start()
-    try:
-        yield made
-    finally:
-        made.close()
+    with Scheduler() as scheduler:
+        made.start(scheduler)
+        try:
+            yield made
+        finally:
+            made.close()
 
 
 def ended(jobs: JobStore, job: Job) -> Job:
@@ -105,7 +107,7 @@ def test_a_job_is_run_and_keeps_what_it_counted(jobs: JobStore, gallery: Gallery
 
 def test_a_job_that_fails_says_why(jobs: JobStore, gallery: Gallery) -> None:
     def refused(_: Running) -> None:
-        raise Conflict("not of this package", code="package_mismatch")
+        raise PackageMismatch("not of this package")
 
     def broken(_: Running) -> None:
         raise ZeroDivisionError("secret words")
@@ -127,7 +129,7 @@ def test_what_passes_by_itself_is_tried_again_from_the_checkpoint(
         seen.append(dict(job.saved))
         if len(seen) < 3:
             job.checkpoint({"at": len(seen)})
-            raise Overloaded("busy", code="database_busy")
+            raise DatabaseBusy("busy")
 
     with running(jobs, work):
         assert ended(jobs, jobs.create("count", gallery)).state is JobState.DONE
@@ -140,7 +142,7 @@ def test_a_job_that_gets_nowhere_is_given_up(jobs: JobStore, gallery: Gallery, m
 
     def work(_: Running) -> None:
         begun.append(1)
-        raise Overloaded("busy", code="database_busy")
+        raise DatabaseBusy("busy")
 
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
@@ -328,6 +330,7 @@ import sys, time
 from datetime import timedelta
 import sqlalchemy as sa
 from app.gallery.store import Store
+from app.concurrency.scheduler import Scheduler
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 
@@ -344,7 +347,8 @@ def work(job):
             job.checkpoint({"next": number + 1}, connection)
         time.sleep(0.01)
 
-Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05).start()
+runner = Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05)
+runner.start(Scheduler())
 time.sleep(600)
 """
 

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
+from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
 from app.gallery.records import FaceBlock
@@ -31,9 +32,11 @@ SOON_S = 20.0
 def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
     """Two galleries that follow by themselves, as in two processes."""
     pair = Galleries(Store(database_url)), Galleries(Store(database_url))
-    for galleries in pair:
-        galleries.load()
-    yield pair
+    with Scheduler() as scheduler:
+        for galleries in pair:
+            galleries.load()
+            galleries.start(scheduler)
+        yield pair
     for galleries in pair:
         galleries.close()
 

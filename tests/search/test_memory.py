@@ -58,6 +58,7 @@ print(moves, most - resident())
 """
 WORKING = """
 from app.gallery.store import Store
+from app.concurrency.scheduler import Scheduler
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 
@@ -73,10 +74,12 @@ jobs = JobStore(store.database)
 job = jobs.create("work", None)
 runner = Runner(jobs, {"work": work}, look_s=0.01)
 before = resident()
-runner.start()
+scheduler = Scheduler()
+runner.start(scheduler)
 while not jobs.job(job.id).finished:
     time.sleep(0.01)
 runner.close()
+scheduler.close()
 store.close()
 print(resident() - before, most[0] - before)
 """

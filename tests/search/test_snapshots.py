@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from app.concurrency.scheduler import Scheduler
 from app.gallery.change_reader import Feed
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -278,7 +280,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
 
     enroll(galleries, "ann", 900)
     with monkeypatch.context() as patch:
-        patch.setattr("app.search.snapshots._write_all", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             galleries.keep()
     assert snapshot_of(folder).read_bytes() == before
@@ -324,13 +326,15 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
 
 
 def test_galleries_write_by_themselves_in_the_background(saved: str, folder: Path) -> None:
-    galleries = Galleries(Store(saved), snapshots=Snapshots(folder, min_faces=1), follow_s=NEVER_S, snapshot_s=0.02)
+    galleries = Galleries(Store(saved), snapshots=Snapshots(folder, min_faces=1))
     galleries.load()
     before = snapshot_of(folder).stat().st_mtime_ns
     end = time.monotonic() + PATIENCE_S
     enroll(galleries, "ann", 900)
-    while snapshot_of(folder).stat().st_mtime_ns == before:
-        assert time.monotonic() < end
-        assert found(galleries, 900) == ["ann"]
-        time.sleep(0.01)
+    with Scheduler() as scheduler:
+        galleries.start(scheduler, follow_s=NEVER_S, snapshot_s=0.02)
+        while snapshot_of(folder).stat().st_mtime_ns == before:
+            assert time.monotonic() < end
+            assert found(galleries, 900) == ["ann"]
+            time.sleep(0.01)
     galleries.close()

@@ -10,9 +10,9 @@ import numpy as np
 from app.client import Client
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
-from training.pairs import read_pairs
-from training.photos import open_photos
-from training.service import open_service
+from training.evaluation.pairs import read_pairs
+from training.evaluation.photos import open_photos
+from training.evaluation.service import open_service
 
 FOLD_PAIRS = 600
 SAMPLE = 40

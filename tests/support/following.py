@@ -36,7 +36,7 @@ def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
 
 def quiet(url: str, snapshots: Snapshots | None = None) -> Galleries:
     """Galleries whose background work a test does by hand (`follow`, `keep`)."""
-    return Galleries(Store(url), snapshots=snapshots, follow_s=NEVER_S, snapshot_s=NEVER_S)
+    return Galleries(Store(url), snapshots=snapshots)
 
 
 def engine_of(url: str) -> sa.Engine:

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from training import sampler
-from training.config import Recipe, parse_recipe
 from training.distributed import World
 from training.loader import Crops
+from training.recipe import Recipe, parse_recipe
 from training.trainer import Material, Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))

@@ -15,7 +15,7 @@ from app.types import Pixels
 from training.data import open_dataset
 from training.data.blending import BLENDS, WARP_PIXELS, blend, pick_two, write_blends
 from training.data.commands import app
-from training.data.procedural import ProceduralFaces
+from training.data.drawn.dataset import ProceduralFaces
 
 FACES = ProceduralFaces(people=3, images_per_person=2, seed=5)
 

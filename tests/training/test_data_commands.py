@@ -32,18 +32,10 @@ from training import backbones
 from training.augment import CHANGES
 from training.data import KINDS, open_dataset, read_drop_list
 from training.data.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
-from training.data.checking import (
-    NEAR,
-    Report,
-    alike_people,
-    doubts,
-    group_equal,
-    near_duplicates,
-    thumbnail,
-)
+from training.data.checking import NEAR, Report, alike_people, doubts, group_equal, near_duplicates, thumbnail
 from training.data.commands import app
+from training.data.drawn.dataset import ProceduralFaces
 from training.data.overlap import best_means, find_overlap
-from training.data.procedural import ProceduralFaces
 from training.data.templates import Templates, choose_threshold, unit
 
 SAMPLES = PROJECT / "docs" / "samples"
@@ -431,5 +423,5 @@ def test_the_data_page_names_every_kind_change_backbone_and_finding() -> None:
 
 
 def test_data_commands_need_no_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; import training.data.procedural, training.data.commands"
+    program = "import sys; sys.modules['torch'] = None; import training.data.drawn.dataset, training.data.commands"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)

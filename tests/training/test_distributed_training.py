@@ -23,8 +23,8 @@ from tests.conftest import PROJECT
 from tests.support.ranks import on_ranks
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
-from training.config import Recipe
 from training.distributed import joined
+from training.recipe import Recipe
 
 TOLERANCE = 1e-9
 """Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""

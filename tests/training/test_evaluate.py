@@ -23,17 +23,17 @@ from app.errors import NoFace
 from app.inference.package import Calibration, Manifest, Point, Thresholds, load_package, write_manifest
 from app.types import Vector
 from tests.conftest import PROJECT
-from training import identification as searching
-from training import metrics, protocols
-from training import operating_points as points
 from training.__main__ import PARTS
 from training.data.bins import write_pack
 from training.data.commands import app as data_app
-from training.degrade import degradations
-from training.evaluate import app
-from training.packs import PackPhotos
-from training.pairs import Pair, PairList, person_of, read_pairs
-from training.photos import Templates, make_templates, open_photos
+from training.evaluation import identification as searching
+from training.evaluation import metrics, protocols
+from training.evaluation import operating_points as points
+from training.evaluation.commands import app
+from training.evaluation.degraded_copies import degradations
+from training.evaluation.packs import PackPhotos
+from training.evaluation.pairs import Pair, PairList, person_of, read_pairs
+from training.evaluation.photos import Templates, make_templates, open_photos
 
 VIEW2 = "2\t2\nAnn\t1\t2\nBo\t1\t3\nAnn\t1\tBo\t2\nAnn\t2\tCy\t1\nBo\t2\t3\nCy\t1\t2\nBo\t1\tCy\t1\nAnn\t3\tCy\t2\n"
 VIEW1 = "1\nAnn 1 2\nAnn 1 Bo 2\n"

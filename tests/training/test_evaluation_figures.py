@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from training import metrics
+from training.evaluation import metrics
 
 # Few distinct values, so that ties are the rule.
 SCORES = st.lists(st.integers(-6, 6).map(lambda n: n / 6), min_size=1, max_size=30)

@@ -11,12 +11,23 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidInput
-from training import experiments, metrics
-from training.comparison import Claim, Comparison, Report, Row, compare, order, pooled_spread, summarise, tables
-from training.config import Recipe, parse_recipe
 from training.data import read_drop_list
-from training.experiments import Runs, load_plan, match_rate, merged, recall_at_1
-from training.metrics import Floats
+from training.evaluation import metrics
+from training.evaluation.metrics import Floats
+from training.experiments import grid
+from training.experiments.comparison import (
+    Claim,
+    Comparison,
+    Report,
+    Row,
+    compare,
+    order,
+    pooled_spread,
+    summarise,
+    tables,
+)
+from training.experiments.grid import Runs, load_plan, match_rate, merged, recall_at_1
+from training.recipe import Recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 GRIDS = sorted((ROOT / "training" / "grids").glob("*.toml"))
@@ -114,10 +125,10 @@ def test_a_grid_that_cannot_mean_what_it_says_is_refused(small: Path, old: str, 
 def test_a_grid_is_trained_once_measured_and_reported(small: Path, tmp_path: Path) -> None:
     document = tmp_path / "document.md"
     document.write_text("before\n<!-- grid -->\nold\n<!-- end -->\nafter\n")
-    experiments.experiments([small], out=tmp_path / "out", only=["softtriple"])
+    grid.experiments([small], out=tmp_path / "out", only=["softtriple"])
     kept = {path.name: path.read_bytes() for path in (tmp_path / "out" / "runs").iterdir()}
     assert len(kept) == 2
-    experiments.experiments([small], out=tmp_path / "out", document=document)
+    grid.experiments([small], out=tmp_path / "out", document=document)
     files = sorted((tmp_path / "out" / "runs").iterdir())
     assert len(files) == 4
     assert {path.name: path.read_bytes() for path in files if path.name in kept} == kept
@@ -142,12 +153,12 @@ def test_a_document_without_a_place_for_a_grid_is_left_alone(small: Path, tmp_pa
     plan, runs = load_plan(small), Runs(tmp_path / "runs")
     keep(runs, plan.recipes["norm_softmax"][0])
     with pytest.raises(InvalidInput, match="no place for grid"):
-        experiments.write_report(plan, experiments.report_of(plan, runs), tmp_path, document)
+        grid.write_report(plan, grid.report_of(plan, runs), tmp_path, document)
     assert document.read_text() == "<!-- grid -->\n"
 
 
 def keep(runs: Runs, recipe: Recipe) -> Path:
-    """A finished run as `experiments.run` returns it, of no training."""
+    """A finished run as `grid.run` returns it, of no training."""
     figures = {"match_rate": 0.5, "recall": 0.7}
     found = {
         "name": recipe.name,
@@ -196,7 +207,7 @@ def test_what_has_not_run_or_with_one_seed_is_said_and_compared_with_nothing(
         keep(runs, recipe)
     for recipe in plan.recipes["softtriple"][:seeds]:
         keep(runs, recipe)
-    text = tables(experiments.report_of(plan, runs))
+    text = tables(grid.report_of(plan, runs))
     assert "| norm-softmax | 2 | 0.500 ± 0.000 |" in text
     assert ("| SoftTriple, K = 2 | 0 | not run |" in text) == (seeds == 0)
     assert ("| SoftTriple, K = 2 | 1 | 0.500 | 0.405 to 0.595 | 0.700 |" in text) == (seeds == 1)
@@ -206,14 +217,14 @@ def test_what_has_not_run_or_with_one_seed_is_said_and_compared_with_nothing(
 def test_a_grid_of_which_nothing_has_run_is_said_to_be_so(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiments.experiments([small], out=tmp_path / "out", report=True)
+    grid.experiments([small], out=tmp_path / "out", report=True)
     assert "no entry is finished" in capsys.readouterr().out
     assert not (tmp_path / "out" / "grid.md").exists()
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_the_committed_figures_are_of_the_committed_recipes_and_in_the_tables(path: Path) -> None:
-    """Written anew by `python -m training experiments … --report --document docs/experiments.md`."""
+    """Written anew by `python -m training experiments … --report --document docs/grid.md`."""
     plan = load_plan(path)
     report = Report.model_validate_json((DOCUMENT.with_suffix("") / f"{path.stem}.json").read_text("utf-8"))
     assert report.title == plan.grid.title
@@ -237,7 +248,7 @@ def test_runs_on_different_people_are_not_compared(small: Path, tmp_path: Path) 
         changed = keep(runs, recipe)
     changed.write_text(json.dumps(json.loads(changed.read_text()) | {"unseen": "others"}))
     with pytest.raises(InvalidInput, match="different people"):
-        experiments.results(plan, runs)
+        grid.results(plan, runs)
 
 
 def test_the_people_that_recipes_leave_out_are_those_that_were_found() -> None:

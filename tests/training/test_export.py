@@ -25,21 +25,12 @@ from tests.support.ready import give_models
 from tests.support.runs import flat_people, small_recipe, small_trainer
 from tests.support.service import COLLINS, HOPPER
 from training import checkpoint
-from training.evaluate import app
-from training.export import (
-    PARITY,
-    PARITY_BATCHES,
-    About,
-    Evaluation,
-    export,
-    parity_crops,
-    to_fp16,
-    trained,
-)
-from training.in_torch import open_run
+from training.evaluation.commands import app
+from training.evaluation.in_torch import open_run
+from training.evaluation.speed import Precision
+from training.export import PARITY, PARITY_BATCHES, About, Evaluation, export, parity_crops, to_fp16, trained
 from training.model import EmbedderExport, embed, tower
-from training.speed import Precision
-from training.trial import identify_drawn, served
+from training.try_package import identify_drawn, served
 
 
 @pytest.fixture(scope="module")

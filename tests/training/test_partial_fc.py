@@ -13,8 +13,9 @@ from torch import Tensor
 
 from tests.support.ranks import OverGloo, on_ranks
 from training import losses
+from training.collectives import gather, row_counts
 from training.losses import ClassLoss
-from training.losses.partial_fc import PartialFC, gather_rows, gather_with_gradient, select_rows
+from training.losses.partial_fc import PartialFC, select_rows
 from training.losses.row_optimizer import RowAdamW, RowSGD
 
 C, D, B = 23, 6, 10
@@ -75,8 +76,8 @@ def replicated_pair_loss(rank: int, ranks: int) -> Any:
     x, labels = (part[mine(rank, ranks)] for part in data())
     x.requires_grad_()
     labels = labels % 4
-    gathered = gather_with_gradient(x, 1 / ranks)
-    loss = losses.build("triplet")(gathered, gather_rows(labels))
+    gathered = gather(x, row_counts(x), factor=1 / ranks)
+    loss = losses.build("triplet")(gathered, gather(labels, row_counts(labels)))
     loss.backward()
     return loss.detach(), x.grad
 
@@ -96,7 +97,7 @@ def sampled_steps(rank: int, ranks: int) -> Any:
         drawn = gradient.coalesce().indices()[0]
         optimizer.step()
         moved = (head.loss.weight.detach() != before).any(dim=1).nonzero().flatten()
-        everyones = gather_rows(labels)
+        everyones = gather(labels, row_counts(labels))
         own = everyones[(everyones >= head.table.first) & (everyones < head.table.end)] - head.table.first
         if not torch.isin(own, drawn).all():
             faults.append("a class of the batch was not drawn")

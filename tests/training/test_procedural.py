@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS
 from training.data.dataset import FaceSet, Subset, label_people, without_people
-from training.data.drawing import draw
-from training.data.drawn_people import Person, View
-from training.data.procedural import ProceduralFaces
+from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn.drawing import draw
+from training.data.drawn.people import Person, View
 
 Matrix = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import InvalidInput
-from training.config import Recipe, Schedule, load_recipe, parse_recipe, recipe_keys
+from training.recipe import Recipe, Schedule, load_recipe, parse_recipe, recipe_keys
 
 RECIPES = sorted((Path(__file__).parents[2] / "training" / "recipes").rglob("*.toml"))
 SMALL = {"name": "small", "losses": [{"name": "arcface", "m": 0.3}]}
@@ -150,7 +150,7 @@ def test_crops_without_a_label_are_refused_where_nothing_learns_from_them(more: 
     steps=st.integers(110, 500),
 )
 def test_rates_rise_in_the_warm_up_then_never_rise_again(name: str, warmup: int, floor: float, steps: int) -> None:
-    optim = pytest.importorskip("training.optim")
+    optim = pytest.importorskip("training.optimiser")
     schedule = Schedule.model_validate({"name": name, "warmup": warmup, "floor": floor})
     factors = [optim.rate_factor(schedule, step, steps) for step in range(steps)]
     assert all(0 <= factor <= 1 for factor in factors)
@@ -160,7 +160,7 @@ def test_rates_rise_in_the_warm_up_then_never_rise_again(name: str, warmup: int,
 
 
 def test_schedules_have_the_values_of_their_formulas() -> None:
-    optim = pytest.importorskip("training.optim")
+    optim = pytest.importorskip("training.optimiser")
     half = {"cosine": 0.5, "poly": 0.25, "step": 0.1, "constant": 1.0}
     for name, value in half.items():
         schedule = Schedule.model_validate({"name": name, "milestones": (0.5,)})

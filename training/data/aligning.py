@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -24,6 +23,7 @@ from PIL import Image
 from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
 from app.face.image import Limits
+from app.files import PUBLIC, replacing
 from app.inference.package import find_packages, select
 from app.inference.prepare import prepared
 from app.pipeline import Pipeline, choose_face
@@ -206,9 +206,8 @@ def crop_jpeg(crop: Pixels) -> bytes:
 def _write(path: Path, crop: Pixels) -> None:
     """Never half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    unfinished.write_bytes(crop_jpeg(crop))
-    unfinished.replace(path)
+    with replacing(path, PUBLIC, durable=False) as file:
+        file.write(crop_jpeg(crop))
 
 
 _worker: list[Aligner] = []

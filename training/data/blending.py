@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.package import atomic_file
+from app.files import PUBLIC, replacing
 from app.types import Pixels
 from training.data.aligning import crop_jpeg
 from training.data.dataset import FaceSet
@@ -61,7 +61,8 @@ def write_blends(
     """
     labels = np.asarray(faces.labels)
     total = len(faces) + count
-    with atomic_file(target) as part, tarfile.open(part, "w") as archive:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target, PUBLIC) as file, tarfile.open(fileobj=file, mode="w") as archive:
         for index, label in enumerate(labels.tolist()):
             _add(archive, f"{faces.people[label]}/{index:07d}.jpg", faces[index][0])
             progress(index + 1, total)

@@ -25,16 +25,7 @@ from training.losses.margin import (
     SphereFaceFNorm,
     WNormSoftmax,
 )
-from training.losses.pairwise import (
-    BETA_LR,
-    CirclePair,
-    Contrastive,
-    Lifted,
-    Margin,
-    PairLoss,
-    Triplet,
-    Unified,
-)
+from training.losses.pairwise import BETA_LR, CirclePair, Contrastive, Lifted, Margin, PairLoss, Triplet, Unified
 from training.losses.sphereface2 import SphereFace2
 from training.losses.tuples import Triplets
 

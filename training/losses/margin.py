@@ -10,16 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from training.losses.base import (
-    ClassLoss,
-    ClassTable,
-    CosineLoss,
-    Gradient,
-    Part,
-    detach_margin,
-    psi,
-    require,
-)
+from training.losses.base import ClassLoss, ClassTable, CosineLoss, Gradient, Part, detach_margin, psi, require
 
 Mode = Literal["none", "easy", "hard", "continuous", "reflect"]
 

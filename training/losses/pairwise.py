@@ -13,16 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.losses.base import (
-    LABEL_TYPES,
-    Gradient,
-    LossError,
-    check_batch,
-    full_precision,
-    require,
-    unit,
-    upcast,
-)
+from training.losses.base import LABEL_TYPES, Gradient, LossError, check_batch, full_precision, require, unit, upcast
 from training.losses.circle import negative_push, positive_pull
 from training.losses.tuples import Triplets, all_triplets, check_triplets, distances, pair_counts, pair_masks
 

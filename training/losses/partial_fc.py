@@ -16,77 +16,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from training import collectives
 from training.losses import build_part
-from training.losses.base import (
-    ClassTable,
-    LossError,
-    Part,
-    check_batch,
-    full_precision,
-    require,
-    same_type,
-    upcast,
-)
-
-
-def world() -> tuple[int, int]:
-    """This process's rank and their number; (0, 1) without torch.distributed."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
-
-
-def summed(values: Tensor) -> Tensor:
-    if world()[1] > 1:
-        values = values.contiguous()
-        dist.all_reduce(values)
-    return values
-
-
-class _Total(torch.autograd.Function):
-    """Sum over the ranks. The result is one number that all hold a copy of, so the gradient passes as it is."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        del ctx
-        return summed(values.clone())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        return gradients[0]
-
-
-class _Shared(torch.autograd.Function):
-    """The same values on all ranks, each of which uses them for its own columns: their gradients add up."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        del ctx
-        return values.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        del ctx
-        return summed(gradients[0].clone())
-
-
-class _GatherRows(torch.autograd.Function):
-    """(B_r, …) of each rank → (ΣB, …), rank after rank; the gradient of a rank's rows is the sum over the ranks."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, factor: float) -> Tensor:
-        sizes = row_counts(values)
-        start = sum(sizes[: world()[0]])
-        ctx.mine, ctx.factor = slice(start, start + len(values)), factor
-        return gather_rows(values, sizes)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return summed(gradients[0].clone())[ctx.mine] * ctx.factor, None
+from training.losses.base import ClassTable, LossError, Part, check_batch, full_precision, require, same_type, upcast
 
 
 class _SelectRows(torch.autograd.Function):
@@ -107,34 +41,6 @@ class _SelectRows(torch.autograd.Function):
         return sparse, None
 
 
-def row_counts(values: Tensor) -> list[int]:
-    """How many rows each rank has."""
-    ranks = world()[1]
-    if ranks == 1:
-        return [len(values)]
-    counts = [torch.zeros((), dtype=torch.long, device=values.device) for _ in range(ranks)]
-    dist.all_gather(counts, torch.tensor(len(values), device=values.device))
-    return [int(count) for count in counts]
-
-
-def gather_rows(values: Tensor, sizes: list[int] | None = None) -> Tensor:
-    """(B_r, …) of each rank → (ΣB, …) on all, rank after rank; the numbers of rows may differ. No gradient."""
-    sizes = row_counts(values) if sizes is None else sizes
-    if len(sizes) == 1:
-        return values
-    padded = values.new_zeros(max(sizes), *values.shape[1:])
-    padded[: len(values)] = values
-    parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-
-def gather_with_gradient(values: Tensor, factor: float) -> Tensor:
-    """`gather_rows` whose gradient is the sum over the ranks, times `factor`."""
-    gathered: Tensor = _GatherRows.apply(values, factor)  # type: ignore[no-untyped-call]  # torch gives apply no types
-    return gathered
-
-
 def select_rows(values: Tensor, index: Tensor) -> Tensor:
     """values[index] with a gradient that is sparse."""
     selected: Tensor = _SelectRows.apply(values, index)  # type: ignore[no-untyped-call]  # torch gives apply no types
@@ -145,29 +51,22 @@ class Shards:
     """The ranks of torch.distributed's default group (`base.Ranks`)."""
 
     def total(self, values: Tensor) -> Tensor:
-        total: Tensor = _Total.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
-        return total
+        return collectives.total(values)
 
     def once(self, values: Tensor) -> Tensor:
-        return self.total(values / world()[1])
+        return self.total(values / collectives.ranks())
 
     def same(self, values: Tensor) -> Tensor:
-        shared = values.detach().clone()
-        if world()[1] > 1:
-            dist.broadcast(shared, src=0)
-        return shared
+        return collectives.from_first(values.detach().clone())
 
     def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
-        largest = logits.detach().amax(dim=1)
-        if world()[1] > 1:
-            dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        largest = collectives.largest(logits.detach().amax(dim=1))
         partition = self.total(torch.exp(logits - largest[:, None]).sum(dim=1))
         own = torch.zeros_like(largest).index_put((part.sample,), part.at_target(logits))
         return torch.log(partition) + largest - self.total(own)
 
     def parameter(self, values: Tensor) -> Tensor:
-        shared: Tensor = _Shared.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
-        return shared
+        return collectives.shared(values)
 
 
 class PartialFC(nn.Module):
@@ -196,7 +95,7 @@ class PartialFC(nn.Module):
         **hyper: object,
     ) -> None:
         super().__init__()
-        rank, ranks = world()
+        rank, ranks = collectives.rank(), collectives.ranks()
         require(0 < sample_rate <= 1, f"sample_rate must lie in (0, 1], not {sample_rate}")
         require(num_classes >= ranks, f"{num_classes} classes do not fill {ranks} ranks")
         self.table = ClassTable(num_classes, dim, num_classes * rank // ranks, num_classes * (rank + 1) // ranks)
@@ -216,11 +115,12 @@ class PartialFC(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         check_batch(embeddings, labels, None, self.table.dim)
         with full_precision(embeddings):
-            gathered = gather_with_gradient(upcast(embeddings), self.factor)
-            targets = gather_rows(labels.long())
+            sizes = collectives.row_counts(embeddings)
+            gathered = collectives.gather(upcast(embeddings), sizes, factor=self.factor)
+            targets = collectives.gather(labels.long(), sizes)
             check_batch(gathered, targets, self.table.num_classes, self.table.dim)
             part = self._part(gathered, targets)
-            counted = summed(torch.tensor(len(part.weight), device=gathered.device))
+            counted = collectives.summed(torch.tensor(len(part.weight), device=gathered.device))
             loss = self.loss.of(part, int(counted))
         if self.training:
             self.step += 1
@@ -257,7 +157,7 @@ class PartialFC(nn.Module):
         """{"loss": the state of the same loss in one process, "step"}; the same on every rank. Collective."""
         state = self.loss.state_dict()
         for name in self.loss.class_parameters:
-            state[name] = gather_rows(state[name])
+            state[name] = _gathered(state[name])
         return {"loss": dict(state), "step": int(self.step)}
 
     def load_full_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -272,7 +172,7 @@ class PartialFC(nn.Module):
         """`optimizer.state_dict()` with what it keeps per class row gathered over the ranks. Collective."""
         state = optimizer.state_dict()
         kept = {
-            number: {key: gather_rows(value) if own and self._per_row(value) else value for key, value in of.items()}
+            number: {key: _gathered(value) if own and self._per_row(value) else value for key, value in of.items()}
             for number, of, own in self._numbered(optimizer, state)
         }
         return {**state, "state": kept}
@@ -300,3 +200,8 @@ class PartialFC(nn.Module):
         if len(full) != self.table.num_classes:
             raise LossError(f"the checkpoint has {len(full)} classes, this loss {self.table.num_classes}")
         return full[self.table.first : self.table.end].clone()
+
+
+def _gathered(values: Tensor) -> Tensor:
+    """All ranks' rows, whose numbers may differ."""
+    return collectives.gather(values, collectives.row_counts(values))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from app.api.problems import answer_problem
-from app.errors import InvalidInput, LikenessError
+from app.errors import FaceNotFound, InvalidInput, LikenessError, SubjectNotFound
 
 UNDEFINED = 0
 ACCESS_DENIED = 1
@@ -91,9 +91,9 @@ def answer_of(error: LikenessError) -> Answer:
     ours = answer_problem(error, "")
     if isinstance(error, Refused):
         return Answer(400, error.number, error.message, {})
-    if error.code == "subject_not_found":
+    if isinstance(error, SubjectNotFound):
         return Answer(404, SUBJECT_NOT_FOUND, f"Subject {error.details.get('subject', '')} not found", {})
-    if error.code == "face_not_found":
+    if isinstance(error, FaceNotFound):
         image_id = uuid.UUID(str(error.details["face_id"]))
         return Answer(404, IMAGE_NOT_FOUND, f"Image {image_id} not found", {})
     kind = KINDS.get(error.code) or Kind(ours.status, UNDEFINED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Query, Request, Response
@@ -24,7 +25,7 @@ from app.compat.compreface.requests import (
     read_ids,
     read_images,
 )
-from app.errors import AmbiguousFace, NotFound
+from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow
 from app.operations import Chosen
@@ -98,9 +99,7 @@ async def delete_faces_of(request: Request, service: ServiceDep, subject: str | 
             return service.galleries.delete_subjects(gallery.id).faces
         try:
             return service.galleries.delete_subject(gallery.id, subject).face_count
-        except NotFound as error:
-            if error.code != "subject_not_found":
-                raise
+        except SubjectNotFound:
             return 0
 
     return {"deleted": await service.run(delete)}
@@ -118,11 +117,8 @@ async def delete_faces(request: Request, service: ServiceDep) -> list[Json]:
     def delete() -> list[Json]:
         deleted = []
         for face_id in wanted:
-            try:
+            with suppress(FaceNotFound, SubjectNotFound):
                 deleted.append(_delete(service, gallery.id, face_id))
-            except NotFound as error:
-                if error.code not in {"face_not_found", "subject_not_found"}:
-                    raise
         return deleted
 
     return await service.run(delete)
@@ -151,9 +147,7 @@ async def show_image(request: Request, service: ServiceDep, face_id: str) -> Res
     def read() -> bytes:
         try:
             return service.galleries.find_face(gallery.id, wanted).crop or b""
-        except NotFound as error:
-            if error.code != "face_not_found":
-                raise
+        except FaceNotFound:
             return b""
 
     return Response(await service.run(read), media_type=BYTES)
@@ -165,8 +159,6 @@ def _delete(service: Service, gallery: str, face_id: str) -> Json:
         found = service.galleries.find_face(gallery, face_id)
         try:
             service.galleries.delete_face(gallery, found.subject, face_id)
-        except NotFound as error:
-            if error.code == "gallery_not_found":
-                raise
+        except (FaceNotFound, SubjectNotFound):
             continue
         return {"image_id": image_id_of(face_id), "subject": found.subject}

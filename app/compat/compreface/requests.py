@@ -17,7 +17,7 @@ from app.api.dependencies import Service, entry_of, grant_of
 from app.api.operation import ImageFields
 from app.api.schemas import Base64
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.errors import Conflict, InvalidInput, NotFound
+from app.errors import Conflict, GalleryNotFound, InvalidInput, MissingImage, NotFound
 from app.gallery.records import Gallery
 from app.types import Template, Vector
 
@@ -116,14 +116,12 @@ async def read_images(
 def _parts(raw: body.Body, wanted: ImageFields, service: Service, params: type[BaseModel]) -> body.Parts:
     try:
         return body.parse_images(raw, wanted, service.limits, params.model_fields)
-    except InvalidInput as error:
-        if error.code != "missing_image":
-            raise
+    except MissingImage as error:
         missing = error.message.partition(":")[0]
         if raw.media_type == body.JSON_TYPE:
             raise Refused(EMPTY_FIELD, f"Field {missing} cannot be empty") from None
         message = f"Required part {missing} is missing"
-        raise InvalidInput(message, code="missing_image") from None
+        raise MissingImage(message) from None
 
 
 async def read_json(request: Request, service: Service, model: type[Model]) -> Model:
@@ -209,7 +207,7 @@ def _gallery_name(grant: Grant) -> str:
     if len(grant.galleries) == 1:
         return next(iter(grant.galleries))
     message = f"The key may see {len(grant.galleries)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
-    raise NotFound(message, code="gallery_not_found")
+    raise GalleryNotFound(message)
 
 
 def _create_default(service: Service, grant: Grant, asked: AuditEntry) -> Gallery:

@@ -14,7 +14,7 @@ from app.compat.rekognition import errors
 from app.compat.rekognition.asked import ImageSource
 from app.compat.rekognition.errors import Refused
 from app.compat.similarity import Similarity
-from app.errors import NotFound
+from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery, gallery_not_found
 from app.types import Face, Photo, Template
@@ -75,9 +75,7 @@ class Call:
         """Raises Refused (InvalidParameterException), as Rekognition does for a face that a search is to begin with."""
         try:
             return self.service.galleries.find_face(gallery.id, face_id)
-        except NotFound as error:
-            if error.code != "face_not_found":
-                raise
+        except FaceNotFound:
             raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
 
 

@@ -15,7 +15,7 @@ from app.compat.rekognition.shapes import (
     reasons_of,
     stored_face,
 )
-from app.errors import NotFound
+from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
@@ -97,7 +97,7 @@ def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origi
     row = call.service.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
     found = call.service.galleries.find_faces(gallery.id, [row.face_id])
     if row.face_id not in found:
-        raise NotFound("The face was deleted meanwhile.", code="face_not_found", face_id=row.face_id)
+        raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return found[row.face_id]
 
 

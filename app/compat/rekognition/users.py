@@ -22,7 +22,7 @@ from app.compat.rekognition.shapes import (
     reasons_of,
     status_of,
 )
-from app.errors import NotFound
+from app.errors import FaceNotFound
 from app.gallery.faces import AlreadyAnswered, KeptAnswer
 from app.gallery.records import Gallery, Move, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
@@ -184,9 +184,7 @@ def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | 
     """Somebody else may have moved or deleted one of the faces since it was looked at: nothing is moved then."""
     try:
         call.service.galleries.move_faces(gallery.id, moves, answer)
-    except NotFound as error:
-        if error.code != "face_not_found":
-            raise
+    except FaceNotFound:
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
 
 

@@ -22,7 +22,7 @@ from datetime import timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import LikenessError, Overloaded, Unusable
+from app.errors import DatabaseBusy, LikenessError, Unusable
 from app.gallery.change_reader import Feed
 from app.gallery.records import (
     Changes,
@@ -302,7 +302,7 @@ class RemoteIndex:
                 self._count.changed(self._position)
                 return searcher
             self._searcher = None  # another server has replaced it meanwhile
-        raise Overloaded("The gallery's vectors are being moved by others.", code="database_busy")
+        raise DatabaseBusy("The gallery's vectors are being moved by others.")
 
     def _follow_log(self) -> Searcher:
         searcher = self._searcher or self._open()
@@ -363,7 +363,7 @@ class RemoteIndex:
     def _must_replay(self, name: str, since: Position) -> Position:
         reached = self._replay(name, since)
         if reached is None:
-            raise Overloaded("The change log was cut short while vectors were written.", code="database_busy")
+            raise DatabaseBusy("The change log was cut short while vectors were written.")
         return reached
 
     def _replay(self, name: str, since: Position, until: Position | None = None) -> Position | None:

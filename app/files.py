@@ -1,0 +1,76 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRandom
+from pathlib import Path
+
+PRIVATE, PUBLIC = 0o600, 0o644
+"""Permissions: for the owner alone, and readable by everyone."""
+
+
+@contextmanager
+def replacing(
+    path: Path, mode: int = PRIVATE, *, draft: Path | None = None, durable: bool = True
+) -> Iterator[BufferedRandom]:
+    """Open a file for writing and reading that takes the place of `path` when the block ends without an error.
+
+    Until then readers see the old file, and after an error or a crash too. The content is written to `draft`, in the
+    same folder, by default one with a random name that starts with a dot; what lies there is overwritten. With
+    `durable` the content and its name are on the disk when the block has ended. Raises OSError.
+    """
+    draft = draft or _random_draft(path)
+    try:
+        with _open_draft(draft, mode, durable=durable) as file:
+            yield file
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    if durable:
+        _sync_folder(path.parent)
+
+
+def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
+    """Create a file with this content, on the disk, unless it exists; return whether it was created. Raises OSError.
+
+    Of several processes that call it at the same time one creates the file, and the others see all of its content.
+    """
+    draft = _random_draft(path)
+    try:
+        with _open_draft(draft, mode, durable=True) as file:
+            file.write(content)
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return True
+
+
+@contextmanager
+def _open_draft(draft: Path, mode: int, *, durable: bool) -> Iterator[BufferedRandom]:
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(handle, "w+b") as file:
+        os.fchmod(handle, mode)  # whatever the umask is
+        yield file
+        file.flush()
+        if durable:
+            os.fsync(handle)
+
+
+def _random_draft(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Write the folder's names to the disk: a new name may otherwise be lost with the power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,81 @@
+"""Galleries' rows: read together with the state of a re-embedding, and locked by every writer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.db.schema import GALLERIES, REEMBEDDINGS
+from app.gallery.records import Gallery, gallery_not_found
+from app.gallery.templates import TemplatePlan, TemplateSet
+
+GALLERY_ROWS = sa.select(
+    GALLERIES,
+    REEMBEDDINGS.c.source,
+    REEMBEDDINGS.c.source_dimension,
+    REEMBEDDINGS.c.source_generation,
+    REEMBEDDINGS.c.target,
+    REEMBEDDINGS.c.target_dimension,
+    REEMBEDDINGS.c.target_generation,
+    REEMBEDDINGS.c.state,
+).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
+# Built once: that takes longer than SQLite takes to run them.
+_BY_ID = GALLERY_ROWS.where(GALLERIES.c.id == sa.bindparam("wanted"))
+_BY_KEY = GALLERY_ROWS.where(GALLERIES.c.key == sa.bindparam("wanted"))
+
+
+def to_gallery(row: Row[Any]) -> Gallery:
+    """Convert a row of GALLERY_ROWS."""
+    return Gallery(
+        key=row.key,
+        id=row.id,
+        templates=template_plan(row),
+        store=row.store,
+        metadata=json.loads(row.metadata),
+        created_at=row.created_at,
+        search=row.search,
+    )
+
+
+def template_plan(row: Row[Any]) -> TemplatePlan:
+    """Return what the state of a re-embedding means for a row of GALLERY_ROWS."""
+    own = TemplateSet(row.embedder, row.dimension, row.generation)
+    if row.state in {None, "ending"}:
+        return TemplatePlan.of_one(own)
+    if row.embedder == row.source:
+        other = TemplateSet(row.target, row.target_dimension, row.target_generation)
+    else:
+        other = TemplateSet(row.source, row.source_dimension, row.source_generation)
+    both = (own, other)
+    return TemplatePlan(answering=(own,) if row.state == "embedding" else both, written=both)
+
+
+def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
+    """Raises NotFound ``gallery_not_found``."""
+    row = connection.execute(_BY_ID, {"wanted": gallery_id}).one_or_none()
+    if row is None:
+        raise gallery_not_found(gallery_id)
+    return to_gallery(row)
+
+
+def reread(connection: Connection, gallery: Gallery) -> Gallery:
+    """Return the gallery as this transaction sees it. Raises NotFound ``gallery_not_found``."""
+    row = connection.execute(_BY_KEY, {"wanted": gallery.key}).one_or_none()
+    if row is None:
+        raise gallery_not_found(gallery.id)
+    return to_gallery(row)
+
+
+def lock_gallery(connection: Connection, gallery: Gallery, *, exclusively: bool = False) -> None:
+    """Lock the gallery's row until the transaction ends, so that nobody deletes it or, `exclusively`, writes to it.
+
+    Every writer does this before anything else, so writers never wait for each other in a circle. Raises NotFound
+    ``gallery_not_found``.
+    """
+    query = sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key)
+    query = query.with_for_update(read=not exclusively, key_share=not exclusively)
+    if connection.execute(query).one_or_none() is None:
+        raise gallery_not_found(gallery.id)

@@ -1,0 +1,149 @@
+"""Ways of getting from a photo to who is on it, without a server: at their best, one by one, and as OpenCV shows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import cv2
+import faiss
+import numpy as np
+import onnx
+
+from app.concurrency.machine import cores
+from app.inference.graph import keep_data_inputs, optimised
+from app.inference.package import locate
+from app.pipeline import choose_face
+from app.tuning.callers import Reel, for_a_while
+from app.types import Face, Photo, Pixels, Vectors
+from bench.contenders.embedding import as_shipped
+from bench.contenders.rivals import installed
+from bench.stages import Stages
+
+SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP = 0.9, 0.3, 5000
+"""What OpenCV's sample of face recognition takes."""
+LIMIT = 5
+
+
+def every_face(photo: Photo) -> Sequence[Face]:
+    return photo.faces
+
+
+def main_face(photo: Photo) -> Sequence[Face]:
+    """The one that the photo is about, as verification takes it."""
+    return [photo.faces[choose_face(photo).index]]
+
+
+def raw_limit(
+    stages: Stages, batch: int, seconds: float, *, wanted: Callable[[Photo], Sequence[Face]] = every_face
+) -> Callable[[], int]:
+    """Decode, detect, align, grade, embed: exactly the service's stages on a thread a core for so long, each with the
+    ``wanted`` faces of so many photos in one batch; no request, no queue, no search, nothing kept."""
+    reel, session = Reel(stages.photos), stages.session
+
+    def some() -> int:
+        photos = reel.some(batch)
+        crops = [face.crop for photo in photos for face in wanted(stages.pipeline.detect(photo))]
+        for start in range(0, len(crops), batch):
+            session.run(np.stack(crops[start : start + batch]))
+        return len(photos)
+
+    return for_a_while(some, cores(), seconds)
+
+
+def naive(stages: Stages, templates: Vectors) -> Callable[[], int]:
+    """The same stages one photo, one face and one search at a time: the package's file as shipped with ONNX Runtime's
+    defaults, FAISS's flat index with its own."""
+    run, reel = as_shipped(stages, defaults=True), Reel(stages.photos)
+    index = faiss.IndexFlatIP(templates.shape[1])
+    index.add(templates)
+
+    def one() -> int:
+        for face in stages.pipeline.detect(reel.take()).faces:
+            vector = run(face.crop)
+            index.search(vector / np.linalg.norm(vector), LIMIT)
+        return 1
+
+    return one
+
+
+def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
+    """OpenCV's own sample, FaceDetectorYN and FaceRecognizerSF, with all of its threads: one look at the photo's own
+    size, `alignCrop`, `feature`; it looks for no small faces, measures no landmarks again and searches nothing.
+
+    Its `feature` does not run the block-quantised weights, so that it gets them dequantised, which is no slower.
+    """
+    detector = cv2.FaceDetectorYN.create(
+        str(stages.detector_file), "", (320, 320), SAMPLE_SCORE, SAMPLE_NMS, SAMPLE_TOP
+    )
+    recognizer = cv2.FaceRecognizerSF.create(str(_dequantised(stages, folder / "sface.onnx")), "")
+    reel = Reel(stages.photos)
+
+    def one() -> int:
+        with _all_threads():
+            pixels = _read(reel.take())
+            detector.setInputSize((pixels.shape[1], pixels.shape[0]))
+            _, faces = detector.detect(pixels)
+            for face in [] if faces is None else faces:
+                recognizer.feature(recognizer.alignCrop(pixels, face))
+        return 1
+
+    return one
+
+
+def deepface(stages: Stages, folder: Path) -> Callable[[], int] | None:
+    """DeepFace's `represent` with SFace and YuNet from files here, none from a hub; None where it isn't installed."""
+    weights = folder / ".deepface" / "weights"
+    weights.mkdir(parents=True)
+    shutil.copy(stages.detector_file, weights / "face_detection_yunet_2023mar.onnx")
+    _dequantised(stages, weights / "face_recognition_sface_2021dec.onnx")
+    before = os.environ.get("DEEPFACE_HOME")
+    os.environ["DEEPFACE_HOME"] = str(folder)  # where it looks for weights, while it is imported and at its first use
+    try:
+        library: Any = installed("deepface.DeepFace")
+        if library is None:
+            return None
+        reel = Reel(stages.photos)
+
+        def one() -> int:
+            with _all_threads():
+                library.represent(
+                    _read(reel.take()), model_name="SFace", detector_backend="yunet", enforce_detection=False
+                )
+            return 1
+
+        one()
+    finally:
+        if before is None:
+            del os.environ["DEEPFACE_HOME"]
+        else:
+            os.environ["DEEPFACE_HOME"] = before
+    return one
+
+
+def _dequantised(stages: Stages, path: Path) -> Path:
+    """The package's file with plain weights."""
+    model = onnx.load(str(locate(stages.package, stages.cache)))
+    keep_data_inputs(model)
+
+    onnx.save(optimised(model), str(path))
+    return path
+
+
+def _read(photo: bytes) -> Pixels:
+    """(H, W, 3) uint8 BGR, as OpenCV reads it."""
+    return np.asarray(cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR), np.uint8)
+
+
+@contextmanager
+def _all_threads() -> Iterator[None]:
+    """OpenCV on all cores, as it is by itself; the service has it on one."""
+    cv2.setNumThreads(cores())
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(1)

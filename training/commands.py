@@ -1,0 +1,110 @@
+"""`python -m training train` and `export`: what is said on the command line, turned into calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from app.errors import InvalidInput
+from training import checkpoint
+from training.distributed import joined
+from training.export import VARIANTS, About, Evaluation, Variant, export
+from training.recipe import Recipe, load_recipe
+from training.run_inputs import prepare_material, read_source
+from training.terminal import told
+from training.trainer import Trainer
+
+MODELS = Path("models")
+console = Console(stderr=True)
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file (training/recipes has examples).")],
+    *,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, e.g. train.steps=500; repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where it is not given.")] = None,
+    models: Annotated[Path, typer.Option(help="Model packages, for a teacher's name.")] = MODELS,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+) -> None:
+    """Train a recipe. Under torchrun it trains on all ranks together."""
+    with told():
+        settings = load_recipe(recipe, overrides or ())
+        folder = out or Path("runs") / settings.name
+        last = checkpoint.latest(folder)
+        if last is not None and not resume:
+            message = f"{folder} holds a run already: add --resume to go on with it, or choose another --out."
+            raise InvalidInput(message, code="run_exists")
+        _train(settings, folder, models, device, last)
+
+
+def _train(recipe: Recipe, folder: Path, models: Path, device: str, last: Path | None) -> None:
+    with joined(device) as world:
+        quiet = Console(stderr=True, quiet=not world.is_first)
+        with world.first_goes_first():  # it makes the caches
+            material = prepare_material(recipe, models, quiet)
+        trainer = Trainer(recipe, material, folder, world)
+        if last is not None:
+            trainer.restore(last)
+        quiet.print(
+            f"{recipe.name}: {len(material.crops)} crops of {len(material.crops.people)} people, "
+            f"from step {trainer.progress.step} to {recipe.train.steps} on {world.size} × {world.device.type}"
+        )
+        progress = trainer.train()
+        if progress.best_step is not None:
+            quiet.print(f"The best checkpoint is that of step {progress.best_step}: {folder / 'best.pt'}")
+        quiet.print(f"Export it: python -m training export {folder} --name {recipe.name}")
+
+
+def export_package(
+    run: Annotated[Path, typer.Argument(help="A run's folder (its best checkpoint) or a checkpoint.")],
+    *,
+    name: Annotated[
+        str, typer.Option(help="The package's name: its folder in --out, and what LIKENESS_EMBEDDER says.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder of model packages.")] = MODELS,
+    version: Annotated[str, typer.Option(help="The package's version.")] = "1",
+    variants: Annotated[str, typer.Option(help="Of fp32, fp16, int8, with commas.")] = "fp32",
+    evaluate: Annotated[
+        str | None, typer.Option(help="Aligned crops of unseen people; the recipe's held-out people if not given.")
+    ] = None,
+    measured_on: Annotated[str, typer.Option(help="What these are, in words, for the manifest.")] = "",
+    title: str = "",
+    description: str = "",
+    licence: Annotated[str, typer.Option(help="SPDX identifier of the model's licence.")] = "LicenseRef-unspecified",
+    commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
+    second_tower: Annotated[bool, typer.Option("--second-tower", help="Of a pseudo-siamese run.")] = False,
+) -> None:
+    """Export a checkpoint as a model package that the service loads."""
+    with told():
+        saved = checkpoint.load(checkpoint.resolve(run))
+        recipe = Recipe.model_validate(saved.state["recipe"])
+        material = prepare_material(recipe.model_copy(update={"distill": type(recipe.distill)()}), out, console)
+        unseen = material.held_out if evaluate is None else read_source(evaluate, None, console)
+        unseen_source = evaluate or recipe.evaluate.source
+        words = measured_on or unseen_source or f"{recipe.data.source}: people held out of training"
+        folders = export(
+            run,
+            About(name, version, title, description, licence, non_commercial=not commercial),
+            out,
+            variants=_variants(variants),
+            calibration=material.crops.images(np.arange(0, len(material.crops), max(1, len(material.crops) // 512))),
+            evaluation=None if unseen is None else Evaluation(unseen, words),
+            second_tower=second_tower,
+            say=console.print,
+        )
+        console.print(f"Serve it: LIKENESS_EMBEDDER={folders[0].name} make serve")
+
+
+def _variants(text: str) -> tuple[Variant, ...]:
+    wanted = [part.strip() for part in text.split(",")]
+    chosen = tuple(variant for variant in VARIANTS if variant in wanted)
+    if len(chosen) != len(wanted):
+        raise InvalidInput(f"variants are {', '.join(VARIANTS)}, not {text!r}.", code="invalid_variant")
+    return chosen

@@ -1,0 +1,140 @@
+"""A teacher package's templates as targets, and the two losses that pull a student towards them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from app.errors import NotFound
+from app.files import PUBLIC, replacing
+from app.inference.package import Package, load_package
+from app.types import Pixels, Vectors
+from training.loader import Batch, Crops, fingerprint
+
+if TYPE_CHECKING:
+    from app.inference.session import EmbedderSession
+
+TEACHER_BATCH = 8
+"""Crops in one call of the teacher on the CPU, where larger batches are slower (docs/performance.md)."""
+THREADS = 2
+
+
+def embedding_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean of 1 − cos; (B, D) each, the teacher's of length 1. Half the squared distance of the unit vectors."""
+    return (1 - (F.normalize(student.float()) * teacher).sum(dim=1)).mean()
+
+
+def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Mean squared difference of all pairs' scores; (B, D) and (B, E), so dimensions may differ.
+
+    The score matrix form of similarity-preserving distillation (Tung and Mori, ICCV 2019), on unit vectors.
+    """
+    unit = F.normalize(student.float())
+    difference = unit @ unit.T - teacher @ teacher.T
+    pairs = len(student) * (len(student) - 1)
+    return difference.square().sum() / pairs  # the diagonals are 1 on both sides
+
+
+class Projection(nn.Module):
+    """A linear map from the student's dimension to the teacher's; nothing where they agree."""
+
+    def __init__(self, student: int, teacher: int) -> None:
+        super().__init__()
+        self.map: nn.Module = nn.Identity() if student == teacher else nn.Linear(student, teacher, bias=False)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        mapped: Tensor = self.map(embeddings.float())
+        return mapped
+
+
+class Teacher:
+    """A package's embedder through ONNX Runtime; with a table of templates it runs only to make that table."""
+
+    def __init__(self, session: EmbedderSession, table: Vectors | None, rows: np.ndarray, *, mirror_mean: bool) -> None:
+        self._session = session
+        self._table = table
+        self._rows = rows
+        self._mirror_mean = mirror_mean
+        self.dimension = session.dimension
+        self.package = session.package_id
+
+    def targets(self, batch: Batch) -> Tensor:
+        """(B, D) unit float32 on the CPU for the batch's crops."""
+        if self._table is not None:
+            both = self._table[self._rows[batch.indices.cpu().numpy()]]  # (B, 2, D): as it is, mirrored
+            mirrored = batch.mirrored.cpu().numpy().astype(np.int64)
+            chosen = both.mean(axis=1) if self._mirror_mean else both[np.arange(len(both)), mirrored]
+        else:
+            images = batch.images.cpu().numpy()
+            chosen = run_teacher(self._session, images)
+            if self._mirror_mean:
+                chosen = (chosen + run_teacher(self._session, images[:, :, ::-1])) / 2
+        return F.normalize(torch.from_numpy(np.array(chosen, np.float32)))
+
+
+def open_teacher(
+    package: Package, crops: Crops, *, cache: Path | None, mirror_mean: bool, progress: Callable[[int], None]
+) -> Teacher:
+    """The teacher for a set; with `cache` (a folder) its templates of every crop are made once and kept there."""
+    from app.inference.session import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
+
+    session = open_embedder(package, teacher_cache_dir(), device="auto", threads=1)
+    table = None if cache is None else teacher_table(session, crops.pixels, cache, progress)
+    return Teacher(session, table, crops.rows, mirror_mean=mirror_mean)
+
+
+def teacher_table(
+    session: EmbedderSession, pixels: Pixels, cache: Path, progress: Callable[[int], None] = lambda _n: None
+) -> Vectors:
+    """(M, 2, D) float32 templates of every crop and of its mirror image, kept in `cache`, one file for each teacher."""
+    key = hashlib.sha256(f"{session.package_id} {fingerprint(pixels, sampled=None)}".encode()).hexdigest()[:16]
+    path = cache / f"teacher-{key}.npy"
+    if not path.is_file():
+        table = np.empty((len(pixels), 2, session.dimension), np.float32)
+
+        def block(start: int) -> int:
+            images = np.asarray(pixels[start : start + TEACHER_BATCH])
+            table[start : start + len(images), 0] = session.run(images)
+            table[start : start + len(images), 1] = session.run(np.ascontiguousarray(images[:, :, ::-1]))
+            return len(images)
+
+        with ThreadPoolExecutor(THREADS) as pool:
+            for done in pool.map(block, range(0, len(pixels), TEACHER_BATCH)):
+                progress(done)
+        cache.mkdir(parents=True, exist_ok=True)
+        with replacing(path, PUBLIC) as file:
+            np.save(file, table)
+        path.with_suffix(".json").write_text(json.dumps({"package": session.package_id, "crops": len(pixels)}) + "\n")
+    kept: Vectors = np.load(path)
+    return kept
+
+
+def run_teacher(session: EmbedderSession, images: Pixels) -> Vectors:
+    """(B, 112, 112, 3) uint8 -> (B, D), in the teacher's favourite batches."""
+    starts = range(0, len(images), TEACHER_BATCH)
+    return np.concatenate([session.run(np.ascontiguousarray(images[i : i + TEACHER_BATCH])) for i in starts])
+
+
+def teacher_cache_dir() -> Path:
+    """Where prepared graphs of teachers are kept."""
+    return Path("build") / "packages"
+
+
+def find_teacher(name: str, models: Path) -> Package:
+    """The package named, or in the folder named. Raises NotFound (`package_not_found`)."""
+    for folder in (Path(name), models / name):
+        if (folder / "manifest.json").is_file():
+            return load_package(folder)
+    known = sorted(path.parent.name for path in models.glob("*/manifest.json"))
+    raise NotFound(
+        f"There is no model package {name!r}; there are: {', '.join(known) or 'none'}.", code="package_not_found"
+    )

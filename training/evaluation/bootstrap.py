@@ -1,0 +1,161 @@
+"""95 % intervals of figures, by bootstrap over people: whole people are drawn, with everything that shows them.
+
+Each round draws as many people as there are, with replacement, and computes the figure anew: a threshold is found again
+from what was drawn. The interval lies between the 2.5 % and the 97.5 % quantile of the rounds. A pair of people i, j
+counts weight_i × weight_j times, a mated pair weight_i times (`metrics.people_weights`). Reproducible by
+``seed``; vectorised over pairs, searches and images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from training.evaluation import metrics
+from training.evaluation.metrics import Bools, Floats, Interval, Ints
+from training.evaluation.pairs import person_of
+
+ROUNDS = 1000
+
+
+def equal_error_rate_interval(
+    scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
+) -> Interval:
+    """Of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: who is on either side of a pair."""
+    scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
+    value = metrics.equal_error_rate(scores[labels], scores[~labels])
+    order = np.argsort(scores, kind="stable")
+    ascending, is_mated = scores[order], labels[order]
+    first = np.flatnonzero(np.append(True, ascending[1:] > ascending[:-1]))
+    counted = _pair_counts(is_mated, sides[order], rounds, seed)
+    return metrics.percentile_interval(value, [_equal_error_rate(first, is_mated, counts) for counts in counted])
+
+
+def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
+    """``first``: the places, in ascending order of the scores, at which another score begins."""
+    below_mated = np.concatenate([[0], np.cumsum(np.where(is_mated, counts, 0))])
+    below_nonmated = np.concatenate([[0], np.cumsum(np.where(is_mated, 0, counts))])
+    if below_mated[-1] == 0 or below_nonmated[-1] == 0:
+        return math.nan
+    places = np.append(first, len(is_mated))
+    fmr = 1 - below_nonmated[places] / below_nonmated[-1]
+    return metrics.crossing(fmr, below_mated[places] / below_mated[-1])
+
+
+def fold_accuracy_interval(
+    scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
+) -> Interval:
+    """Of the mean of `metrics.fold_accuracy`: each fold's threshold is found again in every round, from the
+    other folds' pairs as they were drawn."""
+    scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
+    value = metrics.fold_accuracy(scores, labels, folds).mean
+    order = np.argsort(scores, kind="stable")
+    ascending, is_mated, fold_of = scores[order], labels[order], np.asarray(folds)[order]
+    counted = _pair_counts(is_mated, sides[order], rounds, seed)
+    samples = [_fold_accuracy(ascending, is_mated, fold_of, counts) for counts in counted]
+    return metrics.percentile_interval(value, samples)
+
+
+def _fold_accuracy(ascending: Floats, is_mated: Bools, fold_of: Ints, counts: Ints) -> float:
+    drawn = np.flatnonzero(counts)
+    ascending, is_mated, fold_of, counts = ascending[drawn], is_mated[drawn], fold_of[drawn], counts[drawn]
+    won = np.where(is_mated, -counts, counts)
+    names = np.unique(fold_of)
+    if len(names) < 2:
+        return math.nan
+    accuracies = []
+    for name in names:
+        test = fold_of == name
+        threshold = metrics.best_cut(ascending[~test], won[~test])
+        right = (ascending[test] >= threshold) == is_mated[test]
+        accuracies.append(counts[test][right].sum() / counts[test].sum())
+    return float(np.mean(accuracies))
+
+
+def _pair_counts(mated: Bools, sides: Ints, rounds: int, seed: int) -> Iterator[Ints]:
+    """(P,) how often each pair counts, round by round."""
+    for weight in metrics.people_weights(int(sides.max()) + 1, rounds, seed):
+        yield np.where(mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
+
+
+def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0) -> Interval:
+    """Of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay those of all
+    images: only what they say of the people drawn is computed anew."""
+    who = np.unique(np.asarray(labels), return_inverse=True)[1]
+    cluster = np.unique(np.asarray(assigned), return_inverse=True)[1]
+    joint, images = np.unique(np.stack([who, cluster], axis=1), axis=0, return_counts=True)
+    samples = []
+    for weight in metrics.people_weights(int(who.max()) + 1, rounds, seed):
+        counts = weight[joint[:, 0]] * images
+        both = _entropy(counts)
+        alone = [_entropy(np.bincount(joint[:, side], weights=counts)) for side in (0, 1)]
+        # Where everybody is one person in one cluster, either says all about the other; rounding may say more.
+        samples.append(min(1.0, 2 * (sum(alone) - both) / sum(alone)) if sum(alone) > 0 else 1.0)
+    return metrics.percentile_interval(metrics.normalised_mutual_information(who, cluster), samples)
+
+
+def _entropy(counts: ArrayLike) -> float:
+    seen = np.asarray(counts, np.float64)
+    share = seen[seen > 0] / seen.sum()
+    return float(-(share * np.log(share)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Resampling:
+    """How often each person is drawn in each round: the same rounds for every figure and every draw of people who are
+    enrolled, so that their mean has an interval too."""
+
+    column: Mapping[str, int]
+    weights: Ints
+    """(rounds, people)."""
+
+    def of(self, photos: Sequence[str]) -> Ints:
+        """(rounds, photos) how often the person of each photo is drawn."""
+        return self.weights[:, [self.column[person_of(photo)] for photo in photos]]
+
+
+def resampling(photos: Sequence[str], *, rounds: int = ROUNDS, seed: int = 0) -> Resampling:
+    """Over all people that these photos show."""
+    people = sorted({person_of(photo) for photo in photos})
+    return Resampling({name: i for i, name in enumerate(people)}, metrics.people_weights(len(people), rounds, seed))
+
+
+def share_samples(happened: ArrayLike, weights: Ints) -> Floats:
+    """(rounds, …) the share of searches in which ``happened``, (S, …), is true; ``weights`` is (rounds, S)."""
+    total = weights.sum(axis=1).astype(np.float64)
+    total[total == 0] = math.nan
+    shares: Floats = ((weights @ np.asarray(happened, np.float64)).T / total).T
+    return shares
+
+
+def found_samples(
+    ranking: metrics.Ranking, nonmated_best: ArrayLike, fpirs: Sequence[float], mates: Ints, strangers: Ints
+) -> Floats:
+    """(rounds, len(fpirs)) 1 − FNIR, the threshold at each FPIR found again from the strangers drawn.
+
+    ``mates`` (rounds, P) and ``strangers`` (rounds, S): how often each search is drawn. Who is enrolled stays.
+    """
+    scores = np.concatenate([ranking.first_score, np.asarray(nonmated_best, np.float64)])
+    order = np.argsort(-scores, kind="stable")
+    descending, is_mated = scores[order], order < len(ranking.rank)
+    samples = np.empty((len(mates), len(fpirs)))
+    for i, counts in enumerate(np.concatenate([mates, strangers], axis=1)):
+        drawn = counts[order]
+        samples[i] = [metrics.weighted_match_rate(descending, is_mated, drawn, fpir) for fpir in fpirs]
+    return samples
+
+
+def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
+    """Of a share of ``trials`` people. Where all or none of them are counted, every round says the same, though another
+    set need not: there the far end is Wilson's. NaN, between 0 and 1, where nobody was there to be counted."""
+    if trials == 0:
+        return metrics.wilson(0, 0)
+    interval = metrics.percentile_interval(value, samples)
+    if 0 < value < 1:
+        return interval
+    counted = metrics.wilson(round(value * trials), trials)
+    return Interval(value, min(interval.low, counted.low), max(interval.high, counted.high))

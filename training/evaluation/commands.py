@@ -1,0 +1,540 @@
+"""`python -m training evaluate …`: how well a model package recognises people, through the service's own pipeline.
+
+No torch: what runs here is what serves. Each command writes ``result.json`` (and plots) into ``--out`` and prints a
+table. Templates can be kept in a file (``--templates``) so that the next command need not make them again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from app.errors import OperatingPointUnavailable
+from app.inference.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
+from app.inference.session import Device, open_embedder
+from training.evaluation import identification as searching
+from training.evaluation import metrics, plots, protocols, quality_study
+from training.evaluation import operating_points as points
+from training.evaluation.bootstrap import ROUNDS
+from training.evaluation.degraded_copies import Degradation, degradations
+from training.evaluation.metrics import Curve, Ints
+from training.evaluation.packs import PackPhotos
+from training.evaluation.pairs import PairList, person_of, read_pairs
+from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.results import (
+    show_compared,
+    show_identification,
+    show_points,
+    show_quality,
+    show_retrieval,
+    show_speed,
+    show_verification,
+    write,
+    write_found,
+    write_scores,
+)
+from training.evaluation.service import Service, open_service
+from training.evaluation.speed import Precision, Runs, compare_speed
+from training.terminal import counted, told
+
+app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
+MODELS = Path("models")
+CACHE = Path("data/cache")
+
+
+class Protocol(StrEnum):
+    """What an accuracy is computed over: the folds of the list, folds made here, or none."""
+
+    AUTO = "auto"
+    LFW = "lfw"
+    PLAIN = "plain"
+
+
+IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
+Images = Annotated[Path, typer.Option(help=IMAGES_HELP)]
+PackageName = Annotated[str, typer.Option(help="Embedder package: a name in --models, a name@version, or a folder.")]
+Out = Annotated[Path, typer.Option(help="Folder for result.json and plots; made where it is missing.")]
+Kept = Annotated[
+    Path | None, typer.Option(help="File (.npz) that templates are read from, or written to if it is not there.")
+]
+Models = Annotated[Path, typer.Option(help="Folder of model packages.")]
+Cache = Annotated[Path, typer.Option(help="Folder for prepared model files.")]
+OnDevice = Annotated[Device, typer.Option(help="cpu, cuda or auto.")]
+Threads = Annotated[int, typer.Option(help="Photos worked on at once; 0 = one a core.")]
+Aligned = Annotated[
+    bool, typer.Option("--aligned", help="The images are aligned 112×112 crops: embed them as they are.")
+]
+Flip = Annotated[bool, typer.Option("--flip", help="Average each template with its mirrored crop's.")]
+Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
+
+
+@app.command()
+def pairs(
+    *,
+    package: PackageName,
+    out: Out,
+    images: Annotated[Path | None, typer.Option(help=IMAGES_HELP)] = None,
+    pairs: Annotated[list[Path] | None, typer.Option(help="LFW pair list; several are joined.")] = None,
+    pack: Annotated[
+        Path | None, typer.Option(help="Verification pack (lfw.bin …) of aligned crops, in place of --images, --pairs.")
+    ] = None,
+    protocol: Annotated[Protocol, typer.Option(help="auto: lfw where the list has folds.")] = Protocol.AUTO,
+    folds: Annotated[
+        int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
+    ] = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
+    with told(ValueError, OSError):
+        source, listed = _pairs_of(images, pairs or [], pack)
+        aligned = aligned or pack is not None
+        made = _templates(
+            source, listed.photos, templates, _Way(package, models, cache, device, threads, aligned, flip)
+        )
+        figures = protocols.verification(made, listed, folds=_folds(listed, protocol, folds), rounds=rounds, seed=seed)
+        scores, mated = protocols.pair_scores(made, listed), listed.mated
+        curve = metrics.error_curve(scores[mated], scores[~mated])
+        lists = [str(path) for path in pairs or []]
+        settings = {"images": str(source), "pairs": lists, "rounds": rounds, "flip": flip, "aligned": aligned}
+        write_found(
+            out,
+            "verification",
+            made,
+            settings,
+            {"verification": figures, "det": protocols.curve_points(curve)},
+        )
+        write_scores(out / "scores.csv", listed, scores)
+        if draw:
+            plots.det({made.package: curve}, out / "det.svg")
+            plots.roc({made.package: curve}, out / "roc.svg")
+            marks = {f"FMR {rate.at:g}": rate.threshold for rate in figures.match_rates}
+            plots.score_histogram(scores[mated], scores[~mated], out / "scores.svg", marks)
+        show_verification(made, figures)
+
+
+@app.command()
+def identification(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    people: Annotated[int, typer.Option(help="How many people are enrolled, with one photo each.")] = 500,
+    seeds: Annotated[int, typer.Option(min=1, help="How many draws of people (seeds 0, 1, …).")] = 10,
+    strangers: Annotated[int, typer.Option(help="People not enrolled who search, one photo each; 0 = all.")] = 0,
+    photos_of: Annotated[
+        list[Path] | None, typer.Option(help="Pair list: take only the photos that it names (may be given again).")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
+    with told(ValueError, OSError):
+        names = _named(images, photos_of or [])
+        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
+        own = _service_threshold(_folder(package, models), people)
+        found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
+        settings = {
+            "images": str(images),
+            "people": people,
+            "seeds": seeds,
+            "photos": len(names),
+            "rounds": rounds,
+            "flip": flip,
+        }
+        result = {"summary": found.summary, "cmc": found.cmc, "draws": found.draws}
+        write_found(out, "identification", made, settings, result)
+        if draw:
+            plots.cmc(found.cmc, out / "cmc.svg")
+            rates = {
+                rate.at: found.summary[f"FNIR at FPIR {rate.at:g}"].interval for rate in found.draws[0].match_rates
+            }
+            plots.fnir(found.curves, rates, out / "fnir.svg")
+        show_identification(made, found)
+
+
+@app.command()
+def retrieval(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    nmi: Annotated[
+        bool, typer.Option("--nmi", help="Also NMI of k-means clusters (slow; needs scikit-learn).")
+    ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
+    with told(ValueError, OSError):
+        names = _named(images, photos_of or [])
+        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        people = points.numbered([person_of(name) for name in made.names])
+        figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
+        settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": flip}
+        write_found(out, "retrieval", made, settings, {"retrieval": figures})
+        if draw:
+            plots.bars(figures, out / "retrieval.svg")
+        show_retrieval(made, figures)
+
+
+@app.command(name="operating-points")
+def operating_points(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
+    measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which photos.")],
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    same_above: Annotated[
+        float | None,
+        typer.Option(
+            help="Leave out pairs of people who are one person under two names: those whose photos' mean score is at "
+            "or above this (docs/accuracy.md); by default nobody's."
+        ),
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the calibration into the package's manifest.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Make it the package's default calibration.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = points.ROUNDS,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
+    with told(ValueError, OSError):
+        names = _named(images, photos_of or [])
+        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        vectors = made.vectors[made.found]
+        shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
+        people = points.numbered([person_of(photo) for photo in shown])
+        with counted("comparing", len(shown)) as advance:
+            compared = points.compare_all(vectors, people, progress=advance)
+        same = None if same_above is None else points.same_people(vectors, people, compared, above=same_above)
+        plain = points.measure(compared, people, rounds=rounds, seed=seed)
+        used = plain if same is None else points.measure(compared, people, same=same, rounds=rounds, seed=seed)
+        about = f"all pairs of {len(shown)} photos of {int(people.max()) + 1} people"
+        if same is not None:
+            about += (
+                f", without {len(same.keys)} that show one person: {same.people} pairs of names, "
+                f"{same.photos} photos in another's folder, {same.copies} copies of a photo"
+            )
+        settings = {"images": str(images), "same_above": same_above, "rounds": rounds, "seed": seed, "flip": flip}
+        result = {
+            "about": about,
+            "comparisons": used.comparisons,
+            "mated": len(compared.mated),
+            "points": used.points,
+            "points_with_all_names_apart": plain.points,
+            "highest_left_out": [float(score) for score in compared.top.score[used.left_out][:20]],
+            "highest_kept": [float(score) for score in compared.top.score[~used.left_out][:20]],
+        }
+        write_found(out, "operating_points", made, settings, result)
+        if draw:
+            marks = {f"FMR {point.fmr:g}": point.threshold.value for point in used.points}
+            plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
+        show_points(made.package, about, used, plain)
+        if write:
+            folder = _folder(package, models)
+            new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
+            write_manifest(folder, points.with_calibration(load_package(folder).manifest, new))
+            Console().print(f"Written to {folder}/manifest.json")
+
+
+@app.command()
+def quality(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
+    fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
+    copies: Annotated[int, typer.Option(help="Photos that are degraded in every way; 0 = none.")] = 100,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
+    with told(ValueError, OSError):
+        names = _named(images, photos_of or [])
+        way = _Way(package, models, cache, device, threads, aligned=False, flip=flip)
+        made = _templates(images, names, templates, way)
+        shown = made.only([name for name, found in zip(made.names, made.found, strict=True) if found])
+        people = points.numbered([person_of(name) for name in shown.names])
+        compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
+        threshold = compared.threshold(fmr)
+        plain = quality_study.discarding_of(compared, shown.quality.astype(np.float64), threshold)
+        rows, pooled = (
+            _copies(images, shown, way, count=copies, threshold=threshold, seed=seed) if copies else ([], None)
+        )
+        settings = {
+            "images": str(images),
+            "photos": len(names),
+            "fmr": fmr,
+            "copies": copies,
+            "seed": seed,
+            "flip": flip,
+        }
+        result = {
+            "threshold": threshold,
+            "mated": len(compared.mated),
+            "qualities": {f"{share:g}": float(np.quantile(shown.quality, share)) for share in quality_study.SHARES},
+            "photos_as_they_are": plain,
+            "with_degraded_copies": pooled,
+            "copies": rows,
+        }
+        write_found(out, "quality", made, settings, result)
+        studies = {"photos as they are": plain} | ({} if pooled is None else {"degraded copies": pooled})
+        if draw:
+            plots.lines(
+                [100 * share for share in quality_study.SHARES],
+                {name: [max(row.fnmr, 1e-5) for row in study.by_quality] for name, study in studies.items()},
+                out / "discard.svg",
+                xlabel="mated pairs dropped, worst quality first (%)",
+                ylabel=f"FNMR at FMR {fmr:g}",
+                log_y=True,
+            )
+        show_quality(studies, rows)
+
+
+def _copies(
+    images: Path, shown: Templates, way: _Way, *, count: int, threshold: float, seed: int
+) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
+    """Each degradation's figures, and error versus discard over all the copies together."""
+    photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
+    sample = quality_study.sample_with_mates(shown, count, seed)
+    ways = degradations()
+    with open_service(
+        _folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
+    ) as own:
+
+        def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
+            done = quality_study.degraded_copies(
+                shown,
+                sample,
+                degradation,
+                lambda name: own.pixels(photos.read(name)),
+                own.embed_photo,
+                threshold=threshold,
+                seed=seed,
+            )
+            advance(1)
+            return done
+
+        with counted("degrading", len(ways)) as advance, ThreadPoolExecutor(threads) as pool:
+            results = list(pool.map(one, ways))
+    scores = np.concatenate([each.scores for _, each in results])
+    lower = np.concatenate([each.quality for _, each in results])
+    return [copies for copies, _ in results], quality_study.discarding(scores, lower, threshold)
+
+
+@app.command()
+def speed(
+    *,
+    packages: Annotated[
+        list[str], typer.Argument(help="Embedder packages; the first is what the others are compared to.")
+    ],
+    out: Out,
+    batches: Annotated[list[int] | None, typer.Option("--batch", help="Crops a call; may be given again.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds in which each package has its turn.")] = 25,
+    threads: Annotated[int, typer.Option(help="Threads on each call.")] = 1,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    run: Annotated[
+        Path | None, typer.Option(help="A run or checkpoint: its net in PyTorch has its turn too. Needs torch.")
+    ] = None,
+    precision: Annotated[list[Precision] | None, typer.Option(help="Of that net; may be given again.")] = None,
+    compiled: Annotated[bool, typer.Option("--compiled", help="That net by torch.compile too.")] = False,
+) -> None:
+    """Milliseconds a face of several packages, in turn on the same crops."""
+    with told(ValueError, OSError):
+        opened = [open_embedder(load_package(_folder(name, models)), cache, device, threads) for name in packages]
+        sessions: dict[str, Runs] = {session.package_id: session for session in opened}
+        if run is not None:
+            from training.evaluation.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
+
+            sessions |= open_run(
+                run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
+            )
+        sizes = batches or [1, 4]
+        with counted("timing", len(sizes) * (rounds + 1)) as advance:
+            timed = [compare_speed(sessions, size, rounds=rounds, progress=advance) for size in sizes]
+        rows = [row for each in timed for row in each]
+        show_speed(rows)
+        machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count(), "threads": threads}
+        write(out, {"kind": "speed", "machine": machine, "rounds": rounds, "device": device, "speed": rows})
+
+
+@app.command()
+def compare(
+    results: Annotated[list[Path], typer.Argument(help="result.json of `evaluate pairs`, two or more.")],
+    out: Annotated[Path, typer.Option(help="The picture to draw: .svg or .png.")],
+    labels: Annotated[list[str] | None, typer.Option(help="A label for each, in order.")] = None,
+) -> None:
+    """Several runs of `evaluate pairs` in one DET plot and one table."""
+    with told(ValueError, OSError):
+        if labels and len(labels) != len(results):
+            raise ValueError(f"{len(results)} results and {len(labels)} labels: give one label for each")
+        curves: dict[str, Curve] = {}
+        figures: dict[str, Any] = {}
+        for i, path in enumerate(results):
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if found.get("kind") != "verification":
+                raise ValueError(f"{path} is no result of `evaluate pairs`")
+            label = labels[i] if labels else f"{path.parent.name} ({found['package']})"
+            curves[label] = Curve(*np.array(found["det"], np.float64).T)
+            figures[label] = found["verification"]
+        plots.det(curves, out)
+        show_compared(figures)
+
+
+# --- Templates -------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Way:
+    """How templates are made."""
+
+    package: str
+    models: Path
+    cache: Path
+    device: Device
+    threads: int
+    aligned: bool
+    flip: bool
+
+
+def _templates(images: Path, names: Sequence[str], kept: Path | None, way: _Way) -> Templates:
+    """From the file ``kept`` if it is there; else made, and kept."""
+    folder = _folder(way.package, way.models)
+    if kept is not None and kept.is_file():
+        made = Templates.load(kept)
+        wanted = load_package(folder).id
+        if made.package != wanted:
+            raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
+        return made.only(names)
+    photos = open_photos(images)
+    missing = sorted(set(names) - set(photos.names))
+    if missing:
+        raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
+    threads = way.threads or os.cpu_count() or 1
+    with open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
+        made = _run(own, photos, names, threads, aligned=way.aligned)
+    if kept is not None:
+        made.save(kept)
+    return made
+
+
+def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *, aligned: bool) -> Templates:
+    embed = service.embed_crop if aligned else service.embed_photo
+    with counted("embedding", len(names)) as advance:
+        return make_templates(
+            service.package,
+            service.dimension,
+            names,
+            lambda name: embed(photos.read(name)),
+            threads=threads,
+            progress=advance,
+        )
+
+
+def _folder(package: str, models: Path) -> Path:
+    """A package's folder by its path, id or name."""
+    if (Path(package) / MANIFEST_NAME).is_file():
+        return Path(package)
+    return select(find_packages(models), package).folder
+
+
+def _named(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:
+    """All photos, or those the pair lists name."""
+    if not lists:
+        return tuple(sorted(open_photos(images).names))
+    return tuple(sorted({photo for path in lists for photo in read_pairs(path).photos}))
+
+
+def _pairs_of(images: Path | None, lists: Sequence[Path], pack: Path | None) -> tuple[Path, PairList]:
+    """Where the photos are, and which are compared. Raises ValueError unless it is either a pack or both others."""
+    if pack is not None and images is None and not lists:
+        return pack, PackPhotos(pack).pairs
+    if pack is None and images is not None and lists:
+        return images, _joined([read_pairs(path) for path in lists])
+    raise ValueError("give --images and --pairs, or --pack alone")
+
+
+def _joined(lists: Sequence[PairList]) -> PairList:
+    """Several lists as one; their folds follow each other."""
+    if len(lists) == 1:
+        return lists[0]
+    together, start = [], 0
+    for each in lists:
+        together += [dataclasses.replace(pair, fold=pair.fold + start) for pair in each.pairs]
+        start += each.folds
+    return PairList(tuple(together), start)
+
+
+def _folds(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
+    """Each pair's fold; a list that names none is cut by dealing its pairs out in turn."""
+    if protocol is Protocol.PLAIN or (protocol is Protocol.AUTO and listed.folds == 1):
+        return None
+    return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
+
+
+def _service_threshold(folder: Path, subjects: int) -> Callable[[float], float | None]:
+    """The service's threshold for an FPIR in a gallery of so many; None where the package was not measured there."""
+    thresholds = Thresholds(load_package(folder).manifest)
+
+    def threshold(fpir: float) -> float | None:
+        try:
+            return thresholds.for_fpir(fpir, subjects)
+        except OperatingPointUnavailable:
+            return None
+
+    return threshold

@@ -1,0 +1,269 @@
+"""Operating points: the thresholds at false match rates, from all pairs of a set of faces, with intervals.
+
+Every non-mated pair is compared (139 million among 16,682 faces) and the highest scores are kept exactly, so that a
+threshold at FMR 1e-6 rests on counted pairs and not on a fitted tail. Pairs of one person are not independent, so the
+intervals come from a bootstrap over people.
+
+Sets made by machines hold people under two names, photos in another person's folder and the same photo twice. Their
+pairs look like false matches and push the lowest rates' thresholds far up. `same_people` finds them by the structure
+of the scores alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.inference.package import SCORE_BINS, Calibration, Manifest, Point, Scores
+from app.types import Vectors
+from training.evaluation import metrics
+from training.evaluation.metrics import AllPairs, Bools, Interval, Ints
+
+RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
+MARGIN = 2.0
+"""Top scores are kept down to this many times the highest rate: rounds of the bootstrap need more than the set does."""
+LEAST_ERRORS = 10
+"""A rate that fewer non-mated pairs than this would exceed is not measured by the set."""
+ROUNDS = 200
+SAMPLE_ROWS = 512
+BLOCK = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """A threshold at an FMR and the FNMR it costs, each with a 95 % interval over people."""
+
+    fmr: float
+    threshold: Interval
+    fnmr: Interval
+    false_matches: int
+    """Non-mated pairs at or above the threshold: how many pairs the figure rests on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamePeople:
+    """Pairs that are non-mated by name only, as `same_people` finds them."""
+
+    keys: Ints
+    """(E,) sorted: row i × N + row j, i < j, of each such pair of photos."""
+    people: int
+    """Pairs of names that are one person's."""
+    photos: int
+    """Photos in another person's folder."""
+    copies: int
+    """Pairs that are the same photo, or one of the same moment."""
+
+
+NOBODY = SamePeople(np.empty(0, np.int64), 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """``pairs`` and what they gave. ``left_out`` (P,) marks the top pairs that `SamePeople` names."""
+
+    pairs: AllPairs
+    points: tuple[OperatingPoint, ...]
+    left_out: Bools
+    comparisons: int
+    """Non-mated pairs compared, those left out taken away."""
+
+
+def numbered(people: Sequence[str]) -> Ints:
+    """(N,) people as numbers from 0."""
+    return np.unique(np.asarray(people), return_inverse=True)[1].astype(np.int64)
+
+
+def compare_all(
+    vectors: Vectors,
+    people: Ints,
+    *,
+    highest_fmr: float = RATES[0],
+    progress: Callable[[int], None] = lambda _rows: None,
+) -> AllPairs:
+    """Every pair of (N, D) unit ``vectors`` once; keeps the scores that rates up to ``highest_fmr`` need."""
+    floor = _floor(vectors, people, min(1.0, MARGIN * highest_fmr))
+    return metrics.all_pairs(vectors, people, floor=floor, progress=progress)
+
+
+def _floor(vectors: Vectors, people: Ints, share: float) -> float:
+    """A score that about ``share`` of the non-mated pairs reach, from a sample of rows."""
+    rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
+    other = people[rows][:, None] != people[None, :]
+    if share >= 1:
+        return -math.inf
+    return float(np.quantile((vectors[rows] @ vectors.T)[other], 1 - share))
+
+
+def measure(
+    pairs: AllPairs,
+    people: Ints,
+    *,
+    same: SamePeople = NOBODY,
+    rates: Sequence[float] = RATES,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+) -> Measurement:
+    """Thresholds at ``rates`` with the FNMR beside each; rates that the set is too small for are left away.
+
+    The pairs of ``same`` count as neither: mated ones chosen by their scores would flatter the FNMR.
+    """
+    left_out: Bools = np.isin(pairs.top.first * len(people) + pairs.top.second, same.keys)
+    comparisons = pairs.nonmated_count - len(same.keys)
+    measurable = [rate for rate in rates if metrics.allowed_errors(rate, comparisons) >= LEAST_ERRORS]
+    thresholds = [pairs.threshold(rate, without=left_out, fewer=len(same.keys)) for rate in measurable]
+    weights = metrics.people_weights(int(people.max()) + 1, rounds, seed)
+    samples = _bootstrap(pairs, people, ~left_out, list(zip(measurable, thresholds, strict=True)), weights)
+    kept = pairs.top.score[~left_out]
+    points = tuple(
+        OperatingPoint(
+            fmr=rate,
+            threshold=metrics.percentile_interval(threshold, samples[:, i, 0]),
+            fnmr=metrics.percentile_interval(metrics.fnmr_at(threshold, pairs.mated), samples[:, i, 1]),
+            false_matches=int((kept >= threshold).sum()),
+        )
+        for i, (rate, threshold) in enumerate(zip(measurable, thresholds, strict=True))
+    )
+    return Measurement(pairs, points, left_out, comparisons)
+
+
+def _bootstrap(
+    pairs: AllPairs, people: Ints, kept: Bools, points: Sequence[tuple[float, float]], weights: Ints
+) -> NDArray[np.float64]:
+    """(rounds, points, 2) the threshold at each point's rate, and the FNMR at the point's own threshold, with the
+    people drawn anew. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight times."""
+    score = pairs.top.score[kept]
+    first, second = people[pairs.top.first[kept]], people[pairs.top.second[kept]]
+    order = np.argsort(pairs.mated, kind="stable")
+    mated_of = people[pairs.mated_first[order]]
+    below = np.searchsorted(pairs.mated[order], [threshold for _, threshold in points], side="left")
+    faces = np.bincount(people)
+    samples = np.full((len(weights), len(points), 2), math.nan)
+    for r, weight in enumerate(weights):
+        total = _weighted_comparisons(weight, faces)
+        reached = np.cumsum(weight[first] * weight[second])
+        failures = np.concatenate([[0], np.cumsum(weight[mated_of])])
+        for i, (rate, _) in enumerate(points):
+            place = int(np.searchsorted(reached, metrics.allowed_errors(rate, total), side="right"))
+            samples[r, i, 0] = score[min(place, len(score) - 1)]
+            samples[r, i, 1] = failures[below[i]] / failures[-1] if failures[-1] else math.nan
+    return samples
+
+
+def _weighted_comparisons(weight: Ints, faces: Ints) -> int:
+    """Σ over pairs of different people of weight·weight × faces·faces."""
+    shown = weight * faces
+    return int((int(shown.sum()) ** 2 - int((shown * shown).sum())) // 2)
+
+
+MANY_COMPARISONS = 10
+MANY_PHOTOS = 5
+SURE_SHARE = 0.8
+"""A mean over many comparisons scatters less than one score does: this share of ``above`` is as sure a sign."""
+SAME_PHOTO = 0.9
+"""Two photos of one person hardly ever score this: it is the same photo, or one of the same moment."""
+
+
+def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float) -> SamePeople:
+    """Finds, in (N, D) unit ``vectors`` of ``people`` numbered from 0, who is one person under two names.
+
+    - two names whose photos' mean score is at or above ``above``, or 0.8 × that over 10 comparisons or more;
+    - a photo whose mean score with another person's photos, five or more, is at or above 0.8 × ``above``;
+    - two photos that score 0.9 or more.
+
+    Choose ``above`` where the means of chance have died out: a clear gap parts them from those of one person.
+    """
+    counts = np.bincount(people)
+    sums = np.zeros((len(counts), vectors.shape[1]), np.float64)
+    np.add.at(sums, people, vectors)
+    means: Vectors = (sums / counts[:, None]).astype(np.float32)
+    rows_of = np.split(np.argsort(people, kind="stable"), np.cumsum(counts)[:-1])
+    names = _two_names(means, counts, above)
+    photos = _misplaced(vectors, people, means, counts, above)
+    copies = pairs.top.score >= SAME_PHOTO
+    found = [_keys(rows_of[a], rows_of[b], len(people)) for a, b in names]
+    found += [_keys(np.array([row]), rows_of[person], len(people)) for row, person in photos]
+    found.append(pairs.top.first[copies] * len(people) + pairs.top.second[copies])
+    return SamePeople(np.unique(np.concatenate(found)), len(names), len({row for row, _ in photos}), int(copies.sum()))
+
+
+def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
+    """Pairs of people; the product of two people's mean vectors is the mean of all their photos' scores."""
+    found: list[tuple[int, int]] = []
+    for start in range(0, len(means), BLOCK):
+        scores = means[start : start + BLOCK] @ means.T
+        many = counts[start : start + BLOCK, None] * counts[None, :] >= MANY_COMPARISONS
+        one, other = np.nonzero(scores >= np.where(many, SURE_SHARE * above, above))
+        found += [(a, b) for a, b in zip((one + start).tolist(), other.tolist(), strict=True) if a < b]
+    return found
+
+
+def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
+    """(photo's row, person it shows) where that is not the photo's own."""
+    others = np.flatnonzero(counts >= MANY_PHOTOS)
+    found: list[tuple[int, int]] = []
+    for start in range(0, len(vectors), BLOCK):
+        scores = vectors[start : start + BLOCK] @ means[others].T
+        row, column = np.nonzero(scores >= SURE_SHARE * above)
+        shown = zip((row + start).tolist(), others[column].tolist(), strict=True)
+        found += [(row, person) for row, person in shown if people[row] != person]
+    return found
+
+
+def _keys(rows: Ints, others: Ints, count: int) -> Ints:
+    """Of every pair of a row and another."""
+    one, other = np.meshgrid(rows, others)
+    keys: Ints = (np.minimum(one, other) * count + np.maximum(one, other)).ravel().astype(np.int64)
+    return keys
+
+
+def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
+    """What the manifest holds of a measurement."""
+    return Calibration(
+        name=name,
+        measured_on=measured_on,
+        pairs=pairs,
+        comparisons=measurement.comparisons,
+        mated=len(measurement.pairs.mated),
+        points=tuple(_point(point) for point in measurement.points),
+        default=default,
+        scores=_scores(measurement.pairs),
+    )
+
+
+def _scores(pairs: AllPairs) -> Scores:
+    mated, _ = np.histogram(pairs.mated, SCORE_BINS, (-1, 1))
+    nonmated = pairs.histogram.reshape(SCORE_BINS, -1).sum(axis=1)
+    return Scores(nonmated=tuple(nonmated.tolist()), mated=tuple(mated.tolist()))
+
+
+def _point(point: OperatingPoint) -> Point:
+    """Rounded to what can be meant: a threshold to 1e-6, upwards, a rate to 1e-7."""
+    threshold = math.ceil(point.threshold.value * 1e6) / 1e6
+    return Point(
+        fmr=point.fmr,
+        threshold=threshold,
+        threshold_low=min(threshold, round(point.threshold.low, 6)),
+        threshold_high=max(threshold, round(point.threshold.high, 6)),
+        fnmr=round(point.fnmr.value, 7),
+        fnmr_low=min(round(point.fnmr.value, 7), round(point.fnmr.low, 7)),
+        fnmr_high=max(round(point.fnmr.value, 7), round(point.fnmr.high, 7)),
+    )
+
+
+def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
+    """The manifest with ``new`` in place of the calibration of that name, or beside the others.
+
+    Where ``new`` is the default no other one is; the first calibration of all always is.
+    """
+    others = [each for each in manifest.calibrations if each.name != new.name]
+    if new.default:
+        others = [each.model_copy(update={"default": False}) for each in others]
+    elif not any(each.default for each in others):
+        new = new.model_copy(update={"default": True})
+    calibrations = tuple(sorted([*others, new], key=lambda each: each.name))
+    # Validated anew: model_copy alone would check nothing.
+    return Manifest.model_validate_json(manifest.model_copy(update={"calibrations": calibrations}).model_dump_json())

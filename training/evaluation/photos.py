@@ -1,0 +1,211 @@
+"""Photos of a folder or a tar file, and their templates made by the service's own pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import LikenessError
+from app.types import Vector, Vectors
+from training.evaluation.packs import PACK_ENDING, PackPhotos
+
+T = TypeVar("T")
+
+ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
+
+
+class Photos(Protocol):
+    """Photos by name, ``folder/file`` without the file's ending."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def read(self, name: str) -> bytes: ...
+
+
+def _key(path: PurePosixPath) -> str:
+    return f"{path.parent.name}/{path.stem}"
+
+
+class FolderPhotos:
+    """``root/…/folder/file.jpg``."""
+
+    def __init__(self, root: Path) -> None:
+        found = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS)
+        self._paths = _unique((_key(PurePosixPath(path.as_posix())), path) for path in found)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._paths)
+
+    def read(self, name: str) -> bytes:
+        return self._paths[name].read_bytes()
+
+
+class TarPhotos:
+    """The same in one uncompressed tar file, read at random by any number of threads."""
+
+    def __init__(self, path: Path) -> None:
+        with tarfile.open(path, "r:") as archive:
+            files = ((PurePosixPath(member.name), member) for member in archive if member.isfile())
+            self._places = _unique(
+                (_key(name), (member.offset_data, member.size))
+                for name, member in files
+                if name.suffix.lower() in ENDINGS
+            )
+        self._file = os.open(path, os.O_RDONLY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._places)
+
+    def read(self, name: str) -> bytes:
+        offset, size = self._places[name]
+        return os.pread(self._file, size, offset)
+
+
+def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
+    found: dict[str, T] = {}
+    for name, place in items:
+        if name in found:
+            raise ValueError(f"two photos are called {name}")
+        found[name] = place
+    return found
+
+
+def open_photos(path: Path) -> Photos:
+    """Of a folder, a tar file or a verification pack. Raises ValueError where there is nothing to read."""
+    if path.is_dir():
+        photos: Photos = FolderPhotos(path)
+    elif path.is_file() and path.suffix == PACK_ENDING:
+        photos = PackPhotos(path)
+    elif path.is_file():
+        photos = TarPhotos(path)
+    else:
+        raise ValueError(f"{path} is neither a folder, nor a tar file, nor a verification pack")
+    if not photos.names:
+        raise ValueError(f"{path} holds no photos in folders")
+    return photos
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """One row a photo, in the order of ``names``. A photo without a face has a zero vector and quality 0."""
+
+    package: str
+    names: tuple[str, ...]
+    vectors: Vectors
+    """(N, D) float32, each row of length 1, or 0 where ``found`` is False."""
+    found: NDArray[np.bool_]
+    quality: NDArray[np.float32]
+    """(N,) 0-100."""
+    failures: Mapping[str, str]
+    """Photo → error code (``no_face``, ``invalid_image``…) of those not found."""
+    seconds: float
+    """How long it took, for figures of speed."""
+
+    def rows(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Row numbers of these photos."""
+        row = {name: i for i, name in enumerate(self.names)}
+        return np.array([row[name] for name in names], np.int64)
+
+    def only(self, names: Sequence[str]) -> Templates:
+        """Those of some photos, in their order. Raises ValueError where one is not among these."""
+        missing = sorted(set(names) - set(self.names))
+        if missing:
+            raise ValueError(
+                f"there are no templates of {len(missing)} photos, {missing[0]} among them: make them anew"
+            )
+        rows = self.rows(names)
+        failures = {name: self.failures[name] for name in names if name in self.failures}
+        return dataclasses.replace(
+            self,
+            names=tuple(names),
+            vectors=self.vectors[rows],
+            found=self.found[rows],
+            quality=self.quality[rows],
+            failures=failures,
+        )
+
+    def save(self, path: Path) -> None:
+        """As .npz, for `load`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        about = {"package": self.package, "failures": dict(self.failures), "seconds": self.seconds}
+        np.savez(
+            path,
+            about=np.array(json.dumps(about)),
+            names=np.array(self.names),
+            vectors=self.vectors,
+            found=self.found,
+            quality=self.quality,
+        )
+
+    @staticmethod
+    def load(path: Path) -> Templates:
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(str(file["about"]))
+            return Templates(
+                package=about["package"],
+                names=tuple(str(name) for name in file["names"]),
+                vectors=file["vectors"],
+                found=file["found"],
+                quality=file["quality"],
+                failures=about["failures"],
+                seconds=about["seconds"],
+            )
+
+
+def make_templates(
+    package: str,
+    dimension: int,
+    names: Sequence[str],
+    embed: Callable[[str], tuple[Vector, float]],
+    *,
+    threads: int,
+    progress: Callable[[int], None] = lambda _photos: None,
+) -> Templates:
+    """Runs ``embed`` (photo's name → unit vector, quality) over ``names`` in ``threads`` threads.
+
+    A LikenessError of one photo is that photo's failure and no one else's; any other error ends the run.
+    """
+    vectors = np.zeros((len(names), dimension), np.float32)
+    quality = np.zeros(len(names), np.float32)
+    failures: dict[str, str] = {}
+
+    def one(i: int) -> None:
+        try:
+            vectors[i], quality[i] = embed(names[i])
+        except LikenessError as error:
+            failures[names[i]] = error.code
+        progress(1)
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        for future in [pool.submit(one, i) for i in range(len(names))]:
+            future.result()
+    found = np.array([name not in failures for name in names], bool)
+    seconds = time.perf_counter() - start
+    return Templates(package, tuple(names), vectors, found, quality, dict(sorted(failures.items())), seconds)

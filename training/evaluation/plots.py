@@ -1,0 +1,186 @@
+"""Plots of scores and curves; never of faces. matplotlib is imported when something is drawn.
+
+The ending of the path chooses the format: .svg (small, for documents) or .png.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from training.evaluation.metrics import HISTOGRAM_BINS, Curve, Interval, Ints
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE_INCHES = (6.4, 4.2)
+CURVE_POINTS = 1500
+"""More points than this are not seen, and make an SVG heavy."""
+BINS = 120
+
+
+def _figure() -> tuple[Figure, Axes]:
+    """A figure of its own, outside of pyplot's global state; saving it needs no display."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  only drawing needs matplotlib
+
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    axes = figure.add_subplot()
+    axes.grid(visible=True, alpha=0.3)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path) -> None:
+    from matplotlib import rc_context  # noqa: PLC0415  only drawing needs matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Without a date and with fixed ids the same curves give the same bytes.
+    options: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+    with rc_context({"svg.hashsalt": "likeness"}):
+        figure.savefig(path, **options)
+
+
+def _thin(curve: Curve) -> tuple[Any, Any]:
+    """FMR and FNMR at no more than `CURVE_POINTS` points, evenly along the drawn line."""
+    scale = np.log10(np.maximum(curve.fmr, 1e-8)), np.log10(np.maximum(curve.fnmr, 1e-8))
+    length = np.concatenate([[0], np.cumsum(np.abs(np.diff(scale[0])) + np.abs(np.diff(scale[1])))])
+    rows = np.unique(np.searchsorted(length, np.linspace(0, length[-1], CURVE_POINTS)))
+    return curve.fmr[rows], curve.fnmr[rows]
+
+
+def det(curves: Mapping[str, Curve], path: Path) -> None:
+    """FNMR over FMR, both logarithmic (ISO/IEC 19795-1)."""
+    figure, axes = _figure()
+    anything = False
+    for name, curve in curves.items():
+        fmr, fnmr = _thin(curve)
+        shown = (fmr > 0) & (fnmr > 0)
+        anything |= bool(shown.any())
+        axes.plot(fmr[shown], fnmr[shown], drawstyle="steps-post", label=name)
+    # Where nobody is ever mistaken there is no logarithm to draw.
+    scale = "log" if anything else "linear"
+    axes.set(xscale=scale, yscale=scale, xlabel="false match rate", ylabel="false non-match rate")
+    axes.legend()
+    _save(figure, path)
+
+
+def roc(curves: Mapping[str, Curve], path: Path) -> None:
+    """1 − FNMR over a logarithmic FMR."""
+    figure, axes = _figure()
+    for name, curve in curves.items():
+        fmr, fnmr = _thin(curve)
+        axes.plot(fmr[fmr > 0], 1 - fnmr[fmr > 0], drawstyle="steps-post", label=name)
+    axes.set(xscale="log", xlabel="false match rate", ylabel="1 − false non-match rate")
+    axes.legend(loc="lower right")
+    _save(figure, path)
+
+
+def cmc(shares: Sequence[Interval], path: Path) -> None:
+    """Share of searches whose person is found at rank 1, 2, … or better, with its interval as a band."""
+    figure, axes = _figure()
+    ranks = range(1, len(shares) + 1)
+    axes.fill_between(ranks, [each.low for each in shares], [each.high for each in shares], alpha=0.25)
+    axes.plot(ranks, [each.value for each in shares], marker="o", markersize=3)
+    axes.set_xticks(list(ranks))
+    axes.set(xlabel="rank", ylabel="found at this rank or better")
+    _save(figure, path)
+
+
+def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -> None:
+    """FNIR over a logarithmic FPIR: a thin line for each draw of people, and at each of ``rates``, by FPIR, the mean
+    with its interval."""
+    figure, axes = _figure()
+    for curve in curves:
+        fpir, missed = _thin(curve)
+        axes.plot(fpir[fpir > 0], missed[fpir > 0], drawstyle="steps-post", color="C0", alpha=0.4, linewidth=0.8)
+    for at, rate in rates.items():
+        axes.errorbar(at, rate.value, _arms([rate]), fmt="o", color="C1", capsize=3)
+    # Without strangers there is no rate to draw over.
+    axes.set_xscale("log" if curves else "linear")
+    axes.set(xlabel="false positive identification rate", ylabel="false negative identification rate")
+    _save(figure, path)
+
+
+def _arms(figures: Sequence[Interval]) -> NDArray[np.float64]:
+    """(2, N) how far each interval reaches below and above its figure; a bootstrap's may lie to one side of it."""
+    ends = [(each.value - each.low, each.high - each.value) for each in figures]
+    return np.maximum(np.array(ends, np.float64).T, 0)
+
+
+def bars(figures: Mapping[str, Interval], path: Path) -> None:
+    """A bar for each figure, with its interval."""
+    figure, axes = _figure()
+    values = [each.value for each in figures.values()]
+    axes.bar(range(len(values)), values, yerr=_arms(list(figures.values())), capsize=3, alpha=0.7)
+    axes.set_xticks(range(len(values)), list(figures))
+    axes.set(ylim=(0, 1.02), ylabel="share")
+    _save(figure, path)
+
+
+def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
+    """Both kinds of scores as densities, with named thresholds."""
+    figure, axes = _figure()
+    bins = np.linspace(-1, 1, BINS + 1).tolist()
+    axes.hist(np.asarray(nonmated), bins, density=True, alpha=0.6, label="non-mated")
+    axes.hist(np.asarray(mated), bins, density=True, alpha=0.6, label="mated")
+    _mark(axes, thresholds)
+    axes.set(xlabel="score (cosine)", ylabel="density", yscale="log")
+    axes.legend()
+    _save(figure, path)
+
+
+def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
+    """The same from a `training.evaluation.metrics.AllPairs` histogram of non-mated scores."""
+    figure, axes = _figure()
+    group = HISTOGRAM_BINS // 200
+    counts = histogram.reshape(-1, group).sum(axis=1)
+    edges = np.linspace(-1, 1, len(counts) + 1)
+    axes.stairs(counts / counts.sum() / np.diff(edges), edges, fill=True, alpha=0.6, label="non-mated")
+    axes.hist(np.asarray(mated), edges.tolist(), density=True, alpha=0.6, label="mated")
+    _mark(axes, thresholds)
+    axes.set(xlabel="score (cosine)", ylabel="density", yscale="log")
+    axes.legend()
+    _save(figure, path)
+
+
+def _mark(axes: Axes, thresholds: Mapping[str, float]) -> None:
+    for name, threshold in thresholds.items():
+        axes.axvline(threshold, color="black", linewidth=0.8, linestyle=":")
+        axes.annotate(name, (threshold, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=7)
+
+
+def lines(
+    x: Sequence[float],
+    rows: Mapping[str, Sequence[float]],
+    path: Path,
+    *,
+    xlabel: str,
+    ylabel: str,
+    log_y: bool = False,
+) -> None:
+    """One line for each of ``rows`` over ``x``."""
+    figure, axes = _figure()
+    for name, values in rows.items():
+        axes.plot(x, values, marker="o", markersize=3, label=name)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if log_y:
+        axes.set_yscale("log")
+    axes.legend()
+    _save(figure, path)
+
+
+def intervals(rows: Mapping[str, tuple[Interval, Sequence[float]]], path: Path, *, xlabel: str) -> None:
+    """One line below the other for each of ``rows``: a bar for the interval and a dot for each single value."""
+    figure, axes = _figure()
+    figure.set_figheight(1.2 + 0.24 * len(rows))
+    for place, (interval, values) in enumerate(rows.values()):
+        axes.barh(place, interval.high - interval.low, left=interval.low, height=0.6, alpha=0.35, color="C0")
+        axes.plot(values, [place] * len(values), "o", color="C0", markersize=3)
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=7)
+    axes.invert_yaxis()
+    axes.set(xlabel=xlabel)
+    _save(figure, path)

@@ -1,0 +1,140 @@
+"""Protocols on finished templates: pairs (1:1) and retrieval. `training.evaluation.identification` has 1:N.
+
+A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one
+as rightly refused. Nothing is left out of a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.evaluation import bootstrap, metrics
+from training.evaluation.metrics import Bools, Curve, Floats, FoldAccuracy, Interval, Ints
+from training.evaluation.pairs import PairList, person_of
+from training.evaluation.photos import Templates
+
+NO_MATCH = -1.0
+"""The score of a pair one of whose photos has no face."""
+FMRS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """1 − FNMR (``match``) at an FMR (or FPIR), the threshold it needs, and a 95 % interval."""
+
+    at: float
+    threshold: float
+    match: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """1:1 figures of one list of pairs; intervals by bootstrap over people."""
+
+    mated: int
+    nonmated: int
+    accuracy: FoldAccuracy | None
+    """Over the folds, each decided by the others' threshold; None where the list has no folds."""
+    accuracy_interval: Interval | None
+    best_accuracy: float
+    """With the threshold that suits these very pairs best: flattering, and named so."""
+    equal_error_rate: float
+    equal_error_rate_interval: Interval
+    match_rates: tuple[Rate, ...]
+    """At each FMR that these non-mated pairs can measure."""
+    pairs_without_face: int
+    photos: int
+    photos_without_face: Mapping[str, str]
+
+
+def pair_scores(templates: Templates, pairs: PairList) -> Floats:
+    """(P,) float64 cosine of each pair, `NO_MATCH` where a photo has no face."""
+    first = templates.rows([pair.first for pair in pairs.pairs])
+    second = templates.rows([pair.second for pair in pairs.pairs])
+    scores = np.einsum("pd,pd->p", templates.vectors[first], templates.vectors[second], dtype=np.float64)
+    found: Bools = templates.found[first] & templates.found[second]
+    return np.where(found, np.clip(scores, -1, 1), NO_MATCH)
+
+
+def pair_people(pairs: PairList) -> Ints:
+    """(P, 2) people of each pair, numbered from 0."""
+    names = [person_of(photo) for pair in pairs.pairs for photo in (pair.first, pair.second)]
+    return np.unique(names, return_inverse=True)[1].reshape(-1, 2).astype(np.int64)
+
+
+def verification(
+    templates: Templates,
+    pairs: PairList,
+    *,
+    folds: Ints | None,
+    fmrs: Sequence[float] = FMRS,
+    rounds: int = 1000,
+    seed: int = 0,
+) -> Verification:
+    """``folds`` (P,) or None for no accuracy over folds."""
+    scores, mated = pair_scores(templates, pairs), pairs.mated
+    people = pair_people(pairs)
+    nonmated_count = int((~mated).sum())
+    rates = []
+    for fmr in (rate for rate in fmrs if metrics.allowed_errors(rate, nonmated_count) > 0):
+        match = metrics.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed)
+        rates.append(Rate(fmr, metrics.threshold_at_fmr(scores[~mated], fmr), match))
+    threshold = metrics.best_threshold(scores, mated)
+    failed = {photo: templates.failures[photo] for photo in pairs.photos if photo in templates.failures}
+    return Verification(
+        mated=int(mated.sum()),
+        nonmated=nonmated_count,
+        accuracy=None if folds is None else metrics.fold_accuracy(scores, mated, folds),
+        accuracy_interval=None
+        if folds is None
+        else bootstrap.fold_accuracy_interval(scores, mated, folds, people, rounds=rounds, seed=seed),
+        best_accuracy=float(np.mean((scores >= threshold) == mated)),
+        equal_error_rate=metrics.equal_error_rate(scores[mated], scores[~mated]),
+        equal_error_rate_interval=bootstrap.equal_error_rate_interval(scores, mated, people, rounds=rounds, seed=seed),
+        match_rates=tuple(rates),
+        pairs_without_face=int((scores == NO_MATCH).sum()),
+        photos=len(pairs.photos),
+        photos_without_face=failed,
+    )
+
+
+def curve_points(curve: Curve, count: int = 400) -> list[tuple[float, float, float]]:
+    """(threshold, FMR, FNMR) at up to ``count`` places spread evenly over both error rates' logarithms, for JSON."""
+    last = len(curve.fmr) - 1
+    wanted = np.geomspace(1e-7, 1, count // 2)
+    by_fmr = np.searchsorted(-curve.fmr, -wanted, side="left")
+    by_fnmr = np.searchsorted(curve.fnmr, wanted, side="left")
+    rows = np.unique(np.clip(np.concatenate([[0], by_fmr, by_fnmr]), 0, last - 1)) if last else np.array([0])
+    return [(float(curve.threshold[i]), float(curve.fmr[i]), float(curve.fnmr[i])) for i in rows]
+
+
+def retrieval_figures(
+    vectors: NDArray[np.float32],
+    people: Ints,
+    *,
+    rounds: int,
+    seed: int,
+    ks: Sequence[int] = (1, 2, 4, 8),
+    nmi: bool = False,
+) -> dict[str, Interval]:
+    """Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi`` also that
+    of k-means clusters, which take their time."""
+    result = metrics.retrieval(vectors, people, ks)
+    per_image = {f"Recall@{k}": result.recall_of[k].astype(np.float64) for k in ks}
+    per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}
+    _, owner = np.unique(people[result.searched], return_inverse=True)
+    faces = np.bincount(owner)
+    weights = metrics.people_weights(len(faces), rounds, seed)
+    figures = {}
+    for name, values in per_image.items():
+        sums = np.bincount(owner, weights=values)
+        samples = (weights @ sums) / (weights @ faces)
+        figures[name] = metrics.percentile_interval(float(np.mean(values)), samples)
+    if nmi:
+        assigned = metrics.clusters(vectors, len(np.unique(people)), seed)
+        figures["NMI"] = bootstrap.nmi_interval(people, assigned, rounds=rounds, seed=seed)
+    return figures

@@ -1,0 +1,131 @@
+"""Does quality mean something? Errors left when the worst faces are dropped, and what degraded copies get."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from app.errors import LikenessError
+from app.types import Pixels, Vector
+from training.evaluation import metrics
+from training.evaluation.degraded_copies import Degradation
+from training.evaluation.metrics import AllPairs, Discard, Floats
+from training.evaluation.pairs import person_of
+from training.evaluation.photos import Templates
+
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
+"""Shares of mated pairs dropped, worst quality first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarding:
+    """FNMR over the share dropped: by quality, and by the scores themselves (what no quality can beat)."""
+
+    threshold: float
+    by_quality: tuple[Discard, ...]
+    at_best: tuple[Discard, ...]
+    qualities: tuple[float, ...]
+    """The pair quality at which each share ends."""
+
+
+def discarding(mated: Floats, pair_quality: Floats, threshold: float, shares: Sequence[float] = SHARES) -> Discarding:
+    """``pair_quality`` is the lower one of a pair's two."""
+    return Discarding(
+        threshold=threshold,
+        by_quality=tuple(metrics.error_versus_discard(mated, pair_quality, threshold, shares)),
+        at_best=tuple(metrics.error_versus_discard(mated, mated, threshold, shares)),
+        qualities=tuple(float(np.quantile(pair_quality, share)) for share in shares),
+    )
+
+
+def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discarding:
+    """Of all mated pairs of a set; ``quality`` (N,) of its faces."""
+    lower = np.minimum(quality[pairs.mated_first], quality[pairs.mated_second])
+    return discarding(pairs.mated.astype(np.float64), lower.astype(np.float64), threshold)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What one degradation did to a sample of photos."""
+
+    name: str
+    photos: int
+    without_face: int
+    quality: float
+    """Median over the copies with a face."""
+    comparisons: int
+    fnmr: float
+    """Of the copies with the untouched other photos of the same people; copies without a face aren't compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPairs:
+    """The comparisons behind `Copies`, for one error-versus-discard over all of them."""
+
+    scores: Floats
+    quality: Floats
+    """The lower quality of copy and original."""
+
+
+def degraded_copies(
+    originals: Templates,
+    sample: Sequence[str],
+    degradation: Degradation,
+    read: Callable[[str], Pixels],
+    embed: Callable[[bytes], tuple[Vector, float]],
+    *,
+    threshold: float,
+    seed: int = 0,
+) -> tuple[Copies, CopyPairs]:
+    """Degrades each photo of ``sample``, embeds the copy and compares it with its person's other photos."""
+    rows_of = _rows_by_person(originals)
+    scores: list[float] = []
+    lower: list[float] = []
+    qualities: list[float] = []
+    for i, name in enumerate(sample):
+        worse = degradation.apply(read(name), np.random.default_rng((seed, i)))
+        try:
+            vector, quality = embed(_png(worse))
+        except LikenessError:
+            continue
+        qualities.append(quality)
+        mates = [row for row in rows_of[person_of(name)] if originals.names[row] != name]
+        scores += (originals.vectors[mates] @ vector).tolist()
+        lower += np.minimum(originals.quality[mates], quality).tolist()
+    all_scores = np.array(scores, np.float64)
+    copies = Copies(
+        name=degradation.name,
+        photos=len(sample),
+        without_face=len(sample) - len(qualities),
+        quality=float(np.median(qualities)) if qualities else 0.0,
+        comparisons=len(scores),
+        fnmr=metrics.fnmr_at(threshold, all_scores) if scores else float("nan"),
+    )
+    return copies, CopyPairs(all_scores, np.array(lower, np.float64))
+
+
+def sample_with_mates(originals: Templates, count: int, seed: int = 0) -> list[str]:
+    """``count`` photos at random, of people who have another one with a face."""
+    rows_of = _rows_by_person(originals)
+    names = [originals.names[row] for rows in rows_of.values() if len(rows) > 1 for row in rows]
+    order = np.random.default_rng(seed).permutation(len(names))[:count]
+    return [names[i] for i in sorted(order.tolist())]
+
+
+def _rows_by_person(originals: Templates) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = {}
+    for row, name in enumerate(originals.names):
+        if originals.found[row]:
+            rows.setdefault(person_of(name), []).append(row)
+    return rows
+
+
+def _png(pixels: Pixels) -> bytes:
+    """Without any further loss, whatever the degradation was."""
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "PNG", compress_level=1)
+    return data.getvalue()

@@ -1,0 +1,164 @@
+"""What a command of `training.evaluation.commands` has found: its tables, ``result.json``, ``scores.csv``."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from training.evaluation import identification as searching
+from training.evaluation import metrics, protocols, quality_study
+from training.evaluation import operating_points as points
+from training.evaluation.metrics import Interval
+from training.evaluation.pairs import PairList
+from training.evaluation.photos import Templates
+from training.evaluation.speed import Speed
+
+
+def _plain(value: object) -> Any:
+    """Dataclasses and their like as JSON; numbers that JSON has no name for as null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write(out: Path, document: Mapping[str, object]) -> None:
+    """``result.json`` in `out`, which is made where it is missing."""
+    out.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    (out / "result.json").write_text(text + "\n", encoding="utf-8")
+
+
+def write_found(
+    out: Path, kind: str, made: Templates, settings: Mapping[str, object], found: Mapping[str, object]
+) -> None:
+    """As `write`, with what the figures were found from."""
+    photos = {"count": len(made.names), "seconds": round(made.seconds, 1), "failures": dict(made.failures)}
+    write(out, {"kind": kind, "package": made.package, "settings": settings, "photos": photos, **found})
+
+
+def write_scores(path: Path, listed: PairList, scores: metrics.Floats) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["first", "second", "mated", "fold", "score"])
+        for pair, score in zip(listed.pairs, scores.tolist(), strict=True):
+            writer.writerow([pair.first, pair.second, int(pair.mated), pair.fold, f"{score:.7f}"])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %" if math.isfinite(share) else "-"
+
+
+def _interval(figure: Interval | None) -> str:
+    return "" if figure is None else f"[{100 * figure.low:.2f}, {100 * figure.high:.2f}]"
+
+
+def show_verification(made: Templates, figures: protocols.Verification) -> None:
+    table = Table(
+        "figure", "value", "95 % interval", title=f"{made.package}: {figures.mated} + {figures.nonmated} pairs"
+    )
+    if figures.accuracy is not None:
+        mean, deviation = figures.accuracy.mean, figures.accuracy.deviation
+        table.add_row(
+            f"accuracy over {len(figures.accuracy.folds)} folds",
+            f"{_percent(mean)} ± {_percent(deviation)}",
+            _interval(figures.accuracy_interval),
+        )
+    table.add_row("accuracy at these pairs' own best threshold", _percent(figures.best_accuracy), "")
+    table.add_row("equal error rate", _percent(figures.equal_error_rate), _interval(figures.equal_error_rate_interval))
+    for rate in figures.match_rates:
+        table.add_row(f"1 − FNMR at FMR {rate.at:g}", _percent(rate.match.value), _interval(rate.match))
+    table.add_row("photos without a face", f"{len(figures.photos_without_face)} of {figures.photos}", "")
+    table.add_row("pairs refused for that", str(figures.pairs_without_face), "")
+    Console().print(table)
+
+
+def show_identification(made: Templates, found: searching.Identifications) -> None:
+    first = found.draws[0]
+    title = (
+        f"{made.package}: {first.subjects} enrolled, {first.mated_searches} searches of theirs, "
+        f"{first.stranger_searches} of strangers, {len(found.draws)} draws"
+    )
+    table = Table("figure", "mean", "95 % interval", "deviation", "least", "most", title=title)
+    for name, row in found.summary.items():
+        spread = (row.deviation, row.least, row.most)
+        table.add_row(name, _percent(row.mean), _interval(row.interval), *map(_percent, spread))
+    Console().print(table)
+
+
+def show_points(package: str, about: str, used: points.Measurement, plain: points.Measurement) -> None:
+    apart = {point.fmr: point for point in plain.points}
+    table = Table("FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval", "all names apart")
+    for point in used.points:
+        table.add_row(
+            f"{point.fmr:g}",
+            f"{point.threshold.value:.4f}",
+            f"[{point.threshold.low:.4f}, {point.threshold.high:.4f}]",
+            f"{point.false_matches:,}",
+            _percent(point.fnmr.value),
+            _interval(point.fnmr),
+            f"{apart[point.fmr].threshold.value:.4f}" if point.fmr in apart else "",
+        )
+    Console().print(f"{package}: {about}; {used.comparisons:,} non-mated, {len(used.pairs.mated):,} mated pairs")
+    Console().print(table)
+
+
+def show_quality(studies: Mapping[str, quality_study.Discarding], rows: Sequence[quality_study.Copies]) -> None:
+    for name, study in studies.items():
+        title = f"{name}: mated pairs dropped by quality, threshold {study.threshold:.4f}"
+        table = Table("dropped", "quality up to", "FNMR", "errors", "pairs left", "FNMR at best", title=title)
+        for row, best, reached in zip(study.by_quality, study.at_best, study.qualities, strict=True):
+            cells = (f"{reached:.1f}", _percent(row.fnmr), str(row.errors), str(row.pairs), _percent(best.fnmr))
+            table.add_row(f"{100 * row.share:g} %", *cells)
+        Console().print(table)
+    if rows:
+        table = Table("copies", "photos", "no face", "median quality", "FNMR", title="degraded copies")
+        for each in rows:
+            without = _percent(each.without_face / each.photos)
+            table.add_row(each.name, str(each.photos), without, f"{each.quality:.1f}", _percent(each.fnmr))
+        Console().print(table)
+
+
+def show_retrieval(made: Templates, figures: Mapping[str, Interval]) -> None:
+    title = f"{made.package}: retrieval among {len(made.names):,} photos"
+    table = Table("figure", "value", "95 % interval", title=title)
+    for name, figure in figures.items():
+        table.add_row(name, _percent(figure.value), _interval(figure))
+    Console().print(table)
+
+
+def show_speed(rows: Sequence[Speed]) -> None:
+    table = Table("package", "batch", "ms a face", "times as fast", "middle half of the rounds")
+    for row in rows:
+        spread = f"{row.ratio.low:.2f}-{row.ratio.high:.2f}"
+        table.add_row(row.package, str(row.batch), f"{row.milliseconds:.2f}", f"{row.ratio.value:.2f}", spread)
+    Console().print(table)
+
+
+def show_compared(figures: Mapping[str, Any]) -> None:
+    """A row for each run, of what ``result.json`` has of its ``verification``."""
+    table = Table("run", "accuracy", "EER", "1 − FNMR at FMR 1e-3", "no face")
+    for label, found in figures.items():
+        accuracy = found["accuracy"]
+        rate = next((rate for rate in found["match_rates"] if math.isclose(rate["at"], 1e-3)), None)
+        table.add_row(
+            label,
+            f"{_percent(accuracy['mean'])} ± {_percent(accuracy['deviation'])}" if accuracy else "-",
+            _percent(found["equal_error_rate"]),
+            f"{_percent(rate['match']['value'])} {_interval(Interval(**rate['match']))}" if rate else "-",
+            str(len(found["photos_without_face"])),
+        )
+    Console().print(table)

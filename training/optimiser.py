@@ -1,0 +1,81 @@
+"""Learning rates as pure functions of the step, and which parameter gets which rate and decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from training.losses.row_optimizer import RowAdamW, RowSGD
+from training.recipe import Optimizer, Schedule
+
+ADAM_BETA2 = 0.999
+"""Kingma and Ba, Adam, 2015."""
+
+
+def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
+    """The share of the peak learning rate at ``step`` (from 0) of ``steps``.
+
+    Warm-up rises linearly to 1 over the first ``warmup`` steps; then cosine: (1 + cos πt)/2 (Loshchilov and Hutter,
+    SGDR, 2017), poly: (1 − t)^power, step: γ^(milestones passed), with t the share done of what follows the warm-up.
+    """
+    if step < schedule.warmup:
+        return (step + 1) / (schedule.warmup + 1)
+    t = min(1.0, (step - schedule.warmup) / max(1, steps - schedule.warmup))
+    if schedule.name == "cosine":
+        return schedule.floor + (1 - schedule.floor) * (1 + math.cos(math.pi * t)) / 2
+    if schedule.name == "poly":
+        return schedule.floor + (1 - schedule.floor) * math.pow(1 - t, schedule.power)
+    if schedule.name == "step":
+        return float(schedule.gamma ** sum(step >= share * steps for share in schedule.milestones))
+    return 1.0
+
+
+def margin_share(schedule: Schedule, step: int) -> float:
+    """The share of the full margin at ``step``: linear from 0 to 1 over ``margin_warmup`` steps."""
+    return 1.0 if step >= schedule.margin_warmup else step / schedule.margin_warmup
+
+
+def parameter_groups(model: nn.Module, losses: nn.Module, config: Optimizer) -> list[dict[str, object]]:
+    """Groups with ``lr`` and ``peak_lr``: backbone with and without decay, head (class weights, centres), β.
+
+    Vectors and scalars of the backbone (normalisations, biases, PReLU slopes, tokens) are never decayed.
+    """
+    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.requires_grad and p.ndim <= 1]
+    betas = [p for name, p in losses.named_parameters() if _is_beta(name)]
+    heads = [p for name, p in losses.named_parameters() if not _is_beta(name)]
+    head_lr = config.head_lr or config.lr
+    return [
+        _group("backbone", matrices, config.lr, config.weight_decay),
+        _group("backbone_undecayed", vectors, config.lr, 0.0),
+        _group("head", heads, head_lr, config.head_weight_decay),
+        _group("beta", betas, config.beta_lr, 0.0),
+    ]
+
+
+def build_optimizer(
+    groups: Iterable[dict[str, object]], config: Optimizer, *, by_row: bool = False
+) -> torch.optim.Optimizer:
+    """torch's own, or with `by_row` the ones that step only the rows a sparse gradient names (PartialFC)."""
+    kept = [group for group in groups if group["params"]]
+    if config.name == "sgd":
+        sgd = RowSGD if by_row else torch.optim.SGD
+        return sgd(kept, lr=config.lr, momentum=config.momentum)
+    adamw = RowAdamW if by_row else torch.optim.AdamW
+    return adamw(kept, lr=config.lr, betas=(config.momentum, ADAM_BETA2), eps=config.eps)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+
+
+def _is_beta(name: str) -> bool:
+    return name.rpartition(".")[2].startswith("beta")
+
+
+def _group(name: str, parameters: list[nn.Parameter], lr: float, decay: float) -> dict[str, object]:
+    return {"name": name, "params": parameters, "lr": lr, "peak_lr": lr, "weight_decay": decay}

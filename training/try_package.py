@@ -1,0 +1,175 @@
+"""`python -m training try NAME`: a package in the real service, which identifies drawn people with it over REST.
+
+What somebody would do by hand after an export: start a server on the package, enroll people, search for them and for
+strangers, stop. It shows that the package serves; how good it is with real faces is for `evaluate` to say. No torch.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import numpy as np
+import typer
+from PIL import Image
+from rich.console import Console
+
+from app.errors import Unusable
+from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from training.data.drawn.dataset import ProceduralFaces
+from training.terminal import told
+
+MODELS = Path("models")
+FIRST = 2_000_000
+"""The first drawn person: the demo's recipe trains on those from 0 on and is measured on those from 1,000,000 on."""
+ENROLLED, SEARCHED = 3, 2
+"""Photos of each person."""
+BORDER = 24
+"""Pixels around a drawn crop: a detector looks for a head in a photo."""
+GALLERY = "drawn"
+START_S, STOP_S, ANSWER_S = 180.0, 30.0, 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What the service answered. Photos in which it found no face count as searches that found nobody."""
+
+    package: str
+    people: int
+    enrolled: int
+    """People of whom it took at least one photo."""
+    searches: int
+    first: int
+    """Searches that put the right person first."""
+    known: int
+    """Those of them that it also decided to be known."""
+    strangers: int
+    taken_for_known: int
+
+
+def try_package(
+    name: Annotated[str, typer.Argument(help="An embedder package of --models.")],
+    *,
+    models: Annotated[Path, typer.Option(help="The folder of model packages.")] = MODELS,
+    people: Annotated[int, typer.Option(min=2, help="Drawn people enrolled; as many strangers search too.")] = 10,
+    seed: int = 1,
+) -> None:
+    """Start the service on a package, identify drawn people over REST, and stop it. Status 1 if it finds fewer than
+    half of them."""
+    console = Console(stderr=True)
+    with (
+        told(httpx.HTTPError),
+        tempfile.TemporaryDirectory(prefix="likeness-try-") as folder,
+        served(name, models, Path(folder)) as client,
+    ):
+        tried = identify_drawn(client, name, people=people, seed=seed)
+    console.print(
+        f"{tried.package} is served: {tried.enrolled} of {tried.people} drawn people enrolled; "
+        f"{tried.first} of {tried.searches} searches put the right one first, {tried.known} as known; "
+        f"{tried.taken_for_known} of {tried.strangers} strangers taken for somebody known.",
+        soft_wrap=True,
+        highlight=False,
+    )
+    where = "" if models == MODELS else f"LIKENESS_MODELS_DIR={models} "
+    console.print(f"Serve it: {where}LIKENESS_EMBEDDER={name} make serve", soft_wrap=True, highlight=False)
+    if 2 * tried.first < tried.searches:
+        raise typer.Exit(1)
+
+
+def identify_drawn(client: httpx.Client, name: str, *, people: int, seed: int) -> Tried:
+    """Enrolls drawn people in a gallery of their own and searches for them. Raises Unusable where a call is refused."""
+    faces = ProceduralFaces(2 * people, ENROLLED + SEARCHED, seed=seed, first=FIRST)
+    package = _listed(client, name)
+    _answer(client.post("/v1/galleries", json={"id": GALLERY}))
+    taken = [_enroll(client, str(person), _photos(faces, person)[:ENROLLED]) for person in range(people)]
+    mates = [(person, photo) for person in range(people) for photo in _photos(faces, person)[ENROLLED:]]
+    found = [(person, _identify(client, photo)) for person, photo in mates]
+    strangers = [_identify(client, _photos(faces, person)[0]) for person in range(people, 2 * people)]
+    right = [decision for person, (subject, decision) in found if subject == str(person)]
+    return Tried(
+        package=package,
+        people=people,
+        enrolled=sum(taken),
+        searches=len(found),
+        first=len(right),
+        known=right.count("known"),
+        strangers=len(strangers),
+        taken_for_known=sum(decision == "known" for _, decision in strangers),
+    )
+
+
+def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
+    """A drawn person's images as PNG files."""
+    each = faces.images_per_person
+    files = []
+    for index in range(person * each, (person + 1) * each):
+        pixels, _ = faces[index]
+        file = io.BytesIO()
+        wide = np.pad(pixels, ((BORDER, BORDER), (BORDER, BORDER), (0, 0)), mode="edge")
+        Image.fromarray(wide).save(file, "PNG")
+        files.append(file.getvalue())
+    return files
+
+
+@contextmanager
+def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
+    """A client, holding the admin key, of a server that runs on the package as long as the block does, with ``data``
+    in ``folder``. Raises Unusable where it doesn't start."""
+    data, log = folder / "data", folder / "server.log"
+    with (
+        reserved_port() as port,
+        spawned(
+            environment(DATA_DIR=data, MODELS_DIR=models.resolve(), EMBEDDER=name, PORT=port), log, stop_s=STOP_S
+        ) as process,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        if not becomes_ready(process, url, patience_s=START_S):
+            said = log.read_text(errors="replace").strip().splitlines()
+            message = f"the server did not start: {said[-1] if said else 'it said nothing'}"
+            raise Unusable(message, code="server_not_started")
+        key = (data / "admin.key").read_text().strip()
+        with httpx.Client(base_url=url, headers={"x-api-key": key}, timeout=ANSWER_S, trust_env=False) as client:
+            yield client
+
+
+def _listed(client: httpx.Client, name: str) -> str:
+    """The id of the package as the server lists it, where it is the one that makes templates."""
+    rows = _answer(client.get("/v1/models"))["models"]
+    ids = [str(row["id"]) for row in rows if row["loaded"] and name in {row["id"], row["name"]}]
+    if not ids:
+        raise Unusable(f"the server does not run the package {name}", code="package_unknown")
+    return ids[0]
+
+
+def _enroll(client: httpx.Client, subject: str, photos: list[bytes]) -> bool:
+    """Whether any photo was taken."""
+    files = [("images", (f"{place}.png", photo, "image/png")) for place, photo in enumerate(photos)]
+    answer = client.post(f"/v1/galleries/{GALLERY}/subjects/{subject}/faces", files=files)
+    if answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY:  # no face in any
+        return False
+    return bool(_answer(answer)["enrolled"])
+
+
+def _identify(client: httpx.Client, photo: bytes) -> tuple[str | None, str | None]:
+    """The best candidate for the photo's first face and what was decided; neither where no face was found."""
+    answer = _answer(
+        client.post(f"/v1/galleries/{GALLERY}/identify", files={"image": ("photo.png", photo, "image/png")})
+    )
+    if not answer["faces"]:
+        return None, None
+    face = answer["faces"][0]
+    return face["candidates"][0]["subject"] if face["candidates"] else None, face["decision"]
+
+
+def _answer(response: httpx.Response) -> dict[str, Any]:
+    if not response.is_success:
+        error = response.json()["error"]
+        raise Unusable(f"{response.request.url.path}: {error['message']}", code=error["code"])
+    answer: dict[str, Any] = response.json()
+    return answer
