@@ -236,6 +236,12 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "keys_file_invalid",  # at the start
         "vault_key_unusable",  # at the start
         "template_damaged",  # answered as `unusable`
+        "device_unavailable",  # at the start, or on the command line, from here...
+        "invalid_setting",
+        "invalid_source",
+        "model_not_loadable",
+        "unknown_setting",
+        "vault_key_missing",  # ...to here
     }
 
 
