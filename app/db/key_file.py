@@ -111,7 +111,7 @@ def read_admin_key(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise Unusable(f"{path}: cannot be read as a key ({error})", code="key_unusable") from None
     if len(key) < KEY_BYTES or any(character.isspace() for character in key):
-        message = f"{path}: one key of at least {KEY_BYTES} characters, alone on one line, is required"
+        message = f"{path}: put one key of at least {KEY_BYTES} characters in it, alone on one line"
         raise Unusable(message, code="key_unusable")
     return key
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app import cli, config
-from app.api import problems, rules
+from app.api import endpoints, problems
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 
@@ -36,7 +36,7 @@ def test_every_error_code_is_listed() -> None:
 
 
 def test_every_scope_is_listed_with_its_operations() -> None:
-    assert rules.rules_table() in README
+    assert endpoints.scopes_table() in README
 
 
 def test_every_command_is_shown() -> None:
