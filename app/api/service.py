@@ -15,8 +15,8 @@ from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.bulk.reembedding import Reembedder
-from app.bulk.service import Desk
-from app.concurrency.worker_pool import Workers
+from app.bulk.service import BulkService
+from app.concurrency.worker_pool import WorkerPool
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
@@ -38,7 +38,7 @@ class Service:
     embedders: Embedders
     galleries: Galleries
     reembedder: Reembedder
-    workers: Workers
+    workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard
     keys: Keys
@@ -47,7 +47,7 @@ class Service:
     erasures: Erasures
     jobs: JobStore
     runner: Runner
-    desk: Desk
+    bulk: BulkService
     models: Callable[[], Sequence[schemas.Model]]
     """The model packages that are installed now."""
     open_paths: frozenset[str] = OPEN_PATHS

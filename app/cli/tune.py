@@ -35,10 +35,10 @@ def tune(
 
     Run it while nothing else does; a running server takes the result at its next start.
     """
-    from app.concurrency.machine import cores  # noqa: PLC0415 (the same)
     from app.inference import tuned  # noqa: PLC0415 (the other commands start quicker without)
     from app.inference.package import find_packages, select  # noqa: PLC0415 (the same)
     from app.inference.session import resolve_device  # noqa: PLC0415 (the same)
+    from app.machine import cores  # noqa: PLC0415 (the same)
     from app.tuning.measure import Setting  # noqa: PLC0415 (the same)
     from app.tuning.measure import tune as measure  # noqa: PLC0415 (the same)
     from app.tuning.sample_photos import load  # noqa: PLC0415 (the same)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from app.concurrency.machine import compute_here
 from app.errors import LikenessError, Overloaded
+from app.machine import schedule_as_batch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -157,7 +157,7 @@ class Batcher(Generic[T, R]):
         self._queue = deque(each for each in self._queue if not each.future.cancelled())
 
     def _work(self) -> None:
-        compute_here()
+        schedule_as_batch()
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._answer(batch)

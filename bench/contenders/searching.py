@@ -8,8 +8,8 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cores
 from app.gallery.records import FaceBlock, IndexKind
+from app.machine import cores
 from app.search.gpu import Gpu
 from app.search.index import Index
 from app.types import Vectors

@@ -62,12 +62,12 @@ async def import_faces(
     """Takes a tar (or tar.gz) of photos in a folder a person, of templates made elsewhere, or of an exported gallery,
     and answers with the job that enrolls them. What it refuses is in the job's report."""
     terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
-    home, arrival = await service.run(lambda: service.desk.receive(gallery, terms))
+    home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         async with aclosing(_upload(request, service.limits.seconds)) as pieces:
             async for piece in pieces:
                 await asyncio.to_thread(arrival.writer.write, piece)
-        job = await asyncio.to_thread(service.desk.begin_import, home, terms, arrival, grant.key_id, service.runner)
+        job = await asyncio.to_thread(service.bulk.begin_import, home, terms, arrival, grant.key_id)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(_abort, arrival))
         raise
@@ -87,7 +87,7 @@ async def export_gallery(
     fetched from `/v1/jobs/{job}/result`."""
 
     def begin() -> schemas.Job:
-        return jobs.answer(service.desk.begin_export(gallery, grant.key_id, service.runner, crops=query.crops))
+        return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
 
     return await service.run(begin)
 
@@ -101,7 +101,7 @@ async def export_gallery(
 async def get_result(service: ServiceDep, grant: GrantDep, job: jobs.JobId) -> StreamingResponse:
     """The file that the job has made; it is kept as long as the job."""
     found = await service.run(lambda: jobs.find_job(service, grant, job))
-    pieces = await service.run(lambda: service.desk.result(found))
+    pieces = await service.run(lambda: service.bulk.result(found))
     if found.result is None:
         raise NotFound("The job has left nothing to be fetched.", code="result_not_found", job=job)
     name = quote(found.result.name, safe="")
