@@ -103,9 +103,9 @@ Point: TypeAlias = tuple[float, float]
 
 
 class Wire(BaseModel):
-    """Base of all answers: unknown fields and NaN are errors on either side."""
+    """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
 
 
 class Params(BaseModel):

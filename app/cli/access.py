@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.access.records import Scope
+from app.access.grants import Scope
 from app.api import schemas
 from app.cli import options, output
 from app.cli.connect import connect

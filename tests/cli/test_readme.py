@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from app import cli, config
-from app.api import problems, rules
+from app.api import endpoints, problems
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 
@@ -37,7 +37,7 @@ def test_every_error_code_is_listed() -> None:
 
 
 def test_every_scope_is_listed_with_its_operations() -> None:
-    assert rules.rules_table() in README
+    assert endpoints.scopes_table() in README
 
 
 def commands(group: typer.Typer, prefix: str = "likeness") -> list[str]:
