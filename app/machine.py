@@ -10,7 +10,6 @@ import gc
 import os
 import platform
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 SWITCH_S = 0.0005
@@ -66,16 +65,6 @@ def set_switch_interval() -> None:
     A thread that returns from a model, or the one that answers HTTP, would wait that long with a core idle.
     """
     sys.setswitchinterval(SWITCH_S)
-
-
-def schedule_as_batch() -> None:
-    """Mark this thread as one that computes (SCHED_BATCH): it does not preempt another when it is woken.
-
-    The thread that answers HTTP is served first, and caches are lost less often. Does nothing where the system has no
-    such class or forbids it.
-    """
-    with suppress(AttributeError, OSError):  # only Linux has it, and a container may forbid it
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def share_arenas() -> None:

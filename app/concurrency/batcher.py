@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from app.errors import LikenessError, Overloaded
-from app.machine import schedule_as_batch
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -157,7 +156,6 @@ class Batcher(Generic[T, R]):
         self._queue = deque(each for each in self._queue if not each.future.cancelled())
 
     def _work(self) -> None:
-        schedule_as_batch()
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._answer(batch)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from app.errors import LikenessError, Overloaded
-from app.machine import schedule_as_batch
 
 T = TypeVar("T")
 
@@ -27,7 +26,7 @@ class WorkerPool:
     """
 
     def __init__(self, threads: int, queue_limit: int, seconds: float, *, bytes_limit: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="work", initializer=schedule_as_batch)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="work")
         self.limit = queue_limit
         self.bytes_limit = bytes_limit
         self._seconds = seconds

@@ -6,9 +6,9 @@ from typing import get_args
 
 import numpy as np
 
-from app.gallery.records import IndexKind
 from app.machine import cores
 from app.search.index import Index
+from app.search.types import IndexKind
 from app.tuning.contest import Spread
 from app.types import Vectors
 from bench import galleries
