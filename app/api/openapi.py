@@ -18,7 +18,6 @@ from pydantic.json_schema import models_json_schema
 
 from app.api import schemas
 from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE
-from app.api.examples import ANSWERS, REQUESTS
 from app.api.headers import CSP
 from app.api.operation import AnyOperation, File, ImageFields
 from app.api.problems import BY_CODE
@@ -83,7 +82,7 @@ def request_body(operation: AnyOperation) -> dict[str, Any] | None:
             if images.many:
                 content[FORM_TYPE]["encoding"] = {images.names[0]: {"contentType": "image/*"}}
         content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}}
-        if example := getattr(model, "example", None) or REQUESTS.get(model.__name__):
+        if example := getattr(model, "example", None):
             content[JSON_TYPE]["example"] = example
         if images and images.raw:
             content |= {kind: {"schema": BINARY} for kind in (RAW_TYPE, "image/*")}
@@ -177,7 +176,7 @@ def _good_response(operation: AnyOperation) -> dict[str, Any]:
     description = (model.__doc__ or "").split("\n")[0] if model.__doc__ else "Done."
     return {
         "description": description,
-        "content": {JSON_TYPE: {"example": getattr(model, "example", None) or ANSWERS[model.__name__]}},
+        "content": {JSON_TYPE: {"example": model.example}},
     }
 
 
