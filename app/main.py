@@ -66,7 +66,7 @@ from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import CROP_SIDE, Package, find_packages
+from app.inference.package import CROP_SIDE, Package, find_packages, scan_packages
 from app.inference.prepare import Target
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
@@ -74,9 +74,10 @@ from app.jobs.store import JobStore
 from app.memory import give_back
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import RemoteIndexes
+from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.server import data_folder, http
 from app.server.models import Models, open_models
@@ -319,27 +320,24 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         desk=desk,
         open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
         models=partial(_models, models.detector_package, detector.device, embedders),
+        skipped_models=partial(_skipped_models, settings.models_dir),
     )
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
-    try:
-        remote = None if settings.index == "faiss" else RemoteIndexes(store, _open_milvus(settings))
-    except Unusable:
-        store.close()
-        raise
-    if not settings.snapshot_seconds or remote:
-        shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
+    if settings.index != "faiss" or not settings.snapshot_seconds:
+        shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
+    if settings.index != "faiss":
+        try:
+            return Galleries(store, MilvusBackend(store.change_reader, store.database, _open_milvus(settings)))
+        except Unusable:
+            store.close()
+            raise
     sealer = rings.faces if rings.seals else None
-    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds and not remote else None
-    return Galleries(
-        store,
-        indexes=remote,
-        search_threads=os.cpu_count() or 1,
-        search_gpu=find_gpu() if settings.device != "cpu" and remote is None else None,
-        snapshots=snapshots,
-    )
+    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
+    gpu = find_gpu() if settings.device != "cpu" else None
+    return Galleries(store, LocalBackend(store.change_reader, snapshots, os.cpu_count() or 1, gpu))
 
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
@@ -427,6 +425,16 @@ def _models(detector: Package, device: Target, embedders: Embedders) -> list[sch
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
+
+
+def _skipped_models(models_dir: Path) -> list[schemas.SkippedModel]:
+    """Return the folders whose package can't be used, without telling where the models folder is."""
+    try:
+        skipped = scan_packages(models_dir).skipped
+    except Unusable:  # the folder is gone; the packages found before stay in use
+        return []
+    inside = f"{models_dir}/"
+    return [schemas.SkippedModel(folder=one.folder.name, problem=one.problem.replace(inside, "")) for one in skipped]
 
 
 def _grey() -> Pixels:

@@ -25,13 +25,14 @@ from app.access.rate_limits import Buckets, address_group
 from app.access.records import ADMIN_KEY_ID
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
+from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.files import replacing, write_new
 from app.gallery.records import gallery_not_found
 
 T = TypeVar("T")
 
-KEY_FILE = "admin.key"
+KEY_FILE = ADMIN_KEY_FILE
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
 """Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
@@ -162,20 +163,7 @@ def load_key(folder: Path) -> tuple[str, bool]:
             path.chmod(0o600)
     except OSError as error:
         raise Unusable(f"{path}: its permissions can't be changed ({error})", code="key_unusable") from None
-    return read_key(path), made
-
-
-def read_key(path: Path) -> str:
-    """Read the key in a file. Raises Unusable (``key_unusable``) if it holds none."""
-    try:
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"{path}: cannot be read as a key ({error})", code="key_unusable") from None
-    if len(key) < KEY_BYTES or any(character.isspace() for character in key):
-        raise Unusable(
-            f"{path}: put one key of at least {KEY_BYTES} characters in it, alone on one line", code="key_unusable"
-        )
-    return key
+    return read_admin_key(path), made
 
 
 def replace_key(folder: Path) -> str:

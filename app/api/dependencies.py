@@ -54,6 +54,8 @@ class Service:
     desk: Desk
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
+    skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
+    """The folders of the models folder whose package can't be used now."""
     open_paths: frozenset[str] = OPEN_PATHS
     """Paths that need no key."""
     status: Literal["ok", "starting", "draining"] = "starting"

@@ -27,7 +27,7 @@ from app.db.sealed_columns import Blobs
 from app.errors import Conflict, FaceNotFound, GalleryExists, InvalidInput, NotFound, PackageMismatch, SubjectNotFound
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
-from app.gallery.change_reader import Feed
+from app.gallery.change_reader import ChangeReader
 from app.gallery.enrollment import Enrolling, face_rows, placed
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
 from app.gallery.records import (
@@ -40,7 +40,6 @@ from app.gallery.records import (
     Erased,
     FaceRow,
     Gallery,
-    IndexKind,
     Metadata,
     Subject,
     Terms,
@@ -59,6 +58,7 @@ from app.gallery.text import (
     encode_metadata,
     fold,
 )
+from app.search.types import IndexKind
 from app.timestamps import utc_now
 from app.types import Box, Quality, Reason
 
@@ -84,7 +84,7 @@ class Store:
         self._max_metadata_bytes = max_metadata_bytes
         self._blobs = blobs or Blobs()
         self._database = Database(url, busy_timeout_s=busy_timeout_s)
-        self._feed = Feed(self._database, self._blobs)
+        self._change_reader = ChangeReader(self._database, self._blobs)
         self._known_galleries = Memo[str, Gallery](self._database.version)
         self._known_counts = Memo[int, Counts](self._database.version)
         self._known_subjects = Memo[tuple[int, str], Subject](self._database.version)
@@ -106,9 +106,9 @@ class Store:
         return self._blobs
 
     @property
-    def feed(self) -> Feed:
+    def change_reader(self) -> ChangeReader:
         """What indexes are built from."""
-        return self._feed
+        return self._change_reader
 
     def close(self) -> None:
         self._database.close()

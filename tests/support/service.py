@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.api.router import Router, add_routers
-from app.cli.connect import InProcess
+from app.cli.in_process import InProcess
 from app.config import Settings
 from app.main import admin_key, create_app
 from tests.conftest import PROJECT

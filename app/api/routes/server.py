@@ -71,8 +71,11 @@ async def list_models(service: ServiceDep) -> schemas.ModelList:
     """List the model packages.
 
     Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
+    Folders whose manifest can't be used are in `skipped`.
     """
-    return schemas.ModelList(models=list(await service.run(service.models)))
+    return schemas.ModelList(
+        models=list(await service.run(service.models)), skipped=list(await service.run(service.skipped_models))
+    )
 
 
 @router.handles(endpoints.SHOW_SERVER_KEY)

@@ -88,9 +88,24 @@ class Model(Wire):
     provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
 
 
+class SkippedModel(Wire):
+    """A folder of the models folder that holds no usable package."""
+
+    folder: str
+    problem: str = Field(description="What is wrong with its manifest.")
+
+
 class ModelList(Wire):
-    example: ClassVar[Example] = {"models": [Model.example]}
+    example: ClassVar[Example] = {
+        "models": [Model.example],
+        "skipped": [
+            {"folder": "arcface", "problem": "arcface/manifest.json is no valid manifest; correct or restore it."}
+        ],
+    }
     models: list[Model]
+    skipped: list[SkippedModel] = Field(
+        default_factory=list, description="Folders whose manifest can't be used; the server goes on without them."
+    )
 
 
 class ServerKey(Wire):
