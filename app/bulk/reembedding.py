@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.errors import LikenessError, NotFound, ReembeddingIncomplete
-from app.gallery.crops import decode_crop
+from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery, Reembedding, StoredCrop, WithoutCrop
 from app.gallery.reembedding import Reembeddings
 from app.gallery.service import Galleries

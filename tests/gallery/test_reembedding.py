@@ -26,7 +26,7 @@ from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATE
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.bulk import bulk_face
-from app.gallery.crops import decode_crop, encode_crop
+from app.gallery.face_rows import decode_crop, encode_crop
 from app.gallery.records import Move, NewFace
 from app.gallery.reembedding import Reembeddings
 from app.gallery.service import Galleries, crop_to_keep
