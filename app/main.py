@@ -52,8 +52,6 @@ from app.api.routes import (
 )
 from app.api.service import Service
 from app.bulk.import_batch import Tools
-from app.bulk.reembedding import KIND as REEMBED
-from app.bulk.reembedding import Reembedder
 from app.bulk.service import Desk
 from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
@@ -72,7 +70,6 @@ from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
-from app.gallery.reembedding import Reembeddings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
@@ -85,6 +82,9 @@ from app.jobs.store import JobStore
 from app.memory import give_back
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.reembedding.job import KIND as REEMBED
+from app.reembedding.job import Reembedder
+from app.reembedding.steps import Reembeddings
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
 from app.search.milvus.indexes import RemoteIndexes

@@ -14,7 +14,6 @@ from app.access.keys import Keys
 from app.access.records import AuditEntry, Grant
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
-from app.bulk.reembedding import Reembedder
 from app.bulk.service import Desk
 from app.concurrency.worker_pool import Workers
 from app.db.signing import Signer
@@ -25,6 +24,7 @@ from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.reembedding.job import Reembedder
 
 T = TypeVar("T")
 Params = TypeVar("Params", bound=schemas.Params)

@@ -8,7 +8,7 @@ from app.api import openapi, schemas
 from app.api.paths import GalleryId
 from app.api.routes import jobs
 from app.api.service import GrantDep, ServiceDep
-from app.bulk.reembedding import Progress
+from app.reembedding.job import Progress
 
 router = APIRouter(prefix="/v1/galleries/{gallery}/reembed", tags=["galleries"])
 
