@@ -1,6 +1,6 @@
 """Real servers, real packages: a gallery switches under load, and a killed server's re-embedding goes on.
 
-`python -m pytest tests/reembedding/test_reembedding_live.py --full -s` does it with more people, and prints the figures.
+`python -m pytest tests/reembedding/test_reembedding_live.py --full -s` uses more people and prints figures.
 """
 
 from __future__ import annotations
