@@ -11,7 +11,7 @@ import shutil
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
@@ -22,41 +22,30 @@ from pathlib import Path
 import cv2
 import numpy as np
 import uvloop
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app.access.audit import AuditLog
+from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
-from app.access.records import Rate, parse_rate
 from app.access.store import AuditStore, KeyStore
 from app.api import answers, auth, headers, logs, metrics, openapi, page, schemas
 from app.api.body import BodyLimits
-from app.api.middleware import Door, answer_error
-from app.api.protocols import Dialect
-from app.api.routes import (
-    audit,
-    bulk,
-    faces,
-    galleries,
-    health,
-    jobs,
-    keys,
-    models,
-    own_key,
-    receipts,
-    recognition,
-    reembedding,
-    subjects,
-)
-from app.api.service import Service
+from app.api.dependencies import Service
+from app.api.endpoints import METRICS
+from app.api.middleware import RequestMiddleware, answer_error
+from app.api.operation import OperationTable
+from app.api.protocols import WireProtocol
+from app.api.router import add_routers
+from app.api.routes import ROUTERS
 from app.bulk.import_batch import Tools
 from app.bulk.service import Desk
 from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
+from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
 from app.compat.rekognition.protocol import Rekognition
-from app.compat.rekognition.protocol import router as rekognition_router
 from app.concurrency.fair_semaphore import Turns
 from app.concurrency.machine import cores
 from app.concurrency.scheduler import Scheduler
@@ -74,7 +63,7 @@ from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import CROP_SIDE, Package, find_packages
+from app.inference.package import CROP_SIDE, Package, find_packages, scan_packages
 from app.inference.prepare import Target
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
@@ -94,22 +83,6 @@ from app.server.models import Models, open_models
 from app.types import Pixels
 
 DISTRIBUTION = "likeness"
-ROUTERS = (
-    recognition.router,
-    galleries.router,
-    reembedding.router,
-    subjects.router,
-    faces.router,
-    keys.router,
-    own_key.router,
-    audit.router,
-    jobs.router,
-    bulk.router,
-    models.router,
-    receipts.router,
-    health.router,
-    metrics.router,
-)
 JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
 CROPS_WAITING = 4096
@@ -152,44 +125,31 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         lifespan=partial(_lifespan, settings, models),
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # whose being off is looked up at each request
-        openapi_tags=[
-            {"name": "recognition", "description": "From photos to answers."},
-            {"name": "galleries", "description": "Sets of enrolled people."},
-            {"name": "subjects", "description": "The people of a gallery."},
-            {"name": "faces", "description": "Their enrolled images."},
-            {"name": "jobs", "description": "Work that outlasts a request."},
-            {"name": "access", "description": "Keys, and who did what."},
-            {"name": "server", "description": "The server itself."},
-        ],
+        openapi_tags=openapi.TAGS,
     )
     app.state.metrics = metrics.Metrics()
-    app.add_middleware(Door)
+    app.state.operations = OperationTable()
+    app.add_middleware(RequestMiddleware)
     headers.install(app, settings.cors_origins)
     for error in (HTTPException, RequestValidationError):
         app.add_exception_handler(error, answer_error)
-    _add_routes(app, ROUTERS)
-    _open_doors(app, settings)
+    add_routers(app, ROUTERS)
+    _add_compatible_protocols(app, settings)
     openapi.install(app)
     page.install(app)
     return app
 
 
-def _open_doors(app: FastAPI, settings: Settings) -> None:
-    """Other services' wire formats, those that are switched on."""
-    dialects: list[Dialect] = []
+def _add_compatible_protocols(app: FastAPI, settings: Settings) -> None:
+    """Add the operations and wire formats of other services that are switched on."""
+    protocols: list[WireProtocol] = []
     if settings.compreface == "on":
-        dialects.append(CompreFace())
-        _add_routes(app, COMPREFACE_ROUTERS)
+        protocols.append(CompreFace())
+        add_routers(app, COMPREFACE_ROUTERS)
     if settings.rekognition == "on":
-        dialects.append(Rekognition())
-        _add_routes(app, [rekognition_router])
-    app.state.dialects = tuple(dialects)
-
-
-def _add_routes(app: FastAPI, routers: Iterable[APIRouter]) -> None:
-    """As they are: FastAPI would look a route of an included router up twice at each request, for 0.1 ms."""
-    for router in routers:
-        app.router.routes.extend(router.routes)
+        protocols.append(Rekognition())
+        add_routers(app, REKOGNITION_ROUTERS)
+    app.state.protocols = tuple(protocols)
 
 
 def serve(settings: Settings, models: Future[Models]) -> None:
@@ -359,8 +319,9 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         jobs=job_store,
         runner=runner,
         desk=desk,
-        open_paths=auth.OPEN_PATHS | ({metrics.PATH} if settings.metrics == "open" else frozenset()),
+        open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
         models=partial(_models, models.detector_package, detector.device, embedders),
+        skipped_models=partial(_skipped_models, settings.models_dir),
     )
 
 
@@ -469,6 +430,16 @@ def _models(detector: Package, device: Target, embedders: Embedders) -> list[sch
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
+
+
+def _skipped_models(models_dir: Path) -> list[schemas.SkippedModel]:
+    """Return the folders whose package can't be used, without telling where the models folder is."""
+    try:
+        skipped = scan_packages(models_dir).skipped
+    except Unusable:  # the folder is gone; the packages found before stay in use
+        return []
+    inside = f"{models_dir}/"
+    return [schemas.SkippedModel(folder=one.folder.name, problem=one.problem.replace(inside, "")) for one in skipped]
 
 
 def _grey() -> Pixels:

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from app.access.records import KEY_ID, Grant, Key, KeyTerms, Rate, check_terms, parse_rate
+from app.access.grants import Grant, Rate, parse_rate
+from app.access.records import KEY_ID, Key, KeyTerms, check_terms
 from app.access.store import KeyStore
 from app.db.pagination import Page
 from app.db.secrets import SecretStore

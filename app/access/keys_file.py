@@ -21,8 +21,9 @@ from typing import Self
 import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
+from app.access.grants import Scope
 from app.access.keys import MIN_SECRET, token_of
-from app.access.records import MAX_GALLERIES, KeyTerms, Scope, check_terms
+from app.access.records import MAX_GALLERIES, KeyTerms, check_terms
 from app.errors import InvalidInput, Unusable
 from app.timestamps import utc_text
 

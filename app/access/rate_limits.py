@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.access.records import Rate
+from app.access.grants import Rate
 
 MAX_BUCKETS = 10_000
 """Callers remembered at a time; the one that was quiet longest is forgotten first."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeAlias
 
+from app.access.grants import Scopes, parse_rate
 from app.errors import InvalidInput
 from app.gallery.text import clean_id
 
@@ -16,60 +15,6 @@ KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 """Lower case letters, digits and hyphens, as in a host's name: no underscore, which ends the id within a key."""
 MAX_GALLERIES = 1000
 """That one key may be restricted to."""
-UNLIMITED = "unlimited"
-_RATE = re.compile(r"(\d{1,7})/(s|m)(?::(\d{1,7}))?")
-_SECONDS = {"s": 1.0, "m": 60.0}
-
-
-class Scope(StrEnum):
-    READ = "read"
-    RECOGNIZE = "recognize"
-    ENROLL = "enroll"
-    ADMIN = "admin"
-
-
-Scopes: TypeAlias = frozenset[Scope]
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """``per_second`` requests on average, ``burst`` of them at once after a pause."""
-
-    per_second: float
-    burst: int
-
-
-def parse_rate(text: str) -> Rate | None:
-    """``10/s``, ``600/m``, ``600/m:20`` (the burst; the count itself where none is given); None for ``unlimited``.
-
-    Raises InvalidInput ``invalid_rate``.
-    """
-    if text == UNLIMITED:
-        return None
-    found = _RATE.fullmatch(text)
-    count, burst = (int(found[1]), int(found[3] or found[1])) if found else (0, 0)
-    if not found or not count or not burst:
-        raise InvalidInput(
-            f"a rate is `10/s`, `600/m`, `600/m:20` (with a burst) or `{UNLIMITED}`", code="invalid_rate"
-        )
-    return Rate(count / _SECONDS[found[2]], burst)
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What the key of a request allows; ``galleries`` None: all of them, ``rate`` None: without a limit."""
-
-    key_id: str
-    scopes: Scopes
-    galleries: frozenset[str] | None = None
-    rate: Rate | None = None
-
-    def has(self, scope: Scope) -> bool:
-        """`admin` implies all."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
-
-    def sees(self, gallery: str) -> bool:
-        return self.galleries is None or gallery in self.galleries
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms, Scope
+from app.access.grants import Scope
+from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import API_KEYS, AUDIT

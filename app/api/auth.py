@@ -1,6 +1,6 @@
-"""Who asks: the admin key, made at the first start and kept in a file of the data folder, or a key of the database.
+"""Authentication and authorization: the admin key of the data folder, or a key of the database.
 
-Attempts that fail are limited by the caller's address, what a key may ask for by the key.
+Failed attempts are limited per address, successful requests per key.
 """
 
 from __future__ import annotations
@@ -19,35 +19,40 @@ from typing import TypeVar
 
 from starlette.datastructures import Headers
 
+from app.access.grants import Grant, Rate, Scope
 from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
-from app.access.records import ADMIN_KEY_ID, Grant, Rate, Scope
+from app.access.records import ADMIN_KEY_ID
+from app.api.endpoints import ENDPOINTS
+from app.api.operation import MatchedOperation
+from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.files import replacing, write_new
+from app.gallery.records import gallery_not_found
 
 T = TypeVar("T")
 
-KEY_FILE = "admin.key"
+KEY_FILE = ADMIN_KEY_FILE
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
-"""Of randomness: 256 bits, so that a fast hash protects the key as well as a slow one."""
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/version"})
-"""What answers without a key."""
+"""Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
+OPEN_PATHS = frozenset(operation.path for operation in ENDPOINTS if operation.public)
+"""Paths that need no key."""
 BROWSER_PATHS = ("/docs", "/openapi.json")
-"""What also takes the key as the password of HTTP Basic, so that a browser can open it. Nothing else does: browsers
+"""Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
 send Basic credentials along with requests that other sites make."""
 
 
 ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
-"""What the admin key allows: everything, everywhere, as often as its holder likes."""
+"""What the admin key allows: everything, in all galleries, without a rate limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Knows the admin key's SHA-256, and asks `keys` about the others.
+    """Checks keys: the admin key by its SHA-256, the others through `keys`.
 
-    `failures` is how many wrong keys an address may send at once, and how soon again. An address that has used them up
-    is answered with 429, without a look at what it sends, unless that is a key which worked before.
+    `failures` limits how many wrong keys an address may send. An address over that limit is answered with 429, and its
+    key is not looked up unless it has worked before.
     """
 
     digest: bytes
@@ -61,14 +66,14 @@ class Guard:
         return cls(hashlib.sha256(admin_key.encode()).digest(), keys, failures, Buckets(), Buckets())
 
     async def check(self, headers: Headers, path: str, address: str) -> Grant:
-        """What the request's key allows.
+        """Return what the request's key allows.
 
         Raises InvalidInput (``missing_key``, ``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded
         (``too_many_failures``, ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
         given = _given_key(headers, path)
         if given is None:
-            raise InvalidInput("send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`", code="missing_key")
+            raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
         if hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self.digest):
             return ADMIN
         return await self.admit(
@@ -76,26 +81,47 @@ class Guard:
         )
 
     async def admit(self, recalled: Grant | None, look_up: Callable[[], Grant], address: str, *, known: bool) -> Grant:
-        """The same for keys that come in other ways: `recalled` is what is known of it at once, `look_up` asks the
-        database, and `known` says whether the caller has shown a secret that was good when it was last looked up."""
+        """Return the grant of a key that was sent in any form.
+
+        `recalled` is its cached grant, `look_up` reads the database, and `known` says whether the caller has shown a
+        secret that was valid when it was last looked up. Raises as `check` does.
+        """
         grant = recalled if recalled is not None else await self.attempt(look_up, address, known=known)
         if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
-            raise Overloaded("this key asks too often", code="rate_limited", retry_after=wait_s)
+            raise Overloaded("This key sends too many requests.", code="rate_limited", retry_after=wait_s)
         return grant
 
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
-        """What `look_up` finds in the database; its InvalidInput counts as a failure of the address.
+        """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
 
-        Raises Overloaded (``too_many_failures``) without asking, where the caller is not `known`.
+        Raises Overloaded (``too_many_failures``) without looking up if the caller is not `known`.
         """
         caller = address_group(address)
         if not known and (wait_s := self.attempts.wait(caller, self.failures)):
-            raise Overloaded("too many wrong keys from this address", code="too_many_failures", retry_after=wait_s)
+            raise Overloaded(
+                "Too many wrong keys came from this address.", code="too_many_failures", retry_after=wait_s
+            )
         try:
             return await asyncio.to_thread(look_up)
         except InvalidInput:
             self.attempts.take(caller, self.failures)
             raise
+
+
+def authorize(grant: Grant, matched: MatchedOperation) -> None:
+    """Check that the key may call the operation on this gallery.
+
+    Raises InvalidInput (``missing_scope``, ``gallery_restricted``), and NotFound (``gallery_not_found``) for a gallery
+    that the key may not see, as if there were none.
+    """
+    operation = matched.operation
+    if operation.scope is not None and not grant.has(operation.scope):
+        message = f"This needs a key with the scope `{operation.scope}`."
+        raise InvalidInput(message, code="missing_scope", scope=operation.scope)
+    if operation.unrestricted and grant.galleries is not None:
+        raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
+    if matched.gallery is not None and not grant.sees(matched.gallery):
+        raise gallery_not_found(matched.gallery)
 
 
 def _given_key(headers: Headers, path: str) -> str | None:
@@ -117,9 +143,9 @@ def is_browser_path(path: str) -> bool:
 
 
 def load_key(folder: Path) -> tuple[str, bool]:
-    """The key in ``folder`` and whether this call made it.
+    """Return the key in ``folder`` and whether this call created it. A file that others can read is closed to them.
 
-    A file that others can read is closed to them; one that is no key raises Unusable (``key_unusable``).
+    Raises Unusable (``key_unusable``) if the file holds no key.
     """
     path = folder / KEY_FILE
     made = not path.exists() and write_new(path, _new_key().encode() + b"\n")
@@ -127,25 +153,12 @@ def load_key(folder: Path) -> tuple[str, bool]:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
     except OSError as error:
-        raise Unusable(f"{path}: cannot be closed to others ({error})", code="key_unusable") from None
-    return read_key(path), made
-
-
-def read_key(path: Path) -> str:
-    """Raises Unusable (``key_unusable``) where the file holds none."""
-    try:
-        key = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"{path}: cannot be read as a key ({error})", code="key_unusable") from None
-    if len(key) < KEY_BYTES or any(character.isspace() for character in key):
-        raise Unusable(
-            f"{path}: one key of at least {KEY_BYTES} characters, alone on one line, is due", code="key_unusable"
-        )
-    return key
+        raise Unusable(f"{path}: its permissions can't be changed ({error})", code="key_unusable") from None
+    return read_admin_key(path), made
 
 
 def replace_key(folder: Path) -> str:
-    """A new key in place of the one in ``folder``, all at once."""
+    """Replace the key in ``folder`` atomically; return the new one."""
     key = _new_key()
     with replacing(folder / KEY_FILE) as file:
         file.write(key.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""Request bodies: read within a limit, then taken apart.
+"""Request bodies: read within a limit, then split into images and parameters.
 
 Images come as multipart fields, as base64 in JSON, or as the raw body; parameters beside them as form or JSON
 fields. The body is never written to disk.
@@ -11,7 +11,7 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -21,6 +21,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 
+from app.api.operation import File, ImageFields
 from app.errors import EmptyImage, InvalidInput, MissingImage
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -30,9 +31,11 @@ FORM_OVERHEAD = 64 * 1024
 MAX_TEXT_FIELD = 4096
 """Bytes of one parameter sent as a form field."""
 MAX_TEXT_FIELDS = 16
-"""Form parts beside the images: more than any route has."""
+"""Form parts beside the images; no operation has as many parameters."""
+MAX_PART_HEADER = 8 * 1024
 QUICK_BYTES = 64 * 1024
-"""A form or a JSON object up to this size is taken apart where others wait for it: a fraction of a millisecond."""
+"""A form or JSON object up to this size is parsed in the event loop, in a fraction of a millisecond; a larger one in a
+thread."""
 MAX_ERRORS = 10
 """How many wrong fields one answer lists."""
 JSON_TYPE = "application/json"
@@ -54,35 +57,18 @@ class BodyLimits:
     json_bytes: int
     """Of a body without images."""
 
+    def count(self, wanted: ImageFields) -> int:
+        """How many images a body may hold."""
+        return self.images if wanted.many else len(wanted.names)
+
     def body_bytes(self, images: int) -> int:
         """The longest body that ``images`` images can need: base64 makes four bytes of three."""
         return min(self.request_bytes, images * (self.image_bytes * 4 // 3 + 4) + FORM_OVERHEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFields:
-    """Which images a route takes: these names, each once; or, if ``many``, one name any number of times."""
-
-    names: tuple[str, ...]
-    many: bool = False
-
-    @property
-    def raw(self) -> bool:
-        """Whether the body may be the image itself."""
-        return len(self.names) == 1
-
-    def count(self, limits: BodyLimits) -> int:
-        return limits.images if self.many else len(self.names)
-
-
-ONE_IMAGE = ImageFields(("image",))
-TWO_IMAGES = ImageFields(("image1", "image2"))
-MANY_IMAGES = ImageFields(("images",), many=True)
-
-
-@dataclass(frozen=True, slots=True)
 class Body:
-    """A body as it came: media type in lower case without parameters."""
+    """A body with its media type, in lower case without parameters."""
 
     data: bytes
     media_type: str
@@ -91,7 +77,7 @@ class Body:
 
 @dataclass(slots=True)
 class Parts:
-    """What was in a body: images by field name, and the other fields (``strict``: already typed, as JSON is)."""
+    """The content of a body: images by field name, and the other fields (``strict``: they have JSON types)."""
 
     images: dict[str, list[bytes]] = field(default_factory=dict)
     fields: dict[str, Any] = field(default_factory=dict)
@@ -99,15 +85,15 @@ class Parts:
 
 
 async def read_body(request: Request, limit: int, seconds: float, take: Callable[[int], None]) -> Body:
-    """The body, at most ``limit`` bytes of it: it is not read further. ``take`` is told of each piece's size.
+    """Read a body of at most ``limit`` bytes. ``take`` is called with the size of each piece as it arrives.
 
-    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``), and what ``take`` does.
+    Raises InvalidInput (``payload_too_large``, ``body_timeout``, ``unsupported_media_type``), and what ``take`` raises.
     """
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
         _too_large(limit)
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise InvalidInput("compressed bodies are not read", code="unsupported_media_type")
+    if _is_compressed(request):
+        raise InvalidInput("Compressed bodies are not read.", code="unsupported_media_type")
     data = bytearray()
     try:
         async with asyncio.timeout(seconds):
@@ -117,18 +103,32 @@ async def read_body(request: Request, limit: int, seconds: float, take: Callable
                     _too_large(limit)
                 take(len(chunk))
     except TimeoutError:
-        raise InvalidInput("the body did not arrive in time", code="body_timeout") from None
+        raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None
+    return Body(bytes(data), *_content_type(request))
+
+
+def _content_type(request: Request) -> tuple[str, bytes]:
+    """Return the media type in lower case, and a form's boundary."""
     media_type, options = parse_options_header(request.headers.get("content-type"))
-    return Body(bytes(data), media_type.decode("latin-1").lower(), options.get(b"boundary", b""))
+    return media_type.decode("latin-1").lower(), options.get(b"boundary", b"")
+
+
+def _is_compressed(request: Request) -> bool:
+    return request.headers.get("content-encoding", "identity").lower() != "identity"
+
+
+def _unsupported(supported: Sequence[str]) -> InvalidInput:
+    message = f"Send one of {', '.join(supported)}." if len(supported) > 1 else f"Send {supported[0]}."
+    return InvalidInput(message, code="unsupported_media_type", supported=list(supported))
 
 
 def is_quick(body: Body) -> bool:
-    """Whether to take the body apart takes less than to hand it to a thread."""
+    """Whether parsing the body takes less time than handing it to a thread."""
     return len(body.data) <= QUICK_BYTES or body.media_type not in {FORM_TYPE, JSON_TYPE}
 
 
 def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str] = ()) -> Parts:
-    """Takes a body with images apart; a form may hold the ``known`` fields besides.
+    """Split a body into images and parameters; a form may hold the ``known`` fields beside the images.
 
     Raises InvalidInput: ``unsupported_media_type``, ``invalid_json``, ``invalid_multipart``, ``invalid_base64``,
     ``missing_image``, ``too_many_images``, ``payload_too_large``, ``invalid_request``.
@@ -140,30 +140,30 @@ def parse_images(body: Body, wanted: ImageFields, limits: BodyLimits, known: Col
     elif wanted.raw and (body.media_type == RAW_TYPE or body.media_type.startswith("image/")):
         parts = Parts(images={wanted.names[0]: [body.data]})
     elif not body.data:
-        raise EmptyImage("the body is empty")
+        raise EmptyImage("The body is empty.")
     else:
         kinds = [FORM_TYPE, JSON_TYPE] + ([RAW_TYPE, "image/*"] if wanted.raw else [])
-        raise InvalidInput(f"send one of {', '.join(kinds)}", code="unsupported_media_type", supported=kinds)
+        raise _unsupported(kinds)
     _check_images(parts.images, wanted, limits)
     return parts
 
 
 def parse_json(body: Body, model: type[Model]) -> Model:
-    """A JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images`."""
+    """Read a JSON body as ``model``, strictly typed. Raises InvalidInput as `parse_images` does."""
     if body.media_type != JSON_TYPE:
-        raise InvalidInput(f"send {JSON_TYPE}", code="unsupported_media_type", supported=[JSON_TYPE])
+        raise _unsupported([JSON_TYPE])
     return validate(model, _load_object(body.data), "body", strict=True)
 
 
 def merge(model: type[Model], query: Model, parts: Parts) -> Model:
-    """Parameters from the query and from the body's fields as one; saying one twice is refused."""
+    """Merge the parameters of the query and of the body. Raises InvalidInput if one is in both."""
     if not parts.fields:
         return query
     given = validate(model, parts.fields, "body", strict=parts.strict)
     asked = query.model_dump(mode="json", exclude_unset=True)
     added = given.model_dump(mode="json", exclude_unset=True)
     if twice := sorted(asked.keys() & added.keys()):
-        raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body", errors=[])
+        raise InvalidInput(f"{', '.join(twice)}: given in the query and in the body.", errors=[])
     return validate(model, asked | added, "body", strict=False)
 
 
@@ -177,13 +177,13 @@ def validate(model: type[Model], values: object, where: str, *, strict: bool) ->
 
 
 def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInput:
-    """Pydantic's errors as one of ours: places and sentences, never the values that were sent."""
+    """Return pydantic's errors as one of ours: places and messages, never the values that were sent."""
     listed = []
     for error in errors[:MAX_ERRORS]:
         place = ".".join(str(part)[:100] for part in ((where,) if where else ()) + tuple(error["loc"]))
         listed.append({"where": place, "what": str(error["msg"])})
     message = "; ".join(f"{one['where']}: {one['what']}" for one in listed[:3])
-    return InvalidInput(message or "the request is not valid", errors=listed)
+    return InvalidInput(message or "The request is not valid.", errors=listed)
 
 
 # ---------------------------------------------------------------- multipart
@@ -191,79 +191,145 @@ def invalid_request(errors: list[dict[str, Any]], where: str = "") -> InvalidInp
 
 def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Collection[str]) -> Parts:
     parts = Parts()
-    for name, data in _form_parts(body, wanted.count(limits) + MAX_TEXT_FIELDS):
+    for name, data in _form_parts(body, limits.count(wanted) + MAX_TEXT_FIELDS):
         if name in wanted.names:
             parts.images.setdefault(name, []).append(data)
             continue
         if name not in known:
             raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")
         if len(data) > MAX_TEXT_FIELD:
-            raise InvalidInput(f"{name}: longer than a parameter can be", code="payload_too_large")
+            raise InvalidInput(f"{name}: longer than {MAX_TEXT_FIELD} bytes.", code="payload_too_large")
         if name in parts.fields:
-            raise InvalidInput(f"{name[:100]}: given twice", errors=[])
+            raise InvalidInput(f"{name[:100]}: given twice.", errors=[])
         try:
             parts.fields[name] = data.decode()
         except UnicodeDecodeError:
-            raise InvalidInput("a form field is not UTF-8", code="invalid_multipart") from None
+            raise InvalidInput("A form field is not UTF-8.", code="invalid_multipart") from None
     return parts
 
 
-class _FormReader:
-    """Collects the parts that python-multipart calls back with."""
+class FormReader:
+    """Splits a multipart form into its parts while its bytes arrive."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self.parts: list[tuple[str, bytes]] = []
-        self.complete = False
+    def __init__(self, boundary: bytes, max_parts: float = math.inf) -> None:
+        if not boundary:
+            raise InvalidInput("The content type names no boundary.", code="invalid_multipart")
+        self._pieces: list[tuple[int, str, bytes]] = []
+        self._count = 0
+        self._max_parts = max_parts
+        self._complete = False
         self._header = bytearray()
         self._value = bytearray()
         self._disposition = b""
-        self._data = bytearray()
-
-    def callbacks(self) -> Any:
-        return {
+        self._name = ""
+        callbacks: Any = {
             "on_part_begin": self._begin,
-            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
-            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_field": lambda data, start, end: self._collect(self._header, data[start:end]),
+            "on_header_value": lambda data, start, end: self._collect(self._value, data[start:end]),
             "on_header_end": self._end_header,
-            "on_part_data": lambda data, start, end: self._data.extend(data[start:end]),
-            "on_part_end": self._end,
-            "on_end": self._finish,
+            "on_headers_finished": self._end_headers,
+            "on_part_data": lambda data, start, end: self._add(data[start:end]),
+            "on_end": self._end,
         }
+        self._parser = MultipartParser(boundary, callbacks)
+
+    def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
+        """Return the pieces of parts in ``data``: each with its part's index and field name.
+
+        Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
+        """
+        self._call(lambda: self._parser.write(data))
+        found, self._pieces = self._pieces, []
+        return found
+
+    def finish(self) -> None:
+        """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
+        self._call(self._parser.finalize)
+        if not self._complete:
+            raise InvalidInput("The form is cut short.", code="invalid_multipart")
+
+    def _call(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except FormParserError:
+            raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart") from None
+
+    def _collect(self, into: bytearray, data: bytes) -> None:
+        into += data
+        if len(into) > MAX_PART_HEADER:
+            raise InvalidInput("The head of a part is too long.", code="invalid_multipart")
 
     def _begin(self) -> None:
-        self._disposition, self._data = b"", bytearray()
+        self._disposition = b""
+        self._count += 1
+        if self._count > self._max_parts:
+            message = f"A form has at most {self._max_parts} parts here."
+            raise InvalidInput(message, code="payload_too_large")
 
     def _end_header(self) -> None:
         if bytes(self._header).lower() == b"content-disposition":
             self._disposition = bytes(self._value)
-        self._header, self._value = bytearray(), bytearray()
+        self._header.clear()
+        self._value.clear()
 
-    def _end(self) -> None:
-        if len(self.parts) == self._limit:
-            raise InvalidInput(f"a form has at most {self._limit} parts here", code="payload_too_large")
+    def _end_headers(self) -> None:
         _, options = parse_options_header(self._disposition)
         if b"name" not in options:
-            raise InvalidInput("a part of the form has no name", code="invalid_multipart")
-        self.parts.append((options[b"name"].decode("utf-8", "replace"), bytes(self._data)))
+            raise InvalidInput("A part of the form has no name.", code="invalid_multipart")
+        self._name = options[b"name"].decode("utf-8", "replace")
+        self._add(b"")  # an empty part is a part too
 
-    def _finish(self) -> None:
-        self.complete = True
+    def _add(self, data: bytes) -> None:
+        self._pieces.append((self._count - 1, self._name, data))
+
+    def _end(self) -> None:
+        self._complete = True
 
 
-def _form_parts(body: Body, limit: int) -> Iterator[tuple[str, bytes]]:
-    if not body.boundary:
-        raise InvalidInput("the content type names no boundary", code="invalid_multipart")
-    reader = _FormReader(limit)
-    try:
-        parser = MultipartParser(body.boundary, reader.callbacks())
-        parser.write(body.data)
-        parser.finalize()
-    except FormParserError:
-        raise InvalidInput("the body is not a well-formed form", code="invalid_multipart") from None
-    if not reader.complete:
-        raise InvalidInput("the form is cut short", code="invalid_multipart")
-    yield from reader.parts
+def _form_parts(body: Body, limit: int) -> list[tuple[str, bytes]]:
+    """Return the name and content of each part."""
+    reader = FormReader(body.boundary, limit)
+    parts: list[tuple[str, list[bytes]]] = []
+    for index, name, data in reader.feed(body.data):
+        if index == len(parts):
+            parts.append((name, []))
+        parts[index][1].append(data)
+    reader.finish()
+    return [(name, b"".join(pieces)) for name, pieces in parts]
+
+
+async def read_upload(request: Request, upload: File, seconds: float) -> AsyncGenerator[bytes, None]:
+    """Yield an uploaded file, sent as the body or as a form's only part, as it arrives.
+
+    Each piece must arrive within ``seconds``; the whole may take any time.
+
+    Raises InvalidInput (``unsupported_media_type``, ``body_timeout``, ``invalid_multipart``).
+    """
+    media_type, boundary = _content_type(request)
+    if media_type not in upload.media_types or _is_compressed(request):
+        raise _unsupported(upload.media_types)
+    form = FormReader(boundary) if media_type == FORM_TYPE else None
+    stream = request.stream()
+    while True:
+        try:
+            data = await asyncio.wait_for(anext(stream, None), seconds)
+        except TimeoutError:
+            raise InvalidInput("The body did not arrive in time.", code="body_timeout") from None
+        if data is None:
+            break
+        for piece in form.feed(data) if form else [(0, upload.field, data)]:
+            if content := _content_of(upload, *piece):
+                yield content
+    if form:
+        form.finish()
+
+
+def _content_of(upload: File, index: int, name: str | None, data: bytes) -> bytes:
+    if index:
+        raise InvalidInput(f"A form has one part here, `{upload.field}`.", code="invalid_multipart")
+    if name != upload.field:
+        raise invalid_request([{"loc": (name,), "msg": "There is no such field"}], "body")
+    return data
 
 
 # ---------------------------------------------------------------- JSON
@@ -285,7 +351,7 @@ def _parse_json_images(body: Body, wanted: ImageFields, limits: BodyLimits) -> P
 
 def _decode_base64(text: object, name: str, limit: int) -> bytes:
     if not isinstance(text, str):
-        raise InvalidInput(f"{name}: base64 in a string is due", code="invalid_base64", field=name)
+        raise InvalidInput(f"{name}: send base64 in a string.", code="invalid_base64", field=name)
     if prefix := _DATA_URL.match(text):
         text = text[prefix.end() :]
     if len(text) > limit * 2:
@@ -293,24 +359,24 @@ def _decode_base64(text: object, name: str, limit: int) -> bytes:
     try:
         return binascii.a2b_base64("".join(text.split()).encode("ascii"), strict_mode=True)
     except (binascii.Error, UnicodeEncodeError):
-        raise InvalidInput(f"{name}: this is not base64", code="invalid_base64", field=name) from None
+        raise InvalidInput(f"{name}: this is not base64.", code="invalid_base64", field=name) from None
 
 
 def _load_object(data: bytes) -> dict[str, Any]:
     value = load_json(data)
     if not isinstance(value, dict):
-        raise InvalidInput("the body is not a JSON object", errors=[])
+        raise InvalidInput("The body is not a JSON object.", errors=[])
     return value
 
 
 def load_json(data: bytes) -> Any:
-    """Raises InvalidInput (``invalid_json``), also for what some readers of JSON would take: NaN, lone surrogates."""
+    """Read JSON. Raises InvalidInput (``invalid_json``), also for NaN and lone surrogates, which some parsers take."""
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
         if _LONE_SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError):  # UnicodeError and JSONDecodeError are ValueErrors
-        raise InvalidInput("the body is not JSON", code="invalid_json") from None
+        raise InvalidInput("The body is not JSON.", code="invalid_json") from None
     return value
 
 
@@ -333,7 +399,7 @@ def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits
     for name in wanted.names:
         found = images.get(name, [])
         if not found:
-            raise MissingImage(f"{name}: an image is due", expected=list(wanted.names))
+            raise MissingImage(f"{name}: an image is required.", expected=list(wanted.names))
         if len(found) > (limits.images if wanted.many else 1):
             _too_many(wanted, limits)
     if any(len(image) > limits.image_bytes for found in images.values() for image in found):
@@ -343,11 +409,11 @@ def _check_images(images: Mapping[str, list[bytes]], wanted: ImageFields, limits
 def _too_many(wanted: ImageFields, limits: BodyLimits) -> NoReturn:
     most = limits.images if wanted.many else 1
     raise InvalidInput(
-        f"{' and '.join(wanted.names)}: {'one image each' if most == 1 else f'{most} images'} at most",
+        f"{' and '.join(wanted.names)}: at most {'one image each' if most == 1 else f'{most} images'}.",
         code="too_many_images",
         limit=most,
     )
 
 
 def _too_large(limit: int) -> NoReturn:
-    raise InvalidInput(f"at most {limit} bytes are taken", code="payload_too_large", limit=limit)
+    raise InvalidInput(f"At most {limit} bytes are accepted.", code="payload_too_large", limit=limit)

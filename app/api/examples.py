@@ -252,7 +252,10 @@ ANSWERS: dict[str, dict[str, Any]] = {
                 "providers": ["CPUExecutionProvider"],
                 "provenance": {},
             }
-        ]
+        ],
+        "skipped": [
+            {"folder": "arcface", "problem": "arcface/manifest.json is no valid manifest; correct or restore it."}
+        ],
     },
     "Receipt": RECEIPT,
     "ReceiptPage": {"receipts": [RECEIPT], "next_cursor": None},

@@ -6,27 +6,22 @@ client made up. Each application has a registry of its own.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
-from fastapi import APIRouter, Request, Response
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from app.api import openapi
 from app.api.logs import LOGGER
 from app.gallery.records import Totals
 
 if TYPE_CHECKING:
-    from app.api.service import Service
+    from app.api.dependencies import Service
 
-PATH = "/metrics"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 """A method that is none, and a path that no route has (or that nobody looked at, without a key)."""
@@ -41,12 +36,7 @@ COUNTING_S = 2.0
 
 Sizes: TypeAlias = Mapping[int, int]
 """How many batches of each size there were."""
-ANSWER: openapi.Responses = {
-    200: {"description": "Prometheus' text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-}
 _log = logging.getLogger(LOGGER)
-
-router = APIRouter(tags=["server"])
 
 
 class Metrics:
@@ -222,18 +212,3 @@ def _buckets(sizes: Sizes) -> list[tuple[str, float]]:
     """Cumulative, as Prometheus wants them, the whole number last."""
     ends = [(str(float(end)), float(sum(n for size, n in sizes.items() if size <= end))) for end in BATCH_BUCKETS]
     return [*ends, ("+Inf", float(sum(sizes.values())))]
-
-
-@router.get(
-    PATH,
-    summary="Metrics for Prometheus",
-    response_class=Response,
-    responses=ANSWER | openapi.errors(*openapi.KEYED_CODES),
-)
-async def metrics(request: Request) -> Response:
-    """Requests, latencies, batches, queues, what is enrolled, the models, the process. Names no gallery and nobody.
-
-    Needs the key, unless the server was told to let anybody read them (`LIKENESS_METRICS=open`).
-    """
-    found: Metrics = request.app.state.metrics
-    return Response(await asyncio.to_thread(found.text), media_type=CONTENT_TYPE_LATEST)

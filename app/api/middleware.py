@@ -1,5 +1,5 @@
-"""What every request passes, in this order: an id, the log, the key and what it allows, room in the house, the audit
-log; and errors on the way out."""
+"""What happens around every request, in this order: request id, log and metrics, authentication, authorization, the
+limit of requests in progress, the audit log, and errors as answers."""
 
 from __future__ import annotations
 
@@ -20,35 +20,36 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.audit import AuditLog
-from app.access.records import AuditEntry, Grant, fit_id
-from app.api.auth import OPEN_PATHS
+from app.access.grants import Grant
+from app.access.records import AuditEntry, fit_id
+from app.api.auth import OPEN_PATHS, authorize
 from app.api.body import invalid_request
+from app.api.dependencies import Service, find_service
 from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
+from app.api.operation import MatchedOperation
 from app.api.page import is_page
-from app.api.protocols import dialect_of
-from app.api.rules import Visit, authorize
-from app.api.service import Service, find_service
+from app.api.protocols import protocol_of
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
 
 ID_HEADER = "x-request-id"
 _ID_NAME = ID_HEADER.encode()
 CLIENT_GONE = 499
-"""What the log says, as nginx does, when the client left before its answer."""
+"""The log's status for a client that left before its answer, as in nginx."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ERROR_STATUS = 500
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
-"""Who is told to come back later did nothing; a flood of such calls must not become a flood of rows."""
+"""A request that was told to try again later did nothing; a flood of them must not become a flood of rows."""
 
 log = logging.getLogger(LOGGER)
 
 
-class Door:
+class RequestMiddleware:
     """ASGI middleware around all routes.
 
     It also makes routes match the path as it was sent, segment by segment: `%2F` within an id is not a separator.
-    Path parameters arrive percent-encoded therefore, and `app.api.paths` decodes them.
+    Therefore path parameters arrive percent-encoded, and `app.api.dependencies` decodes them.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -74,7 +75,7 @@ class Door:
             if scope["path"] in OPEN_PATHS or is_page(scope["method"], scope["path"]):
                 await self._app(scope, receive, answer)
             else:
-                await self._visit(scope, receive, answer, find_service(scope["app"].state))
+                await self._call(scope, receive, answer, find_service(scope["app"].state))
         except LikenessError as error:
             if answer.record:
                 answer.record.refuse(error)
@@ -84,57 +85,61 @@ class Door:
         except Exception:
             log.exception("internal error", extra={"fields": {"request_id": scope["request_id"]}})
             if answer.status == CLIENT_GONE:
-                problem = LikenessError("something went wrong; the log has it under this request id")
+                problem = LikenessError("Something went wrong; the log has it under this request id.")
                 await _problem(scope, problem)(scope, receive, answer)
 
-    async def _visit(self, scope: Scope, receive: Receive, answer: _Answer, service: Service) -> None:
+    async def _call(self, scope: Scope, receive: Receive, answer: _Answer, service: Service) -> None:
         if scope["path"] in service.open_paths:
             await self._app(scope, receive, answer)
             return
-        dialect = dialect_of(scope)
-        visit = dialect.visit(scope)
-        record = _Record(service.audit, visit, scope["request_id"])
+        protocol = protocol_of(scope)
+        matched = protocol.match(scope)
+        record = _Record(service.audit, matched, scope["request_id"])
         answer.record = record
         with ExitStack() as stack:
-            if dialect.reads_first:
+            if protocol.reads_body:
                 stack.enter_context(service.workers.admit())
-            grant, receive = await dialect.enter(scope, receive, service)
+            grant, receive = await protocol.authenticate(scope, receive, service)
             record.know(grant)
             scope["grant"] = grant
-            if visit is not None:
-                authorize(grant, visit)
-                if not dialect.reads_first:
+            if matched is not None:
+                authorize(grant, matched)
+                if not protocol.reads_body:
                     stack.enter_context(service.workers.admit())
             scope["audit"] = await record.begin()
             await self._app(scope, receive, answer)
 
 
 class _Record:
-    """One request's entry in the audit log. What changes something is written before it begins, and again before the
-    answer goes out; the rest is noted when all is over. Refusals are noted too, where the key is known or was wrong."""
+    """One request's entry in the audit log.
 
-    def __init__(self, audit: AuditLog, visit: Visit | None, request_id: str) -> None:
+    An operation that changes something is written before it begins, and again before the answer goes out; any other is
+    noted at its end. Refusals are noted too if the key is known or was wrong.
+    """
+
+    def __init__(self, audit: AuditLog, matched: MatchedOperation | None, request_id: str) -> None:
         self._audit = audit
-        self._visit = visit
-        self._entry = audit.entry(None, visit.rule.name if visit else "", request_id)
-        if visit:
-            self._entry.gallery, self._entry.subject = fit_id(visit.gallery), fit_id(visit.subject)
-            self._entry.target = fit_id(visit.target)
+        self._entry = audit.entry(None, matched.operation.name if matched else "", request_id)
+        if matched:
+            self._entry.gallery, self._entry.subject = fit_id(matched.gallery), fit_id(matched.subject)
+            self._entry.target = fit_id(matched.target)
+        self._changes = matched is not None and matched.operation.changes
         self._begun = False
-        self._finished = visit is None
+        self._finished = matched is None
 
     def know(self, grant: Grant) -> None:
         self._entry.who = grant.key_id
 
     async def begin(self) -> AuditEntry:
-        """Raises what the database does: nothing is changed that can't be recorded."""
-        if self._visit and self._visit.rule.changes:
+        """Write the entry if the operation changes something; raise what the database raises, so that no change goes
+        unrecorded."""
+        if self._changes:
             await asyncio.wrap_future(self._audit.write(self._entry))
             self._begun = True
         return self._entry
 
     async def finish(self, status: int) -> None:
-        """Where the database fails now, the work is done all the same, and an entry without outcome says so."""
+        """Add the outcome. If the database fails now, the work is done, and the entry stays without outcome."""
         if not self._begun or self._finished:
             return
         self._entry.status = status
@@ -145,10 +150,10 @@ class _Record:
             self._audit.note(self._entry)
 
     def refuse(self, error: LikenessError) -> None:
-        """Nobody is named by a request without a key, and nothing limits such requests: they are not recorded."""
+        """Note a refusal. Requests without a key are not recorded: nothing limits how many there are."""
         if error.code in _BAD_KEY:
             self._entry.who = str(error.details["key"])
-        is_try_again = isinstance(error, Overloaded) and not self._begun  # whatever status that has in its dialect
+        is_try_again = isinstance(error, Overloaded) and not self._begun  # its status differs between protocols
         self._finished = self._finished or is_try_again or error.code == "missing_key"
 
     def leave(self, status: int) -> None:
@@ -160,7 +165,7 @@ class _Record:
 
 
 class _Answer:
-    """Sends on, remembering the status and adding the headers that every answer has."""
+    """Sends an answer on; remembers its status and adds the request id."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -178,7 +183,7 @@ class _Answer:
 
 
 def answer_error(request: Request, error: Exception) -> Response:
-    """The handler of errors that FastAPI or a route raises."""
+    """Answer an error that FastAPI or a handler raised."""
     if isinstance(error, RequestValidationError):
         error = invalid_request([{**one} for one in error.errors()])
     headers = {}
@@ -192,14 +197,14 @@ def answer_error(request: Request, error: Exception) -> Response:
 
 def _translated(error: HTTPException) -> LikenessError:
     if error.status_code == 404:
-        return NotFound("there is no such route")
+        return NotFound("There is no such route.")
     if error.status_code == 405:
-        return InvalidInput("the route does not take this method", code="method_not_allowed")
+        return InvalidInput("The route does not take this method.", code="method_not_allowed")
     return InvalidInput(str(error.detail))
 
 
 def _problem(scope: Scope, error: LikenessError, headers: dict[str, str] | None = None) -> Response:
-    answer = dialect_of(scope).answer(error, scope["request_id"], scope["path"])
+    answer = protocol_of(scope).error_response(error, scope["request_id"], scope["path"])
     answer.headers.update(headers or {})
     return answer
 
@@ -210,7 +215,7 @@ def _keep_encoded(scope: Scope) -> None:
         path = raw.decode("ascii") if raw else scope["path"]
         unquote(path, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidInput("the path is not percent-encoded UTF-8", code="invalid_path") from None
+        raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
     scope["path"] = path
 
 
@@ -220,7 +225,7 @@ def _request_id(headers: Headers) -> str:
 
 
 def _count_request(scope: Scope, status: int, seconds: float) -> None:
-    """In the log and in the metrics: by the route's template, never by the path, which may hold people's ids."""
+    """Log and count a request by its route's template, never by its path, which may hold people's ids."""
     route = getattr(scope.get("route"), "path", None)
     method = scope["method"] if scope["method"] in METHODS else OTHER  # a client may make one up
     metrics: Metrics = scope["app"].state.metrics

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI cannot see by itself, since bodies are taken apart by `app.api.body`."""
+"""The OpenAPI document: what FastAPI can't see by itself, since `app.api.body` reads the bodies."""
 
 from __future__ import annotations
 
@@ -17,117 +17,81 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api import schemas
-from app.api.auth import OPEN_PATHS
-from app.api.body import FORM_TYPE, JSON_TYPE, MANY_IMAGES, ONE_IMAGE, RAW_TYPE, TWO_IMAGES, ImageFields
+from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE
 from app.api.examples import ANSWERS, REQUESTS
 from app.api.headers import CSP
+from app.api.operation import AnyOperation, File, ImageFields
 from app.api.problems import BY_CODE
-from app.api.rules import find_visit
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
-"""FastAPI's word for what an operation may answer, by status."""
+"""FastAPI's ``responses``: what an operation may answer, by status."""
 PAGE_PATH = "/docs"
 ASSETS_PATH = "/docs/assets"
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+BINARY, TEXT = {"type": "string", "format": "binary"}, {"type": "string"}
+TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson"})
+COMPREFACE, REKOGNITION = "CompreFace", "Amazon Rekognition"
+SECURITY = {None: ("bearer", "api_key"), COMPREFACE: ("api_key",), REKOGNITION: ("aws_sigv4",)}
+"""The ways to send a key, by the service whose wire format an operation has."""
+TAGS = [
+    {"name": "recognition", "description": "Photos in, answers out."},
+    {"name": "galleries", "description": "Sets of enrolled people."},
+    {"name": "subjects", "description": "The people of a gallery."},
+    {"name": "faces", "description": "Their enrolled images."},
+    {"name": "jobs", "description": "Work that outlasts a request."},
+    {"name": "access", "description": "Keys, the audit log and receipts of erasures."},
+    {"name": "server", "description": "The server itself."},
+    {"name": COMPREFACE, "description": "CompreFace's REST interface, for clients written for it (docs/moving.md)."},
+    {"name": REKOGNITION, "description": "Amazon Rekognition's API, for clients written for it (docs/moving.md)."},
+]
+"""The groups of operations on the page, in this order."""
 REF = "#/components/schemas/{model}"
-BODIES: tuple[tuple[type[BaseModel], ImageFields | None], ...] = (
-    (schemas.DetectRequest, ONE_IMAGE),
-    (schemas.EmbedRequest, ONE_IMAGE),
-    (schemas.VerifyRequest, TWO_IMAGES),
-    (schemas.SubjectVerifyRequest, ONE_IMAGE),
-    (schemas.IdentifyRequest, ONE_IMAGE),
-    (schemas.EnrollRequest, MANY_IMAGES),
-    (schemas.GalleryCreate, None),
-    (schemas.GalleryPatch, None),
-    (schemas.ReembedStart, None),
-    (schemas.SubjectCreate, None),
-    (schemas.SubjectPatch, None),
-    (schemas.FaceMove, None),
-    (schemas.KeyCreate, None),
-    (schemas.KeyRotate, None),
-)
-OPEN_CODES = ("internal_error",)
-KEYED_CODES = (
-    "missing_key",
-    "wrong_key",
-    "expired_key",
-    "revoked_key",
-    "rate_limited",
-    "too_many_failures",
-    "invalid_path",
-    "internal_error",
-    "not_ready",
-)
-"""Codes of every operation that needs the key."""
-CALL_CODES = (
-    "missing_scope",
-    "invalid_request",
-    "overloaded",
-    "request_timeout",
-    "shutting_down",
-    "database_busy",
-    "database_unavailable",
-    "index_unavailable",
-    "sealed_unreadable",
-    "unusable",
-)
-"""Codes of every operation under /v1 besides."""
-JSON_CODES = ("invalid_json", "unsupported_media_type", "payload_too_large", "body_timeout")
-FORM_CODES = (*JSON_CODES, "invalid_multipart", "invalid_base64", "missing_image", "too_many_images")
-IMAGE_CODES = (*FORM_CODES, "empty_image", "invalid_image", "unsupported_image", "image_too_large", "image_too_small")
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
 
 Every call but `/livez`, `/readyz` and `/version` needs a key: `Authorization: Bearer KEY` or `x-api-key: KEY`. The
-key needs the scope that `x-scope` names at each operation (`any`: every key will do; `admin` has all scopes), and sees
-only the galleries it is restricted to. Where `x-unrestricted` is true, it may not be restricted.
-Images come as multipart fields, as base64 in JSON, or as the raw body; parameters go into the query, or beside the
-image as form or JSON fields. Scores are cosine similarities; decisions are made at operating points, asked for as
-error rates (`fmr`, `fpir`). Every error has the same shape, and its `code` is what programs switch on.
+key needs the scope that `x-scope` names at each operation (`any`: every key; `admin` has all scopes). A key that is
+restricted to galleries sees only those; if `x-unrestricted` is true, the key must not be restricted.
+Send images as multipart fields, as base64 in JSON, or as the raw body; parameters in the query, or beside the image as
+form or JSON fields. Scores are cosine similarities; decisions are made at operating points, which you choose as error
+rates (`fmr`, `fpir`). Every error has the same shape; programs should switch on its `code`.
 """
 
 
-def errors(*codes: str) -> Responses:
-    """FastAPI's ``responses``: each status with an example for each of its codes."""
+def responses(operation: AnyOperation) -> Responses:
+    """FastAPI's ``responses``: the good answer with an example, and each error status with one per code."""
+    if operation.compat:
+        error = {"description": f"An error, in the form that {operation.compat} gives it."}
+        return {operation.status: _good_response(operation), "default": error}
     by_status: dict[int | str, list[str]] = defaultdict(list)
-    for code in codes:
+    for code in operation.error_codes:
         by_status[BY_CODE[code].status].append(code)
-    return {status: _error_response(status, found) for status, found in sorted(by_status.items(), key=str)}
+    found: Responses = {operation.status: _good_response(operation)}
+    return found | {status: _error_response(status, codes) for status, codes in sorted(by_status.items(), key=str)}
 
 
-def call_errors(*codes: str) -> Responses:
-    """Those of an operation under /v1."""
-    return errors(*KEYED_CODES, *CALL_CODES, *codes)
-
-
-def answer(model: type[BaseModel], status: int = 200) -> Responses:
-    """FastAPI's ``responses``: the example of a good answer."""
-    description = (model.__doc__ or "").split("\n")[0] if model.__doc__ else "Done."
-    return {status: {"description": description, "content": {JSON_TYPE: {"example": ANSWERS[model.__name__]}}}}
-
-
-def request_body(model: type[BaseModel]) -> dict[str, Any]:
-    """FastAPI's ``openapi_extra``: the body of an operation, in all the ways it may come."""
-    name = model.__name__
-    wanted = dict(BODIES)[model]
-    json_body = {"schema": {"$ref": REF.format(model=name)}, "example": REQUESTS[name]}
-    content: dict[str, Any] = {}
-    if wanted:
-        content[FORM_TYPE] = {"schema": _form_schema(model, wanted)}
-        if wanted.many:
-            content[FORM_TYPE]["encoding"] = {wanted.names[0]: {"contentType": "image/*"}}
-    content[JSON_TYPE] = json_body
-    if wanted and wanted.raw:
-        content[RAW_TYPE] = {"schema": {"type": "string", "format": "binary"}}
-        content["image/*"] = {"schema": {"type": "string", "format": "binary"}}
+def request_body(operation: AnyOperation) -> dict[str, Any] | None:
+    """FastAPI's ``openapi_extra``: the body of an operation, in every form it may come in."""
+    model, images, content = operation.body, operation.images, dict[str, Any]()
+    if operation.upload:
+        content = _upload_content(operation.upload)
+    elif model is None:
+        return None
+    else:
+        if images:
+            content[FORM_TYPE] = {"schema": _form_schema(model, images)}
+            if images.many:
+                content[FORM_TYPE]["encoding"] = {images.names[0]: {"contentType": "image/*"}}
+        content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}}
+        if example := getattr(model, "example", None) or REQUESTS.get(model.__name__):
+            content[JSON_TYPE]["example"] = example
+        if images and images.raw:
+            content |= {kind: {"schema": BINARY} for kind in (RAW_TYPE, "image/*")}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def install(app: FastAPI) -> None:
-    """Makes ``app`` serve the document with request models, security and nothing superfluous, and a page that shows it.
-
-    The page's files are there already, at ``ASSETS_PATH``.
-    """
+    """Make ``app`` serve the document and a page that shows it. The page's files are already at ``ASSETS_PATH``."""
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title=app.title,
@@ -151,7 +115,7 @@ def install(app: FastAPI) -> None:
 
 
 def _page_policy(html: str) -> str:
-    """The page's own files and its own script, known by its hash; styles as Swagger UI sets them, on elements."""
+    """Allow the page's own files, its inline script by its hash, and Swagger UI's inline styles."""
     scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _SCRIPT.findall(html)]
     return "; ".join(
         (
@@ -172,7 +136,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
     )
     components = document.setdefault("components", {})
-    _, bodies = models_json_schema([(model, "validation") for model, _ in BODIES], ref_template=REF)
+    operations: list[AnyOperation] = app.state.operations.operations
+    models = {model: None for operation in operations for model in operation.models}
+    _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
     for superfluous in ("HTTPValidationError", "ValidationError"):
@@ -181,14 +147,44 @@ def _document(app: FastAPI) -> dict[str, Any]:
         "bearer": {"type": "http", "scheme": "bearer", "description": "The key of `admin.key`, or one of `/v1/keys`."},
         "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
     }
-    for path, operations in document["paths"].items():
-        for method, operation in operations.items():
-            operation["security"] = [] if path in OPEN_PATHS else [{"bearer": []}, {"api_key": []}]
-            visit = find_visit(method.upper(), path)
-            if path not in OPEN_PATHS:
-                operation["x-scope"] = (visit.rule.scope if visit else None) or "any"
-                operation["x-unrestricted"] = visit.rule.everywhere if visit else False
+    if any(operation.compat == REKOGNITION for operation in operations):
+        components["securitySchemes"]["aws_sigv4"] = {
+            "type": "apiKey",
+            "in": "header",
+            "name": "Authorization",
+            "description": "An AWS Signature Version 4, made with a key that was created with `aws`.",
+        }
+    used = {tag for path in document["paths"].values() for operation in path.values() for tag in operation["tags"]}
+    document["tags"] = [tag for tag in document["tags"] if tag["name"] in used]
+    by_path = {(operation.method, operation.path): operation for operation in operations}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            declared = by_path[method.upper(), path]
+            operation["security"] = [] if declared.public else [{name: []} for name in SECURITY[declared.compat]]
+            if not declared.public:
+                operation.setdefault("x-scope", declared.scope or "any")
+                operation["x-unrestricted"] = declared.unrestricted
     return document
+
+
+def _good_response(operation: AnyOperation) -> dict[str, Any]:
+    if operation.file:
+        content = {kind: {"schema": TEXT if kind in TEXT_TYPES else BINARY} for kind in operation.file.media_types}
+        return {"description": operation.file.description, "content": content}
+    if not issubclass(operation.answer, BaseModel):
+        return {"description": "Done."}
+    model = operation.answer
+    description = (model.__doc__ or "").split("\n")[0] if model.__doc__ else "Done."
+    return {
+        "description": description,
+        "content": {JSON_TYPE: {"example": getattr(model, "example", None) or ANSWERS[model.__name__]}},
+    }
+
+
+def _upload_content(upload: File) -> dict[str, Any]:
+    file = BINARY | {"description": upload.description}
+    form = {"type": "object", "properties": {upload.field: file}, "required": [upload.field]}
+    return {kind: {"schema": form if kind == FORM_TYPE else file} for kind in upload.media_types}
 
 
 def _error_response(status: int | str, codes: Iterable[str]) -> dict[str, Any]:
@@ -212,7 +208,7 @@ def _error_example(code: str) -> dict[str, Any]:
 
 def _form_schema(model: type[BaseModel], wanted: ImageFields) -> dict[str, Any]:
     schema = model.model_json_schema(ref_template=REF)
-    file = {"type": "string", "format": "binary", "description": "An image file."}
+    file = BINARY | {"description": "An image file."}
     many = {"type": "array", "items": file, "minItems": 1, "description": "Image files; repeat the field."}
     schema["properties"] |= dict.fromkeys(wanted.names, many if wanted.many else file)
     schema["title"] = f"{model.__name__}Form"

@@ -1,7 +1,7 @@
-"""What a request is written in: our own API, or another service's wire format (`app.compat`).
+"""Wire protocols: this service's own REST interface, or another service's that `app.compat` speaks.
 
-A dialect knows which operation of ours a request is, how its key is given, and how an error looks. All else is the same
-for everybody: keys and scopes, room in the house, the audit log, the operations.
+A protocol knows which operation a request is, how its key is sent, and how an error looks. Everything else is the same
+for all: keys and scopes, limits, the audit log, the operations.
 """
 
 from __future__ import annotations
@@ -13,63 +13,73 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
-from app.access.records import Grant
+from app.access.grants import Grant
+from app.access.grants import Scope as KeyScope
 from app.api.auth import is_browser_path
+from app.api.dependencies import Service
+from app.api.operation import MatchedOperation, Operation, OperationTable
 from app.api.problems import answer_problem
-from app.api.rules import Visit, find_visit
-from app.api.service import Service
 from app.errors import LikenessError
 
+OWN_PREFIX = "/v1/"
+"""Below it, a request that matches no operation needs an unrestricted `admin` key; elsewhere (`/docs`) any key."""
 
-class Dialect(ABC):
+
+class WireProtocol(ABC):
     """``scope["path"]`` is the path as it was sent, percent-encoded."""
 
-    reads_first: ClassVar[bool] = False
-    """Whether `enter` reads the body, for which there has to be room."""
+    reads_body: ClassVar[bool] = False
+    """Whether `authenticate` reads the body, which counts against the limit of requests in progress."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
-        """Whether the request is in this dialect."""
+        """Whether the request is in this protocol."""
+
+    def match(self, scope: Scope) -> MatchedOperation | None:
+        """Return the operation that the request is; None if it is none that needs a scope."""
+        table: OperationTable = scope["app"].state.operations
+        found = table.match(scope["method"], scope["path"])
+        return None if found is None or found.operation.monitoring else found
 
     @abstractmethod
-    def visit(self, scope: Scope) -> Visit | None:
-        """Which operation the request is; None: none that needs a scope."""
+    def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:
+        """Return the error in this protocol's form."""
 
-    @abstractmethod
-    def answer(self, error: LikenessError, request_id: str, path: str) -> Response:
-        """The error as this dialect has it."""
-
-    async def enter(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
-        """What the request's key allows, and what its body is read from thereafter. Raises what `Guard.check` does."""
+    async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
+        """Return what the request's key allows, and where to read the body from. Raises what `Guard.check` does."""
         return await service.guard.check(Headers(scope=scope), scope["path"], address_of(scope)), receive
 
 
-class Own(Dialect):
-    """Our own API."""
+class OwnProtocol(WireProtocol):
+    """This service's own REST interface."""
 
-    def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (whatever nobody else does)
+    def speaks(self, scope: Scope) -> bool:  # noqa: ARG002 (every request that is in no other protocol)
         return True
 
-    def visit(self, scope: Scope) -> Visit | None:
-        return find_visit(scope["method"], scope["path"])
+    def match(self, scope: Scope) -> MatchedOperation | None:
+        method, path = scope["method"], scope["path"]
+        found = super().match(scope)
+        if found is None and path.startswith(OWN_PREFIX):
+            return MatchedOperation(Operation("unknown", method, path, bytes, KeyScope.ADMIN, unrestricted=True))
+        return found
 
-    def answer(self, error: LikenessError, request_id: str, path: str) -> Response:
+    def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:
         found = answer_problem(error, request_id)
         if found.status == 401 and is_browser_path(path):
             found.headers["www-authenticate"] = 'Basic realm="Likeness"'
         return Response(found.body.model_dump_json(), found.status, found.headers, "application/json")
 
 
-OWN = Own()
+OWN = OwnProtocol()
 
 
-def dialect_of(scope: Scope) -> Dialect:
-    """The first of ``app.state.dialects`` that speaks the request; our own otherwise."""
-    others: tuple[Dialect, ...] = getattr(scope["app"].state, "dialects", ())
-    return next((dialect for dialect in others if dialect.speaks(scope)), OWN)
+def protocol_of(scope: Scope) -> WireProtocol:
+    """Return the first of ``app.state.protocols`` that speaks the request; our own if none does."""
+    others: tuple[WireProtocol, ...] = getattr(scope["app"].state, "protocols", ())
+    return next((protocol for protocol in others if protocol.speaks(scope)), OWN)
 
 
 def address_of(scope: Scope) -> str:
-    """The caller's; empty where there is none to be known."""
+    """Return the caller's address; empty if it is unknown."""
     client = scope.get("client")
     return client[0] if client else ""

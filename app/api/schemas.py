@@ -103,9 +103,9 @@ Point: TypeAlias = tuple[float, float]
 
 
 class Wire(BaseModel):
-    """Base of all answers: unknown fields and NaN are errors on either side."""
+    """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
 
 
 class Params(BaseModel):
@@ -790,8 +790,18 @@ class Model(Wire):
     provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
 
 
+class SkippedModel(Wire):
+    """A folder of the models folder that holds no usable package."""
+
+    folder: str
+    problem: str = Field(description="What is wrong with its manifest.")
+
+
 class ModelList(Wire):
     models: list[Model]
+    skipped: list[SkippedModel] = Field(
+        default_factory=list, description="Folders whose manifest can't be used; the server goes on without them."
+    )
 
 
 class ErasedSubject(Wire):

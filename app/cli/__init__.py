@@ -1,75 +1,159 @@
-"""The command line. Every command works on a running server, or in this process where there is none."""
+"""The `likeness` command: the list of its commands, and how errors become messages and exit codes.
+
+A command's module is imported when that command runs, so that help and short commands start quickly.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from app.cli import (
-    access,
-    administration,
-    backup,
-    bulk,
-    doctor,
-    erasure,
-    jobs,
-    moving,
-    output,
-    quantize,
-    recognition,
-    reembed,
-    tune,
-    vault,
-)
+from app.cli import output
 from app.errors import LikenessError
+
+COMMANDS = "commands"
+"""What a module calls the Typer object of commands that belong to no group."""
+
+
+class Entry(NamedTuple):
+    """One line of `likeness --help`."""
+
+    where: str
+    """Module below `app.cli`, and the name of its Typer object: COMMANDS, or a group's own."""
+    help: str
+    panel: str
+    hidden: bool = False
+
+
+_RECOGNITION, _PEOPLE, _TRANSFER, _SERVER = "Recognition", "Galleries and people", "Import and export", "Server"
+ENTRIES = {
+    "detect": Entry("recognition:commands", "Find the faces in photos.", _RECOGNITION),
+    "verify": Entry("recognition:commands", "Compare two photos: do they show the same person?", _RECOGNITION),
+    "enroll": Entry("recognition:commands", "Add people to a gallery.", _RECOGNITION),
+    "identify": Entry("recognition:commands", "Find the people of a gallery in photos.", _RECOGNITION),
+    "galleries": Entry("galleries:galleries", "List, create, change, delete and check galleries.", _PEOPLE),
+    "people": Entry("people:people", "List, show, rename and delete the people of a gallery.", _PEOPLE),
+    "faces": Entry("people:faces", "List, move and delete the enrolled faces of a person.", _PEOPLE),
+    "erase": Entry("erasure:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
+    "receipts": Entry("erasure:receipts", "List, show and check receipts of erasures.", _PEOPLE),
+    "reembed": Entry("galleries:reembed", "Move a gallery to another model package while it is in use.", _PEOPLE),
+    "import": Entry("transfer.bulk:commands", "Enroll many people at once.", _TRANSFER),
+    "export": Entry("transfer.bulk:commands", "Write a gallery into one signed archive.", _TRANSFER),
+    "import-compreface": Entry(
+        "transfer.compreface:commands", "Enroll the photos of a CompreFace database.", _TRANSFER
+    ),
+    "jobs": Entry("jobs:jobs", "List, wait for and cancel work that outlasts a request.", _TRANSFER),
+    "backup": Entry("database:commands", "Write the whole database into one file.", _TRANSFER),
+    "restore": Entry("database:commands", "Replace the database with a backup.", _TRANSFER),
+    "serve": Entry("server:commands", "Start the server.", _SERVER),
+    "status": Entry("server:commands", "Show the server, data folder, models, galleries and health.", _SERVER),
+    "doctor": Entry("doctor.command:commands", "Check the installation, and say how to repair it.", _SERVER),
+    "models": Entry("models:models", "List, fetch and quantize model packages.", _SERVER),
+    "tune": Entry("models:commands", "Measure how the models run best on this machine.", _SERVER),
+    "keys": Entry("access:keys", "Create, list, rotate and revoke API keys.", _SERVER),
+    "key": Entry("access:key", "Print the admin key (now `likeness keys admin`).", _SERVER, hidden=True),
+    "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
+    "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
+}
+
+
+class _Commands(TyperGroup):
+    """The commands of ENTRIES. Lists show their one line of help; the command that is called is loaded."""
+
+    def __init__(self, **attributes: Any) -> None:
+        attributes["commands"] = {
+            name: TyperCommand(name, help=entry.help, hidden=entry.hidden, rich_help_panel=entry.panel)
+            for name, entry in ENTRIES.items()
+        }
+        super().__init__(**attributes)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, load(name) if found and name else None, rest
+
 
 app = typer.Typer(
     name="likeness",
+    cls=_Commands,
     help="Face recognition: detect, verify, enroll, identify.",
+    epilog="Example: likeness status\n\nEvery command has examples: likeness enroll --help",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(recognition.detect)
-app.command()(recognition.verify)
-app.command()(recognition.enroll)
-app.command()(recognition.identify)
-app.command()(erasure.erase)
-app.command("import")(bulk.import_)
-app.command()(bulk.export)
-app.command()(backup.backup)
-app.command()(backup.restore)
-app.command()(doctor.doctor)
-app.command()(tune.tune)
-app.command("import-compreface")(moving.import_compreface)
-app.add_typer(administration.galleries, name="galleries")
-administration.models.command()(quantize.quantize)
-app.add_typer(administration.models, name="models")
-app.add_typer(jobs.jobs, name="jobs")
-app.add_typer(reembed.reembed, name="reembed")
-app.add_typer(access.keys, name="keys")
-administration.key.command()(access.create)
-app.add_typer(administration.key, name="key")
-app.add_typer(access.audit, name="audit")
-app.add_typer(vault.vault, name="vault")
-app.add_typer(erasure.receipts, name="receipts")
 
 
-@app.command()
-def serve() -> None:
-    """Start the server; its settings come from the environment (LIKENESS_...)."""
-    from app.config import load_settings  # noqa: PLC0415 (the same)
-    from app.server import start  # noqa: PLC0415 (the other commands start quicker without)
+def load(name: str) -> TyperCommand | TyperGroup:
+    """Import a command of ENTRIES, or a group of commands."""
+    module, _, attribute = ENTRIES[name].where.partition(":")
+    group = get_group(getattr(import_module(f"app.cli.{module}"), attribute))
+    found = group.commands[name] if attribute == COMMANDS else group
+    assert isinstance(found, TyperCommand | TyperGroup)  # noqa: S101 - Typer makes no others
+    found.help = found.help or ENTRIES[name].help
+    return found
 
-    start.serve(load_settings())
+
+def every_command() -> Iterator[tuple[str, TyperCommand]]:
+    """Yield each command that help shows, with its whole name, such as `galleries list`."""
+    for name, entry in ENTRIES.items():
+        if not entry.hidden:
+            yield from _below(name, load(name))
+
+
+def _below(name: str, found: Any) -> Iterator[tuple[str, TyperCommand]]:
+    if isinstance(found, TyperCommand):
+        yield name, found
+        return
+    for inner, command in found.commands.items():
+        if not command.hidden:
+            yield from _below(f"{name} {inner}", command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        output.say(f"likeness {version('likeness')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> None:
-    """What the `likeness` command runs."""
+    """Run the command that the arguments name, and exit with its code."""
+    as_json = output.wants_json()
     try:
-        app()
+        sys.exit(app(standalone_mode=not as_json) or output.Exit.DONE)
     except LikenessError as error:
-        output.complain(error)
+        output.complain(output.with_option_names(error, _called().params))
         sys.exit(output.exit_code(error))
+    except typer.TyperException as error:  # raised here with --json only; otherwise Typer prints it
+        output.complain(LikenessError(error.format_message(), code="usage"))
+        sys.exit(error.exit_code)
+    except typer.Abort:
+        sys.exit(output.Exit.NO)
     except BrokenPipeError:  # `likeness ... | head`
         sys.exit(output.Exit.DONE)
+
+
+def _called() -> TyperCommand | TyperGroup:
+    """Return the command that the arguments name, as far as they name one."""
+    words = sys.argv[1:]
+    found: Any = load(words[0]) if words[:1] and words[0] in ENTRIES else TyperGroup(name="likeness")
+    for word in words[1:]:
+        if not isinstance(found, TyperGroup) or word not in found.commands:
+            break
+        found = found.commands[word]
+    return found  # type: ignore[no-any-return]  # Typer's groups hold commands and groups

@@ -7,21 +7,26 @@ from typing import Annotated
 
 import typer
 
-from app.access.records import Scope
+from app.access.grants import Scope
 from app.api import schemas
 from app.cli import options, output
-from app.cli.connect import connect
+from app.cli.connect import Data, connect, own_key
+from app.config import load_settings
 
-keys = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys.")
-audit = typer.Typer(no_args_is_help=True, help="Who did what, when.")
+keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
+key = typer.Typer(invoke_without_command=True, hidden=True)
+audit = typer.Typer(no_args_is_help=True, epilog="Example: likeness audit export --since 2026-01-01")
 
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
+Rotate = Annotated[
+    bool, typer.Option("--rotate", help="Create a new admin key. A running server uses the old one until it restarts.")
+]
 EXPORT_PAGE = 1000
 
 
-@keys.command("list")
+@keys.command("list", epilog="Example: likeness keys list")
 def list_keys(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
-    """Every key with what it allows; never its secret."""
+    """List the keys and what each one allows. Secrets are never shown."""
     with connect(server, key) as client:
         found = list(client.all_keys())
     if as_json:
@@ -32,32 +37,31 @@ def list_keys(server: options.Server = None, key: options.Key = None, as_json: o
     output.say_table(columns, [_row(one) for one in found])
 
 
-@keys.command()
+@keys.command(
+    epilog="Examples: likeness keys create --id door --scope recognize --gallery staff --rate 10/s\n\n"
+    "likeness keys create --aws --json"
+)
 def create(
     scopes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--scope", help="read, recognize, enroll or admin; may be repeated. With --aws: admin by default."
-        ),
+        list[Scope] | None,
+        typer.Option("--scope", help="What the key allows; may be repeated. With --aws, the default is admin."),
     ] = None,
-    key_id: Annotated[str | None, typer.Option("--id", help="Its id; made by the server by default.")] = None,
+    key_id: Annotated[str | None, typer.Option("--id", help="Id of the key. Default: the server chooses one.")] = None,
     name: Annotated[str | None, typer.Option(help="Whose key it is.")] = None,
-    galleries: Annotated[
-        list[str] | None, typer.Option("--gallery", help="The only gallery it may see; may be repeated.")
-    ] = None,
+    galleries: options.InGalleries = None,
     expires: Annotated[datetime | None, typer.Option(help="When it stops working, in UTC.")] = None,
-    rate: Annotated[str | None, typer.Option(help="How often it may ask: 10/s, 600/m, 600/m:20, unlimited.")] = None,
-    aws: Annotated[bool, typer.Option("--aws", help="For AWS's clients: print what they sign requests with.")] = False,
+    rate: Annotated[str | None, typer.Option(help="Requests allowed: 10/s, 600/m, 600/m:20 or unlimited.")] = None,
+    aws: Annotated[bool, typer.Option("--aws", help="Print credentials for AWS clients.")] = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Make a key. It is printed this one time."""
+    """Create a key. The secret is printed only this once."""
     if not scopes and not aws:
-        raise typer.BadParameter("say what the key may do", param_hint="--scope")
-    with connect(server, key) as client:
+        raise typer.BadParameter("say what the key allows", param_hint="--scope")
+    with connect(server, key, Data.CREATED) as client:
         made = client.create_key(
-            scopes or [Scope.ADMIN],  # what Rekognition's clients do includes making collections
+            [scope.value for scope in scopes or [Scope.ADMIN]],  # Rekognition's clients create collections, too
             key_id=key_id,
             name=name,
             galleries=galleries or None,
@@ -68,41 +72,67 @@ def create(
     _say_secret(made, as_json=as_json, aws=aws)
 
 
-@keys.command()
+@keys.command(epilog="Example: likeness keys rotate door --grace 3600")
 def rotate(
     key_id: KeyId,
-    grace: Annotated[int, typer.Option(min=0, help="Seconds that the last secret goes on working.")] = 0,
+    grace: Annotated[int, typer.Option(min=0, help="Seconds for which the previous secret keeps working.")] = 0,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Give a key a new secret. It is printed this one time."""
+    """Give a key a new secret, which is printed only this once."""
     with connect(server, key) as client:
         made = client.rotate_key(key_id, grace_seconds=grace)
     _say_secret(made, as_json=as_json, aws=made.aws_access_key_id is not None)
 
 
-@keys.command()
-def revoke(key_id: KeyId, server: options.Server = None, key: options.Key = None) -> None:
-    """End a key for good."""
+@keys.command(epilog="Example: likeness keys revoke door")
+def revoke(
+    key_id: KeyId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
+) -> None:
+    """Revoke a key for good."""
     with connect(server, key) as client:
         client.revoke_key(key_id)
-    output.say(f"{key_id}: revoked")
+    output.say_done(key_id, "revoked", as_json=as_json)
 
 
-@audit.command()
+@keys.command("admin", epilog="Example: export LIKENESS_KEY=$(likeness keys admin)")
+def show_admin_key(rotate: Rotate = False) -> None:
+    """Print the admin key of the data folder, which the first start of the server creates."""
+    settings = load_settings()
+    if not rotate:
+        output.say(own_key(settings))
+        return
+    from app import main  # noqa: PLC0415 - slow to import
+
+    output.say(main.rotate_admin_key(settings.data_dir))
+
+
+@key.callback()
+def show_key(context: typer.Context, rotate: Rotate = False) -> None:
+    """Print the admin key (now `likeness keys admin`)."""
+    if context.invoked_subcommand is None:
+        show_admin_key(rotate)
+
+
+key.command()(create)
+
+
+@audit.command(
+    epilog="Examples: likeness audit export --since 2026-01-01 --json\n\nlikeness audit export --subject ada"
+)
 def export(
     by: Annotated[str | None, typer.Option(help="Only what this key did.")] = None,
-    operation: Annotated[str | None, typer.Option(help="Only this operation, e.g. enroll.")] = None,
-    gallery: Annotated[str | None, typer.Option(help="Only about this gallery.")] = None,
-    subject: Annotated[str | None, typer.Option(help="Only about this subject.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="Only from this time (UTC) on.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only before this time (UTC).")] = None,
+    operation: Annotated[str | None, typer.Option(help="Only this operation, for example enroll.")] = None,
+    gallery: options.InGallery = None,
+    subject: Annotated[str | None, typer.Option(help="Only about this person.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only from this time on, in UTC.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only before this time, in UTC.")] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """The audit log, oldest first, an entry a line."""
+    """Print the audit log, oldest first, one entry per line."""
     with connect(server, key) as client:
         for entry in client.all_audit(
             key=by,

@@ -1,96 +1,147 @@
-"""From a command to a server: the one named, the one running on this data folder, or one started in this process."""
+"""Connect a command to a server: the one named, the one that runs on the data folder, or the application in this
+process."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import anyio.from_thread
-import anyio.to_thread
 import httpx
 
-from app.client import Client
+from app.client import Client, Unreachable
+from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
+from app.errors import Unusable
 from app.server import data_folder
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
+    from app.config import Settings
 
 IN_PROCESS_URL = "http://in-process"
 TIMEOUT_S = 300.0
+_SQLITE = "sqlite:///"
 
 
-class InProcess(httpx.BaseTransport):
-    """Hands requests to the app itself, with its lifespan, on an event loop in a thread of its own."""
+class Data(Enum):
+    """What a command needs of the data folder where it does the work itself."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._stack = ExitStack()
-        self._portal = self._stack.enter_context(anyio.from_thread.start_blocking_portal())
-        lifespan: AbstractContextManager[Mapping[str, Any] | None] = self._portal.wrap_async_context_manager(
-            app.router.lifespan_context(app)
-        )
-        try:
-            given: Mapping[str, Any] | None = self._stack.enter_context(lifespan)
-        except BaseException:
-            self._stack.close()
-            raise
-
-        async def with_state(scope: Any, receive: Any, send: Any) -> None:
-            await app(scope | {"state": dict(given or {})}, receive, send)
-
-        self._asgi = httpx.ASGITransport(app=with_state)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if not isinstance(request.stream, httpx.AsyncByteStream):
-            return self._portal.call(self._handle_upload, request)
-        return self._portal.call(self._handle, request)
-
-    async def _handle_upload(self, request: httpx.Request) -> httpx.Response:
-        """A body that is still being made, in a thread."""
-        pieces = iter(cast(httpx.SyncByteStream, request.stream))
-
-        async def body() -> AsyncIterator[bytes]:
-            while (piece := await anyio.to_thread.run_sync(next, pieces, None)) is not None:
-                yield piece
-
-        return await self._handle(httpx.Request(request.method, request.url, headers=request.headers, content=body()))
-
-    async def _handle(self, request: httpx.Request) -> httpx.Response:
-        response = await self._asgi.handle_async_request(request)
-        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
-
-    def close(self) -> None:
-        self._stack.close()
+    UNUSED = 1
+    """Models only; without a data folder the work is done in a temporary one."""
+    EXISTING = 2
+    """What is stored there: without it the command fails, and creates nothing."""
+    CREATED = 3
+    """A place to store something: it is created where it is missing."""
 
 
 @contextmanager
-def connect(server: str | None, key: str | None) -> Iterator[Client]:
-    """A client for ``server``; without one, for a server running on the data folder, and else for this very process.
+def connect(server: str | None, key: str | None, data: Data = Data.EXISTING) -> Iterator[Client]:
+    """Yield a client for ``server``, for a server on the data folder, or for the application in this process.
 
-    Raises Unusable where settings, models or the data folder are.
+    Raises Unreachable; Unusable where settings, models or the data folder are at fault (``no_data_folder``).
     """
-    if server:
-        with Client(server, key, timeout_s=TIMEOUT_S) as client:
+    found = find_server(server, key)
+    if found is None:
+        with _in_process(data) as client:
             yield client
         return
-    from app import main  # noqa: PLC0415 (a command that speaks to a server needs none of what it imports)
-    from app.config import load_settings  # noqa: PLC0415 (the same)
+    try:
+        with found as client:
+            yield client
+    except Unreachable as error:
+        if not isinstance(error.__cause__, httpx.ConnectError):
+            raise
+        message = (
+            f"No server answers at {error.message}. Start one with `likeness serve`, or name a running one with "
+            "--server (or LIKENESS_SERVER)."
+        )
+        raise Unreachable(message) from None
+
+
+def find_server(server: str | None, key: str | None) -> Client | None:
+    """Return a client for ``server``, or for the server that runs on the data folder; None where none runs."""
+    if server:
+        return Client(server, key, timeout_s=TIMEOUT_S)
+    from app.config import load_settings  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    if url := data_folder.running_at(settings.data_dir):
-        transport = own_certificate(settings.tls_cert) if settings.tls_cert else None
-        with Client(url, key or main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=transport) as client:
+    url = data_folder.running_at(settings.data_dir)
+    if url is None:
+        return None
+    transport = own_certificate(settings.tls_cert) if settings.tls_cert else None
+    return Client(url, key or own_key(settings), timeout_s=TIMEOUT_S, transport=transport)
+
+
+def own_key(settings: Settings) -> str:
+    """Return the admin key of the data folder. Raises Unusable (``no_data_folder``, ``key_unusable``)."""
+    path = settings.data_dir / ADMIN_KEY_FILE
+    if not path.exists():
+        raise missing(settings)
+    return read_admin_key(path)
+
+
+def has_data(settings: Settings) -> bool:
+    """Return whether a server or a command has stored anything with these settings."""
+    if not (settings.data_dir / ADMIN_KEY_FILE).exists():
+        return False
+    file = settings.database.removeprefix(_SQLITE)
+    return file == settings.database or Path(file).exists()
+
+
+def missing(settings: Settings) -> Unusable:
+    """Return the error for a data folder that holds nothing."""
+    message = (
+        f"There is no data folder of Likeness at {settings.data_dir.absolute()}, and no server runs on it. Start one "
+        "with `likeness serve`, name a running one with --server, or set LIKENESS_DATA_DIR."
+    )
+    return Unusable(message, code="no_data_folder", folder=str(settings.data_dir.absolute()))
+
+
+@contextmanager
+def _in_process(data: Data) -> Iterator[Client]:
+    from app.config import load_settings  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    if data is Data.EXISTING and not has_data(settings):
+        raise missing(settings)
+    if data is Data.UNUSED and not has_data(settings):
+        with (
+            tempfile.TemporaryDirectory(prefix="likeness-") as folder,
+            _application(_temporary(settings, folder)) as client,
+        ):
             yield client
         return
+    with _application(settings) as client:
+        yield client
+
+
+def _temporary(settings: Settings, folder: str) -> Settings:
+    """Return the settings for a data folder that is deleted afterwards; prepared models are shared where there are
+    any."""
+    from app.config import load_settings  # noqa: PLC0415 - slow to import
+    from app.server.models import FOLDER  # noqa: PLC0415 - slow to import
+
+    models = settings.data_dir.absolute() / FOLDER
+    if models.is_dir():
+        (Path(folder) / FOLDER).symlink_to(models)
+    return load_settings(data_dir=Path(folder), database_url=None, index="faiss", keys_file=None)
+
+
+@contextmanager
+def _application(settings: Settings) -> Iterator[Client]:
+    from app import main  # noqa: PLC0415 - slow to import; a command that speaks to a server does without
+    from app.cli.in_process import InProcess  # noqa: PLC0415 - slow to import
+
     here = InProcess(main.create_app(settings))
     with Client(IN_PROCESS_URL, main.admin_key(settings.data_dir), timeout_s=TIMEOUT_S, transport=here) as client:
         yield client
 
 
 def own_certificate(path: Path) -> httpx.HTTPTransport:
-    """For a server on this machine, which is called by its address: its certificate counts, whatever names it has."""
+    """Return a transport that trusts the certificate of a server on this machine, whatever names it has."""
     context = ssl.create_default_context(cafile=path)
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

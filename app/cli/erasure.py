@@ -1,4 +1,4 @@
-"""erase, receipts: taking somebody out for good, and the proof of it."""
+"""erase, receipts: erase a person for good, with a receipt that proves it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from app.cli import options, output
 from app.cli.connect import connect
 from app.errors import FileMissing, InvalidInput, Unusable
 
-receipts = typer.Typer(no_args_is_help=True, help="Receipts of erasures: list, show, check.")
+commands = typer.Typer()
+receipts = typer.Typer(no_args_is_help=True, epilog="Example: likeness receipts list")
 
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--server-key", help="The server's public key, as `GET /v1/server-key` answered it or as PEM."),
+    typer.Option("--server-key", help="The server's public key: the answer of `GET /v1/server-key`, or PEM."),
 ]
 
 
+@commands.command(epilog="Example: likeness erase staff ada --save ada.receipt.json --yes")
 def erase(
     gallery: options.Gallery,
-    subject: Annotated[str, typer.Argument(help="The subject's id.")],
+    subject: options.Subject,
     rewrite: Annotated[
-        bool, typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, locked meanwhile.")
+        bool, typer.Option("--rewrite", help="PostgreSQL: rewrite the tables, which are locked meanwhile.")
     ] = False,
     save: Annotated[Path | None, typer.Option(help="Write the receipt to this file.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: options.Yes = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Erase a subject for good, with a signed receipt. Exit code 1: something is still to be cleared, by itself."""
+    """Erase a person for good, and get a signed receipt. Exit code 1: the server still has to clear some copies."""
     if not yes:
         typer.confirm(f"Erase {subject} of gallery {gallery} for good?", abort=True)
     with connect(server, key) as client:
@@ -50,9 +52,9 @@ def erase(
     raise typer.Exit(output.Exit.DONE if receipt.complete else output.Exit.NO)
 
 
-@receipts.command("list")
+@receipts.command("list", epilog="Example: likeness receipts list")
 def list_receipts(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
-    """Every receipt, oldest first."""
+    """List the receipts, oldest first."""
     with connect(server, key) as client:
         found = list(client.all_receipts())
     if as_json:
@@ -63,25 +65,25 @@ def list_receipts(server: options.Server = None, key: options.Key = None, as_jso
         output.say_table(["receipt", "gallery", "erased at", "reason", "faces"], rows)
 
 
-@receipts.command()
+@receipts.command(epilog="Example: likeness receipts show 3f2a > receipt.json")
 def show(
     receipt: Annotated[str, typer.Argument(help="The receipt's id.")],
     server: options.Server = None,
     key: options.Key = None,
 ) -> None:
-    """One receipt, as JSON."""
+    """Print one receipt, as JSON."""
     with connect(server, key) as client:
         output.say(client.receipt(receipt).model_dump_json())
 
 
-@receipts.command()
+@receipts.command(epilog="Example: likeness receipts verify receipt.json --server-key server-key.json --subject ada")
 def verify(
-    file: Annotated[Path, typer.Argument(help="The receipt, as JSON.")],
+    file: Annotated[Path, typer.Argument(help="The receipt, a JSON file.")],
     server_key: KeyFile = None,
-    subject: Annotated[str | None, typer.Option(help="Check that it is about this subject, too.")] = None,
+    subject: Annotated[str | None, typer.Option(help="Check that it is about this person, too.")] = None,
 ) -> None:
-    """Was this receipt signed with the server's key, and not altered since? Needs no server. Exit code 1: no."""
-    from app.gallery.erasure import check_receipt, is_about  # noqa: PLC0415 (slow to import)
+    """Check the signature of a receipt. No server is needed. Exit code 1: the receipt is not in order."""
+    from app.gallery.erasure import check_receipt, is_about  # noqa: PLC0415 - slow to import
 
     document = _json(file)
     try:
@@ -109,7 +111,7 @@ def _json(file: Path) -> dict[str, Any]:
 
 
 def _public_key(file: Path) -> bytes:
-    from app.db import signing  # noqa: PLC0415 (slow to import)
+    from app.db import signing  # noqa: PLC0415 - slow to import
 
     try:
         text = file.read_text(encoding="utf-8")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from app.api import schemas
 from app.cli import options, output
@@ -19,20 +18,25 @@ from app.cli.output import Exit
 from app.client import Client
 from app.errors import LikenessError
 
-jobs = typer.Typer(no_args_is_help=True, help="See, wait for and cancel work that outlasts a request.")
+REFUSALS_SHOWN = 10
+"""Refused items that are printed when a job ends; its report has all of them."""
+jobs = typer.Typer(no_args_is_help=True, epilog="Example: likeness jobs list --state running")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 
 
-@jobs.command("list")
+@jobs.command("list", epilog="Example: likeness jobs list --gallery staff")
 def list_jobs(
-    gallery: Annotated[str | None, typer.Option(help="Only jobs of this gallery.")] = None,
-    state: Annotated[str | None, typer.Option(help="Only queued, running, done, failed or cancelled ones.")] = None,
+    gallery: options.InGallery = None,
+    state: Annotated[
+        Literal["queued", "running", "done", "failed", "cancelled"] | None,
+        typer.Option(help="Only jobs in this state."),
+    ] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Every job, the newest first."""
+    """List the jobs, newest first."""
     with connect(server, key) as client:
         found = list(client.all_jobs(gallery=gallery, state=state))
     if as_json:
@@ -43,44 +47,44 @@ def list_jobs(
         output.say_table(["job", "kind", "gallery", "state", "done", "key"], rows)
 
 
-@jobs.command()
+@jobs.command(epilog="Example: likeness jobs show 3f2a")
 def show(
     job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
 ) -> None:
-    """How far a job is, and how it ended."""
+    """Show the progress of a job, and how it ended."""
     with connect(server, key) as client:
         say(client.job(job_id), as_json=as_json)
 
 
-@jobs.command()
+@jobs.command(epilog="Example: likeness jobs cancel 3f2a")
 def cancel(
     job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
 ) -> None:
-    """End a job; what it has done stays done."""
+    """Cancel a job. What it has done so far stays."""
     with connect(server, key) as client:
         say(client.cancel_job(job_id), as_json=as_json)
 
 
-@jobs.command()
+@jobs.command(epilog="Example: likeness jobs wait 3f2a")
 def wait(
     job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
 ) -> None:
-    """Wait until a job has ended. Exit code 3: it refused something, 4: it failed or was cancelled."""
+    """Wait until a job has ended. Exit code 3: it refused some items, 4: it failed or was cancelled."""
     with connect(server, key) as client:
         job = await_job(client, job_id)
     say(job, as_json=as_json)
     raise typer.Exit(exit_code(job))
 
 
-@jobs.command()
+@jobs.command(epilog="Example: likeness jobs report 3f2a --csv --out refused.csv")
 def report(
     job_id: JobId,
-    path: Annotated[Path | None, typer.Option("--out", help="Where to write it; printed by default.")] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="CSV in place of lines of JSON.")] = False,
+    path: Annotated[Path | None, typer.Option("--out", help="File to write. Default: standard output.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Write CSV instead of lines of JSON.")] = False,
     server: options.Server = None,
     key: options.Key = None,
 ) -> None:
-    """What a job refused, an item a line."""
+    """Print what a job refused, one item per line."""
     with connect(server, key) as client:
         found = client.job_report(job_id, csv=csv)
     if path is None:
@@ -90,9 +94,9 @@ def report(
 
 
 def await_job(client: Client, job_id: str) -> schemas.Job:
-    """The job once it has ended, with a bar meanwhile."""
-    with _bar() as told:
-        return client.wait_job(job_id, told=told)
+    """Wait until the job has ended, with a progress bar, and return it."""
+    with _bar() as advance:
+        return client.wait_job(job_id, told=advance)
 
 
 def say(job: schemas.Job, *, as_json: bool) -> None:
@@ -105,8 +109,21 @@ def say(job: schemas.Job, *, as_json: bool) -> None:
         output.complain(LikenessError(job.error.message, code=job.error.code))
 
 
+def complain_of_refusals(client: Client, job: schemas.Job) -> None:
+    """Print the first items that the job refused to standard error, each with its reason."""
+    refused = job.counts.get("refused", 0)
+    if not refused:
+        return
+    lines = [json.loads(line) for line in client.job_report(job.id).splitlines()]
+    for line in lines[:REFUSALS_SHOWN]:
+        reasons = f": {', '.join(line['reasons'])}" if line.get("reasons") else ""
+        output.complain(LikenessError(f"{line['message']}{reasons}", code=line["code"]), Path(str(line["name"])))
+    if len(lines) > REFUSALS_SHOWN:
+        output.warn(f"... and {len(lines) - REFUSALS_SHOWN} more: likeness jobs report {job.id}")
+
+
 def exit_code(job: schemas.Job) -> Exit:
-    """Of a job that has ended."""
+    """Return the exit code for a job that has ended."""
     if job.state != "done":
         return Exit.FAILED
     return Exit.REFUSED if job.counts.get("refused") else Exit.DONE
@@ -118,7 +135,10 @@ def _progress(job: schemas.Job) -> str:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[schemas.Job], None]]:
-    """On the error output, where that is a terminal."""
+    """Show a bar on standard error, where that is a terminal."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:

@@ -1,25 +1,106 @@
-"""The options that several commands share."""
+"""The options that several commands share, and what a shell completes them with."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
+
+from app.errors import LikenessError
+
+COMPLETED = 100
+"""Galleries that a shell is given at most."""
+
+
+def _gallery_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the matching galleries of a running server; none where there is no server."""
+    from app.cli import connect  # noqa: PLC0415 - only completion needs it here
+
+    try:
+        found = connect.find_server(context.params.get("server"), context.params.get("key"))
+        if found is None:
+            return []
+        with found as client:
+            galleries = client.galleries(limit=COMPLETED).galleries
+    except LikenessError:
+        return []
+    return [gallery.id for gallery in galleries if gallery.id.startswith(incomplete)]
+
+
+def _model_ids(incomplete: str) -> list[str]:
+    return [name for name in _packages() if name.startswith(incomplete)]
+
+
+def _packages() -> Iterator[str]:
+    """Yield the ids of the model packages here, read as plain JSON: importing what checks manifests takes long."""
+    from app.config import load_settings  # noqa: PLC0415 - only completion needs it here
+
+    try:
+        folder = load_settings().models_dir
+    except LikenessError:
+        return
+    for path in sorted(folder.glob("*/manifest.json")):
+        try:
+            manifest = json.loads(path.read_bytes())
+            yield f"{manifest['name']}@{manifest['version']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+
 
 Server: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="URL of a running server; by default the one on this data folder, or none: the work is done right here.",
+        help="URL of a running server. Default: the server that runs on the data folder; "
+        "without one, the command does the work itself.",
         envvar="LIKENESS_SERVER",
     ),
 ]
 Key: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="The server's key; the data folder's own where none is given.", envvar="LIKENESS_KEY"),
+    str | None, typer.Option(help="API key. Default: the admin key in the data folder.", envvar="LIKENESS_KEY")
 ]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="One line of JSON per answer.")]
-Jobs: TypeAlias = Annotated[int, typer.Option(min=1, max=64, help="Photos sent at once.")]
-Fmr: TypeAlias = Annotated[float | None, typer.Option(help="False match rate to decide at, e.g. 1e-4.")]
-Paths: TypeAlias = Annotated[list[Path], typer.Argument(help="Photos, or folders of them.")]
-Gallery: TypeAlias = Annotated[str, typer.Argument(help="The gallery's id.")]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one line of JSON per answer, errors too.")]
+Jobs: TypeAlias = Annotated[int, typer.Option(min=1, max=64, help="Photos sent at the same time.")]
+Fmr: TypeAlias = Annotated[
+    float | None, typer.Option(help="False match rate that sets the threshold, for example 1e-4.")
+]
+Quality: TypeAlias = Annotated[
+    Literal["none", "low", "medium", "high"] | None, typer.Option(help="Lowest quality that is accepted.")
+]
+Search: TypeAlias = Annotated[
+    Literal["fp32", "int8"] | None,
+    typer.Option(help="How vectors are searched (docs/search.md)."),
+]
+Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
+Create: TypeAlias = Annotated[bool, typer.Option("--create", help="Create the gallery if it doesn't exist.")]
+Paths: TypeAlias = Annotated[list[Path], typer.Argument(help="Photos, or folders of photos.")]
+Gallery: TypeAlias = Annotated[str, typer.Argument(help="The gallery's id.", autocompletion=_gallery_ids)]
+AnyGallery: TypeAlias = Annotated[
+    str | None, typer.Argument(help="The gallery's id. Default: all galleries.", autocompletion=_gallery_ids)
+]
+InGallery: TypeAlias = Annotated[
+    str | None, typer.Option("--gallery", help="Only this gallery.", autocompletion=_gallery_ids)
+]
+InGalleries: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--gallery", help="Restrict the key to this gallery; may be repeated.", autocompletion=_gallery_ids),
+]
+Subject: TypeAlias = Annotated[str, typer.Argument(help="The person's id.")]
+Package: TypeAlias = Annotated[
+    str, typer.Argument(help="The model package: `name` or `name@version`.", autocompletion=_model_ids)
+]
+Embedder: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Model package. Default: the server's embedder.", autocompletion=_model_ids),
+]
+Model: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Model package. Default: the server's embedder.", autocompletion=_model_ids),
+]
+ImportPackage: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--package", help="Templates: the model package that made them.", autocompletion=_model_ids),
+]

@@ -1,50 +1,135 @@
-"""What commands print: JSON lines for programs, short lines and tables for people; and their exit codes."""
+"""What commands print, and their exit codes."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from app.errors import FileMissing, InvalidInput, InvalidSetting, InvalidSource, LikenessError, VaultKeyMissing
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 
 class Exit(IntEnum):
-    """What a script learns without reading a word."""
+    """The exit codes of every command."""
 
     DONE = 0
-    """Also: the photos match, somebody was known, the gallery is in order."""
+    """Done; also: the photos match, somebody was identified, the gallery is consistent."""
     NO = 1
-    """It went well and the answer is no: no match, nobody known, the gallery is not in order."""
+    """The answer is no: no match, nobody identified, the gallery is inconsistent."""
     USAGE = 2
-    """The command line or a setting is wrong."""
+    """An argument, an option or a setting is wrong."""
     REFUSED = 3
-    """A photo was refused: no face, poor quality, unreadable. Others in the same command were done."""
+    """A photo was refused or is missing; the others were processed."""
     FAILED = 4
-    """No server, no key, or an installation that does not work."""
+    """No server or data folder, no valid key, or an installation that doesn't work."""
+    MISSING = 5
+    """The gallery doesn't exist, or the person, face, job, key or receipt that was named."""
 
 
-REFUSALS = frozenset({400, 413, 415, 422})
+IMAGE_CODES = frozenset(
+    {
+        "ambiguous_face",
+        "empty_image",
+        "empty_upload",
+        "image_too_large",
+        "image_too_small",
+        "invalid_base64",
+        "invalid_image",
+        "low_quality",
+        "missing_image",
+        "no_face",
+        "nothing_enrolled",
+        "payload_too_large",
+        "too_many_images",
+        "unsupported_image",
+        "unsupported_media_type",
+    }
+)
+"""What a server says against a photo or an upload."""
 MISUSE = (InvalidSetting, FileMissing, InvalidSource, VaultKeyMissing)
+MISSING_CODES = frozenset(
+    {"gallery_not_found", "subject_not_found", "face_not_found", "job_not_found", "key_not_found", "receipt_not_found"}
+)
+OPTION_NAMES = {"expires_at": ("expires",), "id": ("key_id", "gallery", "subject")}
+"""Fields of a request whose parameter has another name here."""
+CODE_FIELDS = {
+    "invalid_expiry": ("expires_at",),
+    "invalid_key_id": ("id",),
+    "invalid_rate": ("rate",),
+    "invalid_search": ("search",),
+    "package_ambiguous": ("model", "embedder", "package"),
+    "package_unknown": ("model", "embedder", "package"),
+}
+"""Codes about one field of a request."""
+PIPED_WIDTH = 10_000
+"""Characters in a line of a table that no terminal shows: nothing is cut short."""
+REQUEST_STATUS = frozenset({400, 422})
 
 
 def exit_code(error: LikenessError) -> Exit:
-    if isinstance(error, MISUSE):
+    """Return the exit code for an error, from the server or from here."""
+    if isinstance(error, MISUSE) or error.code == "search_unavailable":
         return Exit.USAGE
-    if isinstance(error, InvalidInput) or getattr(error, "status", None) in REFUSALS:
+    if error.code in MISSING_CODES:
+        return Exit.MISSING
+    if error.code in IMAGE_CODES:
         return Exit.REFUSED
-    return Exit.FAILED
+    if getattr(error, "status", None) in REQUEST_STATUS:
+        return Exit.USAGE
+    return Exit.REFUSED if isinstance(error, InvalidInput) else Exit.FAILED
+
+
+def with_option_names(error: LikenessError, parameters: Iterable[Any]) -> LikenessError:
+    """Name the options of a command (Typer's ``parameters``) in an error about the fields of its request."""
+    names = {one.name: _shown_name(one) for one in parameters}
+    problems = error.details.get("errors")
+    if isinstance(problems, list):
+        told = [(_option(one["where"].split("."), names) or one["where"], one["what"]) for one in problems]
+        details = {**error.details, "errors": [{"where": option, "what": what} for option, what in told]}
+        message = "; ".join(dict.fromkeys(f"{option}: {what}" for option, what in told))
+    else:
+        option = _option(CODE_FIELDS.get(error.code, ()), names)
+        message, details = f"{option}: {error.message}" if option else error.message, dict(error.details)
+    named = LikenessError(message, code=error.code)
+    named.details = details
+    return named
+
+
+def _shown_name(parameter: Any) -> str:
+    long = [name for name in parameter.opts if name.startswith("--")]
+    return str(long[0] if long else (parameter.metavar or parameter.name).upper())
+
+
+def _option(fields: Iterable[str], names: Mapping[str, str]) -> str | None:
+    """Return the option for the path of a field: ``body``, ``scopes``, ``0`` -> ``--scope``."""
+    for field in fields:
+        for name in (field, *OPTION_NAMES.get(field, ())):
+            if name in names:
+                return names[name]
+    return None
+
+
+def wants_json() -> bool:
+    """Return whether the command line asks for JSON; also true where the rest of it is wrong."""
+    return "--json" in sys.argv[1:]
 
 
 def complain(error: LikenessError, path: Path | None = None) -> None:
-    where = f"{path}: " if path else ""
-    sys.stderr.write(f"{where}{error.message} ({error.code})\n")
+    """Print an error to standard error: one line for people, or one of JSON."""
+    if wants_json():
+        sys.stderr.write(_json({**({"path": str(path)} if path else {}), "error": _problem(error)}) + "\n")
+    else:
+        sys.stderr.write(f"{f'{path}: ' if path else ''}{error.message} ({error.code})\n")
+
+
+def warn(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 def say(text: str) -> None:
@@ -52,18 +137,35 @@ def say(text: str) -> None:
 
 
 def say_json(value: BaseModel | dict[str, Any]) -> None:
-    """One line of JSON."""
-    plain = value.model_dump(mode="json", exclude_none=True) if isinstance(value, BaseModel) else value
-    say(json.dumps(plain, ensure_ascii=False, allow_nan=False))
+    """Print one line of JSON."""
+    say(_json(value if isinstance(value, dict) else value.model_dump(mode="json", exclude_none=True)))
+
+
+def say_done(what: str, done: str, *, as_json: bool) -> None:
+    """Print what was done to ``what``, for example `staff: deleted`."""
+    if as_json:
+        say_json({"id": what, "done": done})
+    else:
+        say(f"{what}: {done}")
 
 
 def error_json(path: Path, error: LikenessError) -> dict[str, Any]:
-    problem = {"code": error.code, "message": error.message, "details": dict(error.details)}
-    return {"path": str(path), "error": problem}
+    return {"path": str(path), "error": _problem(error)}
 
 
-def say_table(columns: list[str], rows: list[list[str]]) -> None:
+def _problem(error: LikenessError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "details": dict(error.details)}
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.table import Table  # noqa: PLC0415 - slow to import
+
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*row)
-    Console(soft_wrap=not sys.stdout.isatty()).print(table)
+    Console(width=None if sys.stdout.isatty() else PIPED_WIDTH).print(table)

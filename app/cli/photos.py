@@ -1,42 +1,49 @@
-"""Which files a command works on, and doing it to many at once with progress."""
+"""The photos that a command works on, and work on many of them at once, with a progress bar."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from app.cli import output
 from app.errors import FileMissing
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
-"""What is picked from folders; a file named on the command line is sent whatever it is called."""
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".heic", ".heif", ".avif", ".bmp", ".tif", ".tiff", ".gif"})
+"""Files taken from folders. A file named on the command line is sent whatever its suffix."""
 
 
-def collect(paths: Iterable[Path]) -> list[Path]:
-    """The files named, and every photo below the folders named, in order of their names."""
+def collect(paths: Sequence[Path]) -> tuple[list[Path], int]:
+    """Return the files named and the photos below the folders named, sorted by name, and how many paths are missing.
+
+    A missing path is reported on standard error. Raises InvalidInput (``file_not_found``) where no photo is left.
+    """
     found: list[Path] = []
+    missing = [path for path in paths if not path.exists()]
     for path in paths:
         if path.is_dir():
             found += sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
-        elif path.is_file():
+        elif path.exists():
             found.append(path)
-        else:
-            raise FileMissing(f"{path}: no such file or folder")
     if not found:
-        raise FileMissing("no photos there")
-    return found
+        wrong = ", ".join(map(str, missing or paths))
+        what = "no such file or folder" if missing else "no photos in it"
+        raise FileMissing(f"{wrong}: {what}")
+    for path in missing:
+        output.complain(FileMissing("no such file or folder"), path)
+    return found, len(missing)
 
 
 def people(folder: Path) -> dict[str, list[Path]]:
-    """A folder with one folder a person: name of the folder -> its photos; people without photos are left out."""
+    """Return the photos of each person: ``folder`` has one folder per person, and folders without photos are left out.
+
+    Raises InvalidInput (``file_not_found``).
+    """
     if not folder.is_dir():
         raise FileMissing(f"{folder}: no such folder")
     photos = {person.name: sorted(person.rglob("*")) for person in sorted(folder.iterdir()) if person.is_dir()}
@@ -50,7 +57,10 @@ def people(folder: Path) -> dict[str, list[Path]]:
 
 @contextmanager
 def progress(total: int, label: str) -> Iterator[Callable[[], None]]:
-    """A bar on the error output, where that is a terminal and there is more than one thing to do."""
+    """Show a bar on standard error, where that is a terminal and there is more than one thing to do."""
+    from rich.console import Console  # noqa: PLC0415 - slow to import
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
     console = Console(stderr=True)
     columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=total < 2 or not console.is_terminal, transient=True) as bar:
@@ -61,7 +71,7 @@ def progress(total: int, label: str) -> Iterator[Callable[[], None]]:
 def each(
     work: Callable[[Item], Result], items: Sequence[Item], label: str, *, jobs: int
 ) -> Iterator[tuple[Item, Result]]:
-    """``work`` over ``items``, ``jobs`` at a time, yielded in the items' order."""
+    """Yield ``(item, work(item))`` in the items' order; ``jobs`` of them run at the same time."""
     with progress(len(items), label) as done, ThreadPoolExecutor(jobs) as pool:
         for item, result in zip(items, pool.map(work, items), strict=True):
             done()

@@ -1,4 +1,4 @@
-"""detect, verify, enroll, identify: the photos' commands."""
+"""detect, verify, enroll, identify."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.cli import options, output, photos
-from app.cli.connect import connect
+from app.cli.connect import Data, connect
 from app.cli.output import Exit
 from app.client import ApiError, Client
 from app.errors import LikenessError
 
 Answer = TypeVar("Answer", bound=BaseModel)
 BATCH = 8
-"""Photos per enrollment request: few enough to stay below any sensible body limit, refused photos or not."""
+"""Photos per enrollment request: few enough to stay below any sensible limit of a request's size."""
+commands = typer.Typer()
 
 
+@commands.command(
+    epilog="Examples: likeness detect photo.jpg\n\nlikeness detect holiday/ --json | jq '.faces | length'"
+)
 def detect(
     paths: options.Paths,
     server: options.Server = None,
@@ -29,26 +33,30 @@ def detect(
     as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
-    """Find the faces in photos: where, how sure, how good."""
-    files = photos.collect(paths)
-    with connect(server, key) as client:
+    """Find the faces in photos: position, detection score and quality of each."""
+    files, missing = photos.collect(paths)
+    with connect(server, key, Data.UNUSED) as client:
         results = _answers(client.detect, files, "detect", jobs)
         code = _say_all(results, as_json, _detect_lines)
-    raise typer.Exit(code)
+    raise typer.Exit(Exit.REFUSED if missing else code)
 
 
+@commands.command(
+    epilog="Examples: likeness verify passport.jpg camera.jpg\n\nlikeness verify a.jpg b.jpg --fmr 1e-5 --json"
+)
 def verify(
     photo1: Annotated[Path, typer.Argument(help="A photo.")],
-    photo2: Annotated[Path, typer.Argument(help="Another.")],
+    photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
-    model: Annotated[str | None, typer.Option(help="Model package; the server's default by default.")] = None,
+    model: options.Model = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Do two photos show the same person? Exit code 0: yes, 1: no."""
-    photos.collect([photo1, photo2])
-    with connect(server, key) as client:
+    """Compare two photos: do they show the same person? Exit code 0: yes, 1: no."""
+    for photo in (photo1, photo2):
+        photos.collect([photo])
+    with connect(server, key, Data.UNUSED) as client:
         answer = client.verify(photo1, photo2, fmr=fmr, model=model)
     if as_json:
         output.say_json(answer)
@@ -58,55 +66,60 @@ def verify(
     raise typer.Exit(Exit.DONE if answer.match else Exit.NO)
 
 
+@commands.command(
+    epilog="Examples: likeness enroll staff ada ada1.jpg ada2.jpg --create\n\nlikeness enroll staff --people people/"
+)
 def enroll(
     gallery: options.Gallery,
-    subject: Annotated[str | None, typer.Argument(help="The subject's id; made where it is new.")] = None,
-    paths: Annotated[list[Path] | None, typer.Argument(help="Photos of that one person, or folders of them.")] = None,
+    subject: Annotated[str | None, typer.Argument(help="The person's id; a new person is created.")] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Photos of that person, or folders of them.")] = None,
     people: Annotated[
-        Path | None, typer.Option(help="Instead of SUBJECT and PATHS: a folder with one folder a person.")
+        Path | None, typer.Option(help="In place of SUBJECT and PATHS: a folder with one folder per person.")
     ] = None,
-    quality: Annotated[str | None, typer.Option(help="Least quality taken: none, low, medium or high.")] = None,
-    expires: Annotated[datetime | None, typer.Option(help="When they are to be erased, in UTC.")] = None,
-    consent: Annotated[str | None, typer.Option(help="On what grounds they are kept: a few words.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the gallery if it is not there.")] = False,
+    quality: options.Quality = None,
+    expires: Annotated[datetime | None, typer.Option(help="When these people are erased, in UTC.")] = None,
+    consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
+    create: options.Create = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
-    """Add people to a gallery: photos of one, or a whole folder of people."""
-    work = _enrollments(subject, paths, people)
+    """Add people to a gallery: photos of one person, or a folder with one folder per person."""
+    work, missing = _enrollments(subject, paths, people)
     expires_at = expires and expires.replace(tzinfo=UTC)
-    with connect(server, key) as client:
+    with connect(server, key, Data.CREATED if create else Data.EXISTING) as client:
         if create:
             ensure_gallery(client, gallery)
 
         def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
             return _try(lambda: client.enroll(gallery, *item, quality=quality, expires_at=expires_at, consent=consent))
 
-        code = Exit.DONE
+        code = Exit.REFUSED if missing else Exit.DONE
         for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
             code = max(code, _say_enrolled(person, files, result, as_json))
     raise typer.Exit(code)
 
 
+@commands.command(
+    epilog="Examples: likeness identify staff door.jpg\n\nlikeness identify staff camera/ --fpir 0.001 --json"
+)
 def identify(
     gallery: options.Gallery,
     paths: options.Paths,
     limit: Annotated[int | None, typer.Option(min=1, max=100, help="Candidates per face.")] = None,
     fmr: options.Fmr = None,
-    fpir: Annotated[float | None, typer.Option(help="False positive identification rate to decide at.")] = None,
+    fpir: Annotated[
+        float | None, typer.Option(help="False positive identification rate that sets the threshold.")
+    ] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
-    """Who of a gallery is in these photos? Exit code 1: nobody known in any of them."""
-    files = photos.collect(paths)
+    """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
+    files, missing = photos.collect(paths)
     known = False
-
-    def lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]:
-        return _identify_lines(path, answer)
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
         nonlocal known
@@ -115,12 +128,14 @@ def identify(
         return answer
 
     with connect(server, key) as client:
-        code = _say_all(_answers(ask, files, "identify", jobs), as_json, lines)
-    raise typer.Exit(code or (Exit.DONE if known else Exit.NO))
+        code = _say_all(_answers(ask, files, "identify", jobs), as_json, _identify_lines)
+    if missing or code:
+        raise typer.Exit(Exit.REFUSED)
+    raise typer.Exit(Exit.DONE if known else Exit.NO)
 
 
 def _try(work: Callable[[], Answer]) -> Answer | LikenessError:
-    """What one photo does wrong must not end the others' work; what any photo would meet (no server, no key) does."""
+    """Return the error where a photo is at fault, so that the other photos are processed; raise any other."""
     try:
         return work()
     except ApiError as error:
@@ -181,20 +196,28 @@ def _identify_lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]
         yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}"
 
 
-def _enrollments(subject: str | None, paths: list[Path] | None, people: Path | None) -> list[tuple[str, list[Path]]]:
-    """(subject, photos) per request."""
+def _enrollments(
+    subject: str | None, paths: list[Path] | None, people: Path | None
+) -> tuple[list[tuple[str, list[Path]]], int]:
+    """Return subject and photos of each request, and how many of ``paths`` are missing."""
     if (people is None) == (subject is None) or (subject is not None and not paths):
         raise typer.BadParameter("give either SUBJECT and PATHS, or --people FOLDER")
-    everyone = photos.people(people) if people is not None else {subject or "": photos.collect(paths or [])}
-    return [
+    missing = 0
+    if people is not None:
+        everyone = photos.people(people)
+    else:
+        files, missing = photos.collect(paths or [])
+        everyone = {subject or "": files}
+    work = [
         (person, files[start : start + BATCH])
         for person, files in everyone.items()
         for start in range(0, len(files), BATCH)
     ]
+    return work, missing
 
 
 def ensure_gallery(client: Client, gallery: str) -> None:
-    """Makes it where it is missing."""
+    """Create the gallery unless it exists."""
     try:
         client.create_gallery(gallery)
     except ApiError as error:
@@ -220,7 +243,7 @@ def _say_enrolled(person: str, files: list[Path], result: schemas.EnrollAnswer |
 
 
 def _rejected(result: schemas.EnrollAnswer | LikenessError) -> list[schemas.RejectedImage]:
-    """The photos that were not taken, also where that was all of them (which the server answers as an error)."""
+    """Return the photos that were refused; where that is all of them, the server answers with an error."""
     if isinstance(result, schemas.EnrollAnswer):
         return result.rejected
     listed = result.details.get("rejected")

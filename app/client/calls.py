@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
-from urllib.parse import quote
 
-from app.api import schemas
+from app.api import endpoints, schemas
+from app.api.operation import Operation
 from app.client.files import Tar, tar_of
 
 Answer = TypeVar("Answer")
@@ -38,9 +38,17 @@ class Call(Generic[Answer]):
         return replace(self, params={**self.params, "cursor": cursor})
 
 
-def path_of(*segments: str) -> str:
-    """``("galleries", "a/b")`` -> ``/v1/galleries/a%2Fb``: ids may hold any character."""
-    return "/v1/" + "/".join(quote(segment, safe="") for segment in segments)
+def _call(
+    operation: Operation[Answer],
+    *,
+    params: Mapping[str, Any] | None = None,
+    files: Sequence[tuple[str, tuple[str, bytes]]] = (),
+    json: Mapping[str, Any] | None = None,
+    content: Callable[[], Iterator[bytes]] | None = None,
+    **ids: str,
+) -> Call[Answer]:
+    """Return the call of an operation, with these ids in its path."""
+    return Call(operation.method, operation.fill(**ids), operation.answer, params or {}, files, json, content)
 
 
 def read(image: Image) -> bytes:
@@ -68,13 +76,13 @@ def _text(time: datetime | None) -> str | None:
 def detect(image: Image, *, explain: bool | None = None) -> Call[schemas.DetectAnswer]:
     """Finds the faces of a photo."""
     files = [part("image", image)]
-    return Call("POST", path_of("detect"), schemas.DetectAnswer, given(explain=explain), files)
+    return _call(endpoints.DETECT, params=given(explain=explain), files=files)
 
 
 def embed(image: Image, *, model: str | None = None, explain: bool | None = None) -> Call[schemas.EmbedAnswer]:
     """Finds the faces of a photo and computes their templates, with the default package or ``model``."""
     files = [part("image", image)]
-    return Call("POST", path_of("embed"), schemas.EmbedAnswer, given(model=model, explain=explain), files)
+    return _call(endpoints.EMBED, params=given(model=model, explain=explain), files=files)
 
 
 def verify(
@@ -82,15 +90,20 @@ def verify(
 ) -> Call[schemas.VerifyAnswer]:
     """Says whether two photos show the same person (1:1), by the default package or ``model``."""
     files = [part("image1", image1), part("image2", image2)]
-    return Call("POST", path_of("verify"), schemas.VerifyAnswer, given(fmr=fmr, model=model, explain=explain), files)
+    return _call(endpoints.VERIFY, params=given(fmr=fmr, model=model, explain=explain), files=files)
 
 
 def verify_subject(
     gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
 ) -> Call[schemas.SubjectVerifyAnswer]:
     """Says whether a photo shows that subject (1:1)."""
-    path = path_of("galleries", gallery, "subjects", subject, "verify")
-    return Call("POST", path, schemas.SubjectVerifyAnswer, given(fmr=fmr, explain=explain), [part("image", image)])
+    return _call(
+        endpoints.VERIFY_SUBJECT,
+        gallery=gallery,
+        subject=subject,
+        params=given(fmr=fmr, explain=explain),
+        files=[part("image", image)],
+    )
 
 
 def identify(
@@ -104,8 +117,7 @@ def identify(
 ) -> Call[schemas.IdentifyAnswer]:
     """Says who of the gallery is in a photo (1:N), face by face."""
     params = given(limit=limit, fmr=fmr, fpir=fpir, explain=explain)
-    path = path_of("galleries", gallery, "identify")
-    return Call("POST", path, schemas.IdentifyAnswer, params, [part("image", image)])
+    return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
 def enroll(
@@ -120,15 +132,14 @@ def enroll(
 ) -> Call[schemas.EnrollAnswer]:
     """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``. ``expires_at``
     knows its time zone; ``consent`` is a note."""
-    path = path_of("galleries", gallery, "subjects", subject, "faces")
     files = [part("images", image) for image in images]
     params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
-    return Call("POST", path, schemas.EnrollAnswer, params, files)
+    return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
 def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.GalleryPage]:
     """One page of the galleries."""
-    return Call("GET", path_of("galleries"), schemas.GalleryPage, given(limit=limit, cursor=cursor))
+    return _call(endpoints.LIST_GALLERIES, params=given(limit=limit, cursor=cursor))
 
 
 def create_gallery(
@@ -136,27 +147,27 @@ def create_gallery(
 ) -> Call[schemas.Gallery]:
     """Makes a gallery."""
     body = given(id=gallery, embedder=embedder, store=store, search=search)
-    return Call("POST", path_of("galleries"), schemas.Gallery, json=body)
+    return _call(endpoints.CREATE_GALLERY, json=body)
 
 
 def gallery(gallery: str) -> Call[schemas.Gallery]:
     """One gallery, with its counts."""
-    return Call("GET", path_of("galleries", gallery), schemas.Gallery)
+    return _call(endpoints.SHOW_GALLERY, gallery=gallery)
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
     """Replaces ``search`` where it is given: how the gallery's vectors are searched."""
-    return Call("PATCH", path_of("galleries", gallery), schemas.Gallery, json=dict(changes))
+    return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
 def delete_gallery(gallery: str) -> Call[None]:
     """Deletes a gallery with everyone in it."""
-    return Call("DELETE", path_of("galleries", gallery), type(None))
+    return _call(endpoints.DELETE_GALLERY, gallery=gallery)
 
 
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     """Whether database and index agree."""
-    return Call("GET", path_of("galleries", gallery, "check"), schemas.GalleryCheck)
+    return _call(endpoints.CHECK_GALLERY, gallery=gallery)
 
 
 def reembed(
@@ -164,27 +175,27 @@ def reembed(
 ) -> Call[schemas.Reembedding]:
     """Moves a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
     body = given(embedder=embedder, without_crop=without_crop, keep_days=keep_days)
-    return Call("POST", path_of("galleries", gallery, "reembed"), schemas.Reembedding, json=body)
+    return _call(endpoints.REEMBED_GALLERY, gallery=gallery, json=body)
 
 
 def reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """How far a gallery's move is."""
-    return Call("GET", path_of("galleries", gallery, "reembed"), schemas.Reembedding)
+    return _call(endpoints.SHOW_REEMBEDDING, gallery=gallery)
 
 
 def cancel_reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Gives a gallery's move up, before the switch or after a rollback."""
-    return Call("DELETE", path_of("galleries", gallery, "reembed"), schemas.Reembedding)
+    return _call(endpoints.CANCEL_REEMBEDDING, gallery=gallery)
 
 
 def roll_back_reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Has the gallery's package before answer again."""
-    return Call("POST", path_of("galleries", gallery, "reembed", "rollback"), schemas.Reembedding)
+    return _call(endpoints.ROLL_BACK_REEMBEDDING, gallery=gallery)
 
 
 def finish_reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Removes the templates of the gallery's package before."""
-    return Call("POST", path_of("galleries", gallery, "reembed", "finish"), schemas.Reembedding)
+    return _call(endpoints.FINISH_REEMBEDDING, gallery=gallery)
 
 
 def subjects(
@@ -197,7 +208,7 @@ def subjects(
 ) -> Call[schemas.SubjectPage]:
     """One page of a gallery's subjects. ``expires_before`` knows its time zone."""
     params = given(search=search, expires_before=_text(expires_before), limit=limit, cursor=cursor)
-    return Call("GET", path_of("galleries", gallery, "subjects"), schemas.SubjectPage, params)
+    return _call(endpoints.LIST_SUBJECTS, gallery=gallery, params=params)
 
 
 def create_subject(
@@ -214,54 +225,52 @@ def create_subject(
     body = given(id=subject, name=name, expires_at=_text(expires_at))
     body |= {} if metadata is None else {"metadata": dict(metadata)}
     body |= {} if consent is None else {"consent": dict(consent)}
-    return Call("POST", path_of("galleries", gallery, "subjects"), schemas.Subject, json=body)
+    return _call(endpoints.CREATE_SUBJECT, gallery=gallery, json=body)
 
 
 def subject(gallery: str, subject: str) -> Call[schemas.Subject]:
     """One subject."""
-    return Call("GET", path_of("galleries", gallery, "subjects", subject), schemas.Subject)
+    return _call(endpoints.SHOW_SUBJECT, gallery=gallery, subject=subject)
 
 
 def update_subject(gallery: str, subject: str, changes: Mapping[str, Any]) -> Call[schemas.Subject]:
     """Replaces ``name`` and ``metadata``, those that are given."""
-    return Call("PATCH", path_of("galleries", gallery, "subjects", subject), schemas.Subject, json=dict(changes))
+    return _call(endpoints.UPDATE_SUBJECT, gallery=gallery, subject=subject, json=dict(changes))
 
 
 def delete_subject(gallery: str, subject: str) -> Call[None]:
     """Deletes a subject with all of its faces."""
-    return Call("DELETE", path_of("galleries", gallery, "subjects", subject), type(None))
+    return _call(endpoints.DELETE_SUBJECT, gallery=gallery, subject=subject)
 
 
 def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[schemas.FacePage]:
     """One page of a subject's faces."""
-    path = path_of("galleries", gallery, "subjects", subject, "faces")
-    return Call("GET", path, schemas.FacePage, given(limit=limit, cursor=cursor))
+    return _call(endpoints.LIST_FACES, gallery=gallery, subject=subject, params=given(limit=limit, cursor=cursor))
 
 
 def face(gallery: str, subject: str, face_id: str) -> Call[schemas.StoredFace]:
     """One enrolled face."""
-    return Call("GET", path_of("galleries", gallery, "subjects", subject, "faces", face_id), schemas.StoredFace)
+    return _call(endpoints.SHOW_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
     """The aligned crop of an enrolled face, a JPEG file."""
-    return Call("GET", path_of("galleries", gallery, "subjects", subject, "faces", face_id, "crop"), bytes)
+    return _call(endpoints.SHOW_CROP, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[schemas.StoredFace]:
     """Gives an enrolled face to another subject of the gallery, ``to``."""
-    path = path_of("galleries", gallery, "subjects", subject, "faces", face_id, "move")
-    return Call("POST", path, schemas.StoredFace, json={"subject": to})
+    return _call(endpoints.MOVE_FACE, gallery=gallery, subject=subject, face_id=face_id, json={"subject": to})
 
 
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     """Deletes one enrolled face."""
-    return Call("DELETE", path_of("galleries", gallery, "subjects", subject, "faces", face_id), type(None))
+    return _call(endpoints.DELETE_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.KeyPage]:
     """One page of the API keys, without their secrets."""
-    return Call("GET", path_of("keys"), schemas.KeyPage, given(limit=limit, cursor=cursor))
+    return _call(endpoints.LIST_KEYS, params=given(limit=limit, cursor=cursor))
 
 
 def create_key(
@@ -282,27 +291,27 @@ def create_key(
         body["aws"] = True
     if galleries is not None:
         body["galleries"] = list(galleries)
-    return Call("POST", path_of("keys"), schemas.NewKey, json=body)
+    return _call(endpoints.CREATE_KEY, json=body)
 
 
 def own_key() -> Call[schemas.OwnKey]:
     """What the key in use may do."""
-    return Call("GET", path_of("key"), schemas.OwnKey)
+    return _call(endpoints.SHOW_OWN_KEY)
 
 
 def key(key_id: str) -> Call[schemas.Key]:
     """One API key, without its secret."""
-    return Call("GET", path_of("keys", key_id), schemas.Key)
+    return _call(endpoints.SHOW_KEY, key=key_id)
 
 
 def rotate_key(key_id: str, *, grace_seconds: int = 0) -> Call[schemas.NewKey]:
     """Gives an API key a new secret; the last one works for ``grace_seconds`` more."""
-    return Call("POST", path_of("keys", key_id, "rotate"), schemas.NewKey, json={"grace_seconds": grace_seconds})
+    return _call(endpoints.ROTATE_KEY, key=key_id, json={"grace_seconds": grace_seconds})
 
 
 def revoke_key(key_id: str) -> Call[None]:
     """Ends an API key for good."""
-    return Call("DELETE", path_of("keys", key_id), type(None))
+    return _call(endpoints.REVOKE_KEY, key=key_id)
 
 
 def audit(
@@ -329,7 +338,7 @@ def audit(
         limit=limit,
         cursor=cursor,
     )
-    return Call("GET", path_of("audit"), schemas.AuditPage, params)
+    return _call(endpoints.READ_AUDIT, params=params)
 
 
 def import_faces(
@@ -344,18 +353,17 @@ def import_faces(
 ) -> Call[schemas.Job]:
     """Sends a tar of ``photos``, ``templates`` or an exported ``archive``; the job that enrolls them."""
     params = given(content=content, quality=quality, package=package, normalize=normalize, trust=trust)
-    path = path_of("galleries", gallery, "import")
-    return Call("POST", path, schemas.Job, params, content=tar_of(tar))
+    return _call(endpoints.IMPORT_FACES, gallery=gallery, params=params, content=tar_of(tar))
 
 
 def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[schemas.Job]:
     """The job that writes a gallery into one archive."""
-    return Call("POST", path_of("galleries", gallery, "export"), schemas.Job, given(crops=crops))
+    return _call(endpoints.EXPORT_GALLERY, gallery=gallery, params=given(crops=crops))
 
 
 def job_result(job_id: str) -> Call[bytes]:
     """What the job has left: of an export, the archive."""
-    return Call("GET", path_of("jobs", job_id, "result"), bytes)
+    return _call(endpoints.FETCH_RESULT, job=job_id)
 
 
 def jobs(
@@ -363,55 +371,54 @@ def jobs(
 ) -> Call[schemas.JobPage]:
     """One page of the jobs, the newest first."""
     params = given(gallery=gallery, state=state, limit=limit, cursor=cursor)
-    return Call("GET", path_of("jobs"), schemas.JobPage, params)
+    return _call(endpoints.LIST_JOBS, params=params)
 
 
 def job(job_id: str) -> Call[schemas.Job]:
     """One job: how far it is, how it ended."""
-    return Call("GET", path_of("jobs", job_id), schemas.Job)
+    return _call(endpoints.SHOW_JOB, job=job_id)
 
 
 def cancel_job(job_id: str) -> Call[schemas.Job]:
     """Ends a job; what it has done stays done."""
-    return Call("POST", path_of("jobs", job_id, "cancel"), schemas.Job)
+    return _call(endpoints.CANCEL_JOB, job=job_id)
 
 
 def job_report(job_id: str, *, csv: bool = False) -> Call[bytes]:
     """What the job refused: lines of JSON, or CSV."""
-    return Call("GET", path_of("jobs", job_id, "report"), bytes, {"format": "csv" if csv else "jsonl"})
+    return _call(endpoints.SHOW_REPORT, job=job_id, params={"format": "csv" if csv else "jsonl"})
 
 
 def models() -> Call[schemas.ModelList]:
     """The model packages this server has."""
-    return Call("GET", path_of("models"), schemas.ModelList)
+    return _call(endpoints.LIST_MODELS)
 
 
 def erase_subject(gallery: str, subject: str, *, rewrite: bool = False) -> Call[schemas.Receipt]:
     """Erases a subject for good; the signed receipt of it."""
-    path = path_of("galleries", gallery, "subjects", subject, "erase")
-    return Call("POST", path, schemas.Receipt, given(rewrite=rewrite or None))
+    return _call(endpoints.ERASE_SUBJECT, gallery=gallery, subject=subject, params=given(rewrite=rewrite or None))
 
 
 def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.ReceiptPage]:
     """One page of the receipts of erasures."""
-    return Call("GET", path_of("receipts"), schemas.ReceiptPage, given(limit=limit, cursor=cursor))
+    return _call(endpoints.LIST_RECEIPTS, params=given(limit=limit, cursor=cursor))
 
 
 def receipt(receipt_id: str) -> Call[schemas.Receipt]:
     """One receipt."""
-    return Call("GET", path_of("receipts", receipt_id), schemas.Receipt)
+    return _call(endpoints.SHOW_RECEIPT, receipt=receipt_id)
 
 
 def server_key() -> Call[schemas.ServerKey]:
     """The public half of the key that the server signs with."""
-    return Call("GET", path_of("server-key"), schemas.ServerKey)
+    return _call(endpoints.SHOW_SERVER_KEY)
 
 
 def version() -> Call[schemas.Version]:
     """The server's version."""
-    return Call("GET", "/version", schemas.Version)
+    return _call(endpoints.VERSION)
 
 
 def ready() -> Call[schemas.Health]:
     """Whether the server takes work; raises ``ApiError`` (503) while it does not."""
-    return Call("GET", "/readyz", schemas.Health)
+    return _call(endpoints.READY)

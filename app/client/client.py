@@ -152,6 +152,7 @@ class _Operations:
     ready = _Operation(calls.ready)
 
     all_subjects = _Pages(calls.subjects, lambda page: page.subjects)
+    all_faces = _Pages(calls.faces, lambda page: page.faces)
     all_galleries = _Pages(calls.galleries, lambda page: page.galleries)
     all_jobs = _Pages(calls.jobs, lambda page: page.jobs)
     all_keys = _Pages(calls.keys, lambda page: page.keys)
@@ -209,6 +210,7 @@ class Client(_Operations):
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._retries = retries
+        self.url = url
         self._http = httpx.Client(base_url=url, headers=_headers(key), timeout=timeout_s, transport=transport)
 
     def __enter__(self) -> Self:

@@ -15,6 +15,8 @@ from app.files import write_new
 
 VAULT_FILE = "vault.key"
 """In the data folder: what the server's own secrets are sealed with where no encryption key is given."""
+ADMIN_KEY_FILE = "admin.key"
+"""In the data folder: the key that may do everything, made at the first start."""
 _SEPARATORS = re.compile(r"[\s,]+")
 
 
@@ -100,6 +102,18 @@ def parse_keys(text: str, where: str) -> tuple[bytes, ...]:
     if not keys:
         raise Unusable(f"{where}: holds no key", code="vault_key_unusable")
     return tuple(keys)
+
+
+def read_admin_key(path: Path) -> str:
+    """Return the one key in `path`. Raises Unusable ``key_unusable``."""
+    try:
+        key = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"{path}: cannot be read as a key ({error})", code="key_unusable") from None
+    if len(key) < KEY_BYTES or any(character.isspace() for character in key):
+        message = f"{path}: put one key of at least {KEY_BYTES} characters in it, alone on one line"
+        raise Unusable(message, code="key_unusable")
+    return key
 
 
 def encode_key(key: bytes) -> str:

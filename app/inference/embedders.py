@@ -7,17 +7,20 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Lock
+from typing import TypeAlias
 
 from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
-from app.inference.package import Package, Thresholds, select
+from app.inference.package import MANIFEST_NAME, Manifest, Package, Thresholds, load_package, select
 
 TASK = "embed"
 RETRY_S = 5.0
 """Seconds until a package that failed to open is tried again: each attempt hashes its file, which may be large."""
 _log = logging.getLogger(__name__)
+Stamp: TypeAlias = tuple[int, int, int] | None
+"""Modification time, inode and size of a manifest; None where it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +71,15 @@ class Embedders:
         self._packages: Mapping[str, Package] = {default.id: default}
         self._lock = Lock()
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the one used longest ago first
+        self._points: dict[str, tuple[Stamp, Thresholds]] = {}
         self._closed = False
         self._past: Counter[int] = Counter()  # batch sizes of closed packages
 
     def packages(self) -> Mapping[str, Package]:
         """Read the installed packages of every task again and return them by id."""
         try:
-            self._packages = self._find()
+            found = self._find()
+            self._packages = {**self._damaged(found), **found}
         except Unusable as error:
             _log.warning(
                 "The folder of model packages cannot be read; the packages found before stay in use: %s", error
@@ -96,7 +101,7 @@ class Embedders:
 
     def thresholds(self, package_id: str) -> Thresholds:
         """Return a package's operating points without opening it. Raises Unusable ``package_unavailable``."""
-        return Thresholds(self._installed(package_id).manifest)
+        return self._current(self._installed(package_id))
 
     @contextmanager
     def use(self, package_id: str) -> Iterator[Model]:
@@ -114,7 +119,7 @@ class Embedders:
             except Unusable as error:
                 message = f"The model package {package_id} can't be used: {error.message}"
                 raise PackageUnavailable(message, package=package_id, reason=error.code) from error
-            yield model
+            yield replace(model, thresholds=self._current(model.package))
         finally:
             self._give_back(slot)
 
@@ -154,6 +159,29 @@ class Embedders:
             with slot.opening:
                 if slot.model is not None:
                     slot.model.embedder.close()
+
+    def _damaged(self, found: Mapping[str, Package]) -> dict[str, Package]:
+        """Return the packages known before whose manifest can't be read now: they stay in use."""
+        folders = {package.folder for package in found.values()}
+        return {
+            name: package
+            for name, package in self._packages.items()
+            if name not in found and package.folder not in folders and (package.folder / MANIFEST_NAME).exists()
+        }
+
+    def _current(self, package: Package) -> Thresholds:
+        """Return the operating points in the package's manifest, which is read again when its file has changed."""
+        path = package.folder / MANIFEST_NAME
+        try:
+            state = path.stat()
+        except OSError:
+            state = None
+        stamp = state and (state.st_mtime_ns, state.st_ino, state.st_size)
+        known = self._points.get(package.id)
+        if known is None or known[0] != stamp:
+            last = known[1] if known else Thresholds(package.manifest)
+            known = self._points[package.id] = (stamp, _read_points(package) or last)
+        return known[1]
 
     def _running(self) -> list[Model]:
         with self._lock:
@@ -212,3 +240,21 @@ class Embedders:
             del self._slots[name]
             self._past.update(models[name].embedder.batch_sizes)  # final: the package is not in use
         return [models[name] for name in closing]
+
+
+def _read_points(package: Package) -> Thresholds | None:
+    """Return the operating points that the manifest has now; None, with a warning, where it is another model's."""
+    try:
+        found = load_package(package.folder).manifest
+    except Unusable as error:
+        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
+        return None
+    if _model(found) != _model(package.manifest):
+        _log.warning("%s now describes another model, which is used from the next start", package.folder)
+        return None
+    return Thresholds(found)
+
+
+def _model(manifest: Manifest) -> tuple[object, ...]:
+    """Return what decides a package's templates."""
+    return manifest.id, manifest.sha256, manifest.prepare, manifest.dimension, manifest.canonical_landmarks

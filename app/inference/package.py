@@ -288,22 +288,49 @@ def load_package(folder: Path) -> Package:
         raise Unusable(message, code="package_manifest_invalid", path=str(path), problems=problems) from error
 
 
-def find_packages(models_dir: Path) -> dict[str, Package]:
-    """Package id -> package, of every folder in ``models_dir`` that has a manifest.
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A folder whose package can't be used, and why."""
 
-    Raises Unusable: models_dir_missing, package_duplicate, and what `load_package` raises.
+    folder: Path
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The packages in a folder, by id, and the folders that were skipped."""
+
+    packages: dict[str, Package]
+    skipped: tuple[Skipped, ...]
+
+
+def scan_packages(models_dir: Path) -> Scan:
+    """Read the manifest of every folder in ``models_dir`` that has one; skip those that can't be used.
+
+    Raises Unusable: models_dir_missing.
     """
     if not models_dir.is_dir():
         message = f"There is no folder {models_dir}: point LIKENESS_MODELS_DIR at the folder of model packages."
         raise Unusable(message, code="models_dir_missing", folder=str(models_dir))
     found: dict[str, Package] = {}
+    skipped = []
     for folder in sorted(path.parent for path in models_dir.glob(f"*/{MANIFEST_NAME}")):
-        package = load_package(folder)
+        try:
+            package = load_package(folder)
+        except Unusable as error:
+            skipped.append(Skipped(folder, error.message))
+            continue
         if package.id in found:
             message = f"{folder} and {found[package.id].folder} are both {package.id}: give one another version."
-            raise Unusable(message, code="package_duplicate", package=package.id)
-        found[package.id] = package
-    return found
+            skipped.append(Skipped(folder, message))
+        else:
+            found[package.id] = package
+    return Scan(found, tuple(skipped))
+
+
+def find_packages(models_dir: Path) -> dict[str, Package]:
+    """Return the usable packages in ``models_dir`` by id. Raises Unusable: models_dir_missing."""
+    return scan_packages(models_dir).packages
 
 
 def select(packages: Mapping[str, Package], name: str) -> Package:

@@ -1,13 +1,18 @@
-/** What `/v1/models` says, asked for once: a server's models stay as they are until it starts again. */
+/** The answer of `/v1/models`, which is kept until a view loads it again. */
 
 import { get, path } from "./api.js";
 
-let asked = null;
+let answer = null;
 
-export function models() {
-  asked ??= get(path("models")).then((answer) => answer.models);
-  asked.catch(() => (asked = null));
-  return asked;
+/** The packages and the skipped folders, as the server has them now. */
+export function loadModels() {
+  answer = get(path("models"));
+  answer.catch(() => (answer = null));
+  return answer;
+}
+
+export async function models() {
+  return (await (answer ?? loadModels())).models;
 }
 
 /** The operating points that decide for a model (`name@version`), strict ones last; none where it was not measured. */

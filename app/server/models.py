@@ -14,7 +14,7 @@ from app.config import Settings
 from app.errors import Unusable
 from app.face.detect import Detector, open_detector
 from app.inference import tuned
-from app.inference.package import Package, find_packages, select
+from app.inference.package import Package, Scan, scan_packages, select
 from app.inference.session import EmbedderSession, open_embedder, resolve_device
 
 FOLDER = "models"
@@ -43,9 +43,11 @@ class Models:
 def open_models(settings: Settings) -> Models:
     """The data folder is there. Raises Unusable where a package is missing, damaged or for another task, or the device
     can't be had."""
-    packages = find_packages(settings.models_dir)
-    embedder = _select(packages, settings.embedder, "embed")
-    detector = _select(packages, settings.detector, "detect")
+    found = scan_packages(settings.models_dir)
+    for one in found.skipped:
+        _log.warning("a model package is skipped", extra={"fields": {"problem": one.problem}})
+    embedder = _select(found, settings.embedder, "embed")
+    detector = _select(found, settings.detector, "detect")
     settings = with_tuned(settings, embedder, detector)
     return Models(
         settings=settings,
@@ -77,8 +79,15 @@ def with_tuned(settings: Settings, embedder: Package, detector: Package) -> Sett
     return settings.model_copy(update=chosen)
 
 
-def _select(packages: dict[str, Package], name: str, task: str) -> Package:
-    package = select(packages, name)
+def _select(found: Scan, name: str, task: str) -> Package:
+    try:
+        package = select(found.packages, name)
+    except Unusable as error:
+        problems = [one.problem for one in found.skipped]
+        if not problems:
+            raise
+        message = f"{error.message} Skipped: {'; '.join(problems)}"
+        raise Unusable(message, code=error.code, **error.details) from None
     if package.manifest.task != task:
         raise Unusable(f"{package.id} is no package for `{task}`", code="package_wrong_task", package=package.id)
     return package

@@ -188,6 +188,8 @@ def deletions(client: httpx.Client) -> Iterator[httpx.Response]:
 def wrongly(client: httpx.Client, document: dict[str, Any]) -> Iterator[httpx.Response]:
     """Every operation without a right key, about nobody, and with what it does not take."""
     for template, operations in document["paths"].items():
+        if template == "/":
+            continue  # signed requests have a test of their own
         path = template
         for name, value in PARAMETERS.items():
             path = path.replace(f"{{{name}}}", quoted("no " + value))
@@ -227,7 +229,14 @@ def logged(server: LiveServer) -> list[dict[str, Any]]:
 
 
 def operations(document: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(method.upper(), path) for path, found in document["paths"].items() for method in found}
+    """Those of our own interface."""
+    paths = document["paths"].items()
+    return {
+        (method.upper(), path)
+        for path, found in paths
+        for method in found
+        if path != "/" and not path.startswith("/api/v1/")
+    }
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -102,7 +102,7 @@ def test_what_was_enrolled_without_a_server_is_there_the_next_time(alone: Path) 
 
 def test_a_photo_without_a_face_is_refused_with_its_own_exit_code(alone: Path) -> None:
     grey = alone.with_name("grey.bmp")
-    grey.write_bytes((PROJECT / "tests" / "test_cli.py").read_bytes())
+    grey.write_bytes(b"Not a photo at all, whatever it is called.")
     done = likeness(alone, "detect", grey, COLLINS)
     assert done.returncode == 3
     assert "unsupported_image" in done.stderr
@@ -144,9 +144,10 @@ def test_models_are_listed_with_their_licences_and_pulled_when_they_are_carried(
 
 
 def test_the_key_is_made_once_and_kept_to_its_owner(tmp_path: Path) -> None:
-    first = likeness(tmp_path / "new", "key")
+    folder = tmp_path / "new"
+    first = likeness(folder, "keys", "admin", "--rotate")
     assert first.returncode == 0
-    assert likeness(tmp_path / "new", "key").stdout == first.stdout
-    assert (tmp_path / "new" / "admin.key").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
-    assert likeness(tmp_path / "new", "key", "--rotate").stdout != first.stdout
+    assert likeness(folder, "keys", "admin").stdout == likeness(folder, "key").stdout == first.stdout
+    assert (folder / "admin.key").stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert likeness(folder, "key", "--rotate").stdout != first.stdout

@@ -14,11 +14,10 @@ import onnxruntime
 import pytest
 import sqlalchemy as sa
 
-from app.cli.clock import is_synchronised
-from app.cli.doctor import examine
-from app.cli.findings import Finding
+from app.cli.doctor.command import examine
+from app.cli.doctor.findings import Finding
+from app.cli.doctor.system import holder_of, is_synchronised
 from app.cli.output import Exit
-from app.cli.ports import holder_of
 from app.config import Settings
 from app.db.engine import Database
 from app.db.inspection import inspect
@@ -92,6 +91,18 @@ def test_packages_that_are_not_there_are_found(data: Path, settings: dict[str, A
     found = failed(examined(data, "models", "device", **settings))
     assert found["models"].remedy
     assert found["device"].remedy
+
+
+def test_a_bad_manifest_is_a_warning(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    (models / "bad").mkdir()
+    (models / "bad" / "manifest.json").write_text("{")
+    found = examined(data, "models", "device", models_dir=models)
+    (one,) = (one for one in found["models"] if one.verdict == "warning")
+    assert str(models / "bad" / "manifest.json") in one.found
+    assert "Repair or remove" in one.remedy
+    assert failed(found) == {}
 
 
 def test_packages_that_galleries_were_made_with_are_looked_for(tmp_path: Path, data: Path) -> None:

@@ -12,10 +12,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import typer
 
 from app import cli, config
-from app.api import problems, rules
+from app.api import endpoints, problems
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 
@@ -37,24 +36,11 @@ def test_every_error_code_is_listed() -> None:
 
 
 def test_every_scope_is_listed_with_its_operations() -> None:
-    assert rules.rules_table() in README
-
-
-def commands(group: typer.Typer, prefix: str = "likeness") -> list[str]:
-    names = [
-        f"{prefix} {command.name or (command.callback and command.callback.__name__)}"
-        for command in group.registered_commands
-    ]
-    for inner in group.registered_groups:
-        assert inner.typer_instance is not None
-        names += commands(inner.typer_instance, f"{prefix} {inner.name}")
-    return names
+    assert endpoints.scopes_table() in README
 
 
 def test_every_command_is_shown() -> None:
-    found = commands(cli.app)
-    assert len(found) > 8
-    missing = [name for name in found if name.replace("_", "-") not in README]
+    missing = [name for name, _ in cli.every_command() if f"likeness {name}" not in README]
     assert not missing
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.api.operation import AnyOperation
 from app.api.problems import KINDS
-from app.api.rules import Rule
-from app.compat.compreface import errors, rules
+from app.compat.compreface import endpoints, errors
 from app.compat.similarity import Similarity
 from app.inference.package import Thresholds, load_package
 from tests.conftest import PROJECT
@@ -474,13 +474,13 @@ QUERIES = (
 )
 
 
-@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: f"{rule.method} {rule.path}")
-def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Client, rule: Rule) -> None:
+@pytest.mark.parametrize("call", endpoints.ENDPOINTS, ids=lambda call: f"{call.method} {call.path}")
+def test_whatever_comes_is_answered_and_never_by_a_fault_of_ours(bound: httpx.Client, call: AnyOperation) -> None:
     some = [*zip(HOSTILE, itertools.cycle(QUERIES), strict=False), *itertools.product([{}, PHOTO], QUERIES)]
     for place, (sent, query) in enumerate(some):
         name = ("%00", "%2E", "%ff", "nobody", NOBODY)[place % 5]
-        path = rule.path.format(subject=name, face_id=name)
-        answer = bound.request(rule.method, path + query, **sent)
+        path = call.path.format(subject=name, face_id=name)
+        answer = bound.request(call.method, path + query, **sent)
         assert answer.status_code < 500, (path + query, sent, answer.text)
         if not answer.is_success:
             assert set(answer.json()) == {"message", "code"}, answer.text
@@ -551,4 +551,4 @@ def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> Non
 
 
 def test_the_table_of_calls_is_in_the_documentation() -> None:
-    assert rules.rules_table() in (PROJECT / "docs" / "moving.md").read_text()
+    assert endpoints.endpoints_table() in (PROJECT / "docs" / "moving.md").read_text()

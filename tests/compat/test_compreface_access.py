@@ -11,8 +11,8 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from app.compat.compreface.endpoints import ENDPOINTS
 from app.compat.compreface.protocol import ROUTERS
-from app.compat.compreface.rules import RULES
 from tests.support.service import COLLINS, running
 
 OWN, OTHER = "own", "elsewhere"
@@ -106,15 +106,15 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 
 
 def test_the_table_names_every_call() -> None:
-    assert {f"{rule.method} {rule.path}": str(rule.scope) for rule in RULES} == NEEDS
-    routes = [route for router in ROUTERS for route in router.routes]
+    assert {f"{call.method} {call.path}": str(call.scope) for call in ENDPOINTS} == NEEDS
+    routes = [route for router in ROUTERS for route in router.routes.routes]
     served = {(method, route.path) for route in routes if isinstance(route, APIRoute) for method in route.methods or ()}
-    assert served == {(rule.method, rule.path) for rule in RULES}
+    assert served == {(call.method, call.path) for call in ENDPOINTS}
 
 
 def test_what_reads_is_not_said_to_change() -> None:
-    for rule in RULES:
-        assert rule.changes == (rule.scope == "enroll"), rule
+    for call in ENDPOINTS:
+        assert call.changes == (call.scope == "enroll"), call
 
 
 @pytest.mark.parametrize(("scope", "way"), [*itertools.product(SCOPES, (*SIGHTED, *REFUSED))])

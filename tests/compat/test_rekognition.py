@@ -30,8 +30,8 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from app.client import Client
+from app.compat.rekognition.endpoints import TARGETS, endpoints_table
 from app.compat.rekognition.errors import answer_of
-from app.compat.rekognition.rules import OPERATIONS, rules_table
 from app.db.schema import API_KEYS
 from app.errors import (
     DatabaseBusy,
@@ -606,7 +606,7 @@ def test_every_operation_with_every_scope_and_every_way_to_have_no_right(place: 
     place.all.create_user(CollectionId=collection, UserId="eileen")
     place.all.create_collection(CollectionId="elsewhere")
     table = asked_of(collection)
-    assert table.keys() == OPERATIONS.keys()
+    assert table.keys() == TARGETS.keys()
     good = {name: heard(place.all, name, arguments) for name, (_, arguments) in table.items()}
     keys = {(scope, way): key_for(place, scope, way, collection) for scope in SCOPES for way in WAYS}
     end_expired(place.server)
@@ -864,11 +864,11 @@ def test_errors_have_the_names_and_statuses_of_the_documentation(error: Likeness
 
 
 def test_the_documentation_names_every_operation() -> None:
-    assert rules_table() in (PROJECT / "docs" / "moving.md").read_text()
+    assert endpoints_table() in (PROJECT / "docs" / "moving.md").read_text()
     model = botocore.session.get_session().get_service_model("rekognition")
-    for name in OPERATIONS:
+    for name in TARGETS:
         asked = model.operation_model(name).input_shape
-        ours = OPERATIONS[name].model.model_fields
+        ours = TARGETS[name].model.model_fields
         assert set(ours) == set(asked.members), name
         assert {field for field, about in ours.items() if about.is_required()} == set(asked.required_members), name
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.cli.doctor import examine
+from app.cli.doctor.command import examine
 from app.config import Settings
 from app.db.encryption import Sealer, key_id
 from app.db.engine import Database

@@ -15,7 +15,7 @@ import pytest
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import Package, find_packages, select
+from app.inference.package import Package, find_packages, select, write_manifest
 from app.inference.session import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
@@ -190,6 +190,37 @@ def test_a_damaged_manifest_beside_them_takes_no_package_away(embedders: Embedde
     assert use(embedders, "b@1") == 5
 
 
+def test_a_manifest_that_is_damaged_later_keeps_its_package_in_use(embedders: Embedders, models: Path) -> None:
+    before = set(embedders.packages())
+    for name in ("a-1", "b-1"):
+        (models / name / "manifest.json").write_text("{")
+    assert set(embedders.packages()) == before
+    assert use(embedders, "b@1") == 5
+    (models / "b-1" / "manifest.json").unlink()
+    assert set(embedders.packages()) == before - {"b@1"}
+
+
+def test_new_operating_points_count_at_once(embedders: Embedders) -> None:
+    def thresholds(package_id: str) -> tuple[float, float]:
+        with embedders.use(package_id) as model:
+            return model.thresholds.threshold(1e-2), embedders.thresholds(package_id).threshold(1e-2)
+
+    for package_id in ("a@1", "b@1"):
+        assert thresholds(package_id) == (0.7, 0.7)
+        package = embedders.packages()[package_id]
+        calibration = packages.calibration({1e-1: 0.2, 1e-2: 0.3})
+        write_manifest(package.folder, package.manifest.model_copy(update={"calibrations": (calibration,)}))
+        assert thresholds(package_id) == (0.3, 0.3)
+        assert embedders.packages()[package_id].manifest.calibrations == (calibration,)
+        (package.folder / "manifest.json").write_text("{")
+        assert thresholds(package_id) == (0.3, 0.3), "a damaged manifest changes nothing"
+        other = package.manifest.model_copy(update={"sha256": "0" * 64})
+        write_manifest(package.folder, other)
+        assert thresholds(package_id) == (0.3, 0.3), "another model's points are not this one's"
+        write_manifest(package.folder, package.manifest)
+        assert thresholds(package_id) == (0.7, 0.7)
+
+
 def test_nothing_is_opened_after_the_end(embedders: Embedders) -> None:
     use(embedders, "b@1")
     embedders.close()
@@ -273,6 +304,28 @@ def test_models_and_metrics_say_which_run(client: httpx.Client, installed: Path)
         assert {name for name in models if any(f'model="{name}@' in line for line in info)} == set(models) - {"idle"}
     finally:
         shutil.rmtree(installed / "idle-1")
+
+
+def test_a_bad_manifest_is_listed_and_new_points_decide_at_once(client: httpx.Client, installed: Path) -> None:
+    files = {"image1": COLLINS, "image2": HOPPER}
+    before = client.post("/v1/verify?model=small&fmr=0.01", files=files).json()
+    (installed / "bad").mkdir()
+    (installed / "bad" / "manifest.json").write_text("{")
+    package = find_packages(installed)["small@1"]
+    low = before["score"] - 0.1
+    points = packages.calibration({1e-1: low - 0.1, 1e-2: low})
+    try:
+        write_manifest(package.folder, package.manifest.model_copy(update={"calibrations": (points,)}))
+        listed = client.get("/v1/models").raise_for_status().json()
+        (skipped,) = listed["skipped"]
+        assert (skipped["folder"], skipped["problem"].split()[0]) == ("bad", "bad/manifest.json")
+        (small,) = (one for one in listed["models"] if one["name"] == "small")
+        assert small["calibrations"][0]["points"][1]["threshold"] == low
+        after = client.post("/v1/verify?model=small&fmr=0.01", files=files).json()
+        assert (after["threshold"], after["match"]) == (pytest.approx(low), True)
+    finally:
+        shutil.rmtree(installed / "bad")
+        write_manifest(package.folder, package.manifest)
 
 
 def test_galleries_packages_run_from_the_start_and_one_that_is_gone_stops_its_own_alone(

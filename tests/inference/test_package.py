@@ -36,6 +36,7 @@ from app.inference.package import (
     load_package,
     locate,
     pull,
+    scan_packages,
     select,
     sha256_of,
     write_manifest,
@@ -189,12 +190,18 @@ def test_packages_are_found_by_id_and_other_folders_ignored(tmp_path: Path) -> N
     assert sorted(find_packages(tmp_path)) == ["tiny@1", "tiny@2"]
 
 
-def test_two_packages_of_one_id_are_refused(tmp_path: Path) -> None:
+def test_folders_that_cannot_be_used_are_skipped_with_their_reasons(tmp_path: Path) -> None:
     package(tmp_path / "a")
     package(tmp_path / "b")
-    with pytest.raises(Unusable) as caught:
-        find_packages(tmp_path)
-    assert caught.value.code == "package_duplicate"
+    for name, content in {"broken": "{", "empty": "", "other": '{"name": 3}', "binary": "\0"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(content)
+    (tmp_path / "folder" / "manifest.json").mkdir(parents=True)
+    found = scan_packages(tmp_path)
+    assert {name: one.folder.name for name, one in found.packages.items()} == {"tiny@1": "a"}
+    assert [one.folder.name for one in found.skipped] == ["b", "binary", "broken", "empty", "folder", "other"]
+    assert "are both tiny@1" in found.skipped[0].problem
+    assert all(one.folder.name in one.problem for one in found.skipped)
 
 
 def test_a_missing_models_folder_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -94,9 +95,9 @@ def package(folder: Path, model: ModelProto | None = None, prepare: RunAsIs | Re
     return load_package(folder)
 
 
-def measured() -> Calibration:
-    """Operating points at MEASURED, which is nothing that was ever measured."""
-    points = tuple(Point(fmr=f, threshold=t, threshold_low=t, threshold_high=t) for f, t in MEASURED.items())
+def calibration(thresholds: Mapping[float, float]) -> Calibration:
+    """Made-up operating points: thresholds by FMR."""
+    points = tuple(Point(fmr=f, threshold=t, threshold_low=t, threshold_high=t) for f, t in thresholds.items())
     return Calibration(name="made-up", measured_on="-", pairs="-", comparisons=1, mated=0, points=points, default=True)
 
 
@@ -104,7 +105,9 @@ def install(models: Path, name: str, *, dimension: int = DIMENSION, seed: int = 
     """A package that can decide, in the folder of packages ``models``."""
     folder = models / f"{name}-{version}"
     content = contract_model(dimension, seed=seed).SerializeToString()
-    described = manifest(content, name=name, version=version, dimension=dimension, calibrations=(measured(),))
+    described = manifest(
+        content, name=name, version=version, dimension=dimension, calibrations=(calibration(MEASURED),)
+    )
     write_manifest(folder, described)
     (folder / "model.onnx").write_bytes(content)
     return load_package(folder)

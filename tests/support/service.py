@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from app.cli.connect import InProcess
+from app.api.router import Router, add_routers
+from app.cli.in_process import InProcess
 from app.config import Settings
 from app.main import admin_key, create_app
 from tests.conftest import PROJECT
@@ -26,10 +27,11 @@ COLLINS, AGAIN, HOPPER, BOTH = (
 
 
 @contextmanager
-def running(data_dir: Path, **settings: Any) -> Iterator[httpx.Client]:
-    """A client, holding the key, of a service that runs as long as the block does."""
+def running(data_dir: Path, *, routers: Iterable[Router] = (), **settings: Any) -> Iterator[httpx.Client]:
+    """A client, holding the key, of a service that runs as long as the block does. It has these further operations."""
     give_models(data_dir)
     app = create_app(Settings(data_dir=data_dir, **settings))
+    add_routers(app, routers)
     with httpx.Client(transport=InProcess(app), base_url="http://service", timeout=60) as client:
         client.headers["x-api-key"] = admin_key(data_dir)
         yield client

@@ -1,29 +1,28 @@
-"""The audit log, for unrestricted `admin` keys."""
+"""The audit log and the receipts of erasures, for unrestricted `admin` keys."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
+from fastapi.responses import JSONResponse
 
 from app.access.records import AuditEntry, AuditFilter
-from app.api import openapi, schemas
-from app.api.service import ServiceDep
+from app.api import endpoints, schemas
+from app.api.dependencies import ReceiptId, ServiceDep
+from app.api.router import Router
 from app.timestamps import utc_text
 
-router = APIRouter(prefix="/v1/audit", tags=["access"])
+router = Router("access")
 
 
-@router.get(
-    "",
-    summary="Read the audit log",
-    responses=openapi.answer(schemas.AuditPage) | openapi.call_errors("gallery_restricted", "invalid_cursor"),
-)
+@router.handles(endpoints.READ_AUDIT)
 async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, Query()]) -> schemas.AuditPage:
-    """Who did what, when, to which gallery and subject, and how it went: ids, never images, vectors or metadata.
+    """Read the audit log.
 
-    What changes something is recorded before it begins; the rest appears within a second.
+    Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or metadata.
+    Changes are recorded before they begin; everything else appears within a second.
     """
     wanted = AuditFilter(
         who=query.key,
@@ -40,6 +39,25 @@ async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, 
         return schemas.AuditPage(entries=[_answer(entry) for entry in page.items], next_cursor=page.next_cursor)
 
     return await service.run(read)
+
+
+@router.handles(endpoints.LIST_RECEIPTS)
+async def list_receipts(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> JSONResponse:
+    """List the receipts of erasures.
+
+    All complete ones, in the order of the erasures, page by page. They are kept forever.
+    """
+    page = await service.run(lambda: service.erasures.receipts(query.cursor, query.limit))
+    return JSONResponse({"receipts": list(page.items), "next_cursor": page.next_cursor})
+
+
+@router.handles(endpoints.SHOW_RECEIPT)
+async def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
+    """Show the receipt of an erasure.
+
+    The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
+    """
+    return JSONResponse(await service.run(lambda: service.erasures.receipt(receipt)))
 
 
 def _text(time: datetime | None) -> str | None:

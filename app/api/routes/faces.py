@@ -1,42 +1,31 @@
-"""Faces: the enrolled images of a subject. (Enrolling is in `app.api.routes.recognition`.)"""
+"""Faces: the enrolled images of a subject. `app.api.routes.recognition` enrolls them."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
-from app.api import answers, openapi, schemas
-from app.api.paths import FaceId, GalleryId, SubjectId
-from app.api.service import ServiceDep
+from app.api import answers, endpoints, schemas
+from app.api.dependencies import FaceId, GalleryId, ServiceDep, SubjectId
+from app.api.router import Router
 from app.errors import NotFound
 from app.gallery.records import Move
 
-router = APIRouter(prefix="/v1/galleries/{gallery}/subjects/{subject}/faces", tags=["faces"])
-
-SUBJECT_CODES = ("gallery_not_found", "subject_not_found", "invalid_id")
-FACE_CODES = (*SUBJECT_CODES, "face_not_found")
-JPEG_TYPE = "image/jpeg"
-CROP_ANSWER: openapi.Responses = {
-    200: {
-        "description": "The aligned face, 112x112.",
-        "content": {JPEG_TYPE: {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
+router = Router("faces")
 
 
-@router.get(
-    "",
-    summary="List a subject's faces",
-    responses=openapi.answer(schemas.FacePage) | openapi.call_errors(*SUBJECT_CODES, "invalid_cursor"),
-)
+@router.handles(endpoints.LIST_FACES)
 async def list_faces(
     service: ServiceDep,
     gallery: GalleryId,
     subject: SubjectId,
     query: Annotated[schemas.PageParams, Query()],
 ) -> schemas.FacePage:
-    """The enrolled faces in the order they were enrolled, page by page."""
+    """List a subject's faces.
+
+    In the order of their enrollment, page by page.
+    """
 
     def read() -> schemas.FacePage:
         home = service.galleries.gallery(gallery)
@@ -48,13 +37,12 @@ async def list_faces(
     return await service.run(read)
 
 
-@router.get(
-    "/{face_id}",
-    summary="Show a face",
-    responses=openapi.answer(schemas.StoredFace) | openapi.call_errors(*FACE_CODES),
-)
+@router.handles(endpoints.SHOW_FACE)
 async def get_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> schemas.StoredFace:
-    """Where the face was in its photo, its quality, and the model that made its template."""
+    """Show a face.
+
+    Where the face was in its photo, its quality, and the model that computed its template.
+    """
 
     def read() -> schemas.StoredFace:
         home = service.galleries.gallery(gallery)
@@ -63,42 +51,36 @@ async def get_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, 
     return await service.run(read)
 
 
-@router.delete(
-    "/{face_id}",
-    status_code=204,
-    summary="Delete a face",
-    responses=openapi.call_errors(*FACE_CODES),
-)
+@router.handles(endpoints.DELETE_FACE)
 async def delete_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> None:
-    """Removes the face, its stored crop and its vector; the subject stays, even without any face."""
+    """Delete a face.
+
+    Deletes the face, its stored crop and its vector. The subject stays, even without any face.
+    """
     await service.run(lambda: service.galleries.delete_face(gallery, subject, face_id))
 
 
-@router.get(
-    "/{face_id}/crop",
-    summary="See a face",
-    response_class=Response,
-    responses=CROP_ANSWER | openapi.call_errors(*FACE_CODES, "crop_not_stored"),
-)
+@router.handles(endpoints.SHOW_CROP)
 async def get_crop(service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId) -> Response:
-    """The aligned 112x112 crop that the template was made of, as JPEG, where the gallery keeps crops."""
+    """Show a face's crop.
+
+    The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
+    """
     face = await service.run(lambda: service.galleries.face(gallery, subject, face_id))
     if face.crop is None:
-        raise NotFound("the gallery keeps no crops", code="crop_not_stored")
-    return Response(face.crop, media_type=JPEG_TYPE)
+        raise NotFound("The gallery keeps no crops.", code="crop_not_stored")
+    return Response(face.crop, media_type=endpoints.JPEG_TYPE)
 
 
-@router.post(
-    "/{face_id}/move",
-    summary="Give a face to another subject",
-    responses=openapi.answer(schemas.StoredFace) | openapi.call_errors(*openapi.JSON_CODES, *FACE_CODES),
-    openapi_extra=openapi.request_body(schemas.FaceMove),
-)
+@router.handles(endpoints.MOVE_FACE)
 async def move_face(
     request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId, face_id: FaceId
 ) -> schemas.StoredFace:
-    """The face keeps its id, template, quality and crop; it is found under its new subject as soon as this answers. The
-    subject it leaves stays, even without any face."""
+    """Move a face to another subject.
+
+    The face keeps its id, template, quality and crop. When the answer comes, searches find it under its new subject.
+    The old subject stays, even without any face.
+    """
     asked = await service.read_json(request, schemas.FaceMove)
 
     def move() -> schemas.StoredFace:

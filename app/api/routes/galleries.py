@@ -1,31 +1,32 @@
-"""Galleries: sets of enrolled people."""
+"""Galleries: sets of enrolled people. Importing and exporting many of them at once."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from app.access.records import fit_id
-from app.api import openapi, schemas
-from app.api.paths import GalleryId
-from app.api.service import GrantDep, Service, ServiceDep, entry_of
+from app.api import body, endpoints, schemas
+from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry_of
+from app.api.router import Router
+from app.api.routes import jobs
+from app.bulk.service import Arrival, ImportTerms
 from app.gallery.records import UNSET, Gallery
 
-router = APIRouter(prefix="/v1/galleries", tags=["galleries"])
-
-GALLERY_CODES = ("gallery_not_found", "invalid_id")
+router = Router("galleries")
 
 
-@router.get(
-    "",
-    summary="List galleries",
-    responses=openapi.answer(schemas.GalleryPage) | openapi.call_errors("invalid_cursor"),
-)
+@router.handles(endpoints.LIST_GALLERIES)
 async def list_galleries(
     service: ServiceDep, grant: GrantDep, query: Annotated[schemas.PageParams, Query()]
 ) -> schemas.GalleryPage:
-    """The galleries that the key may see, with their counts, in the order they were made, page by page."""
+    """List galleries.
+
+    The galleries that the key may see, with their counts, in the order of their creation, page by page.
+    """
 
     def read() -> schemas.GalleryPage:
         page = service.galleries.galleries(query.cursor, query.limit, grant.galleries)
@@ -36,92 +37,105 @@ async def list_galleries(
     return await service.run(read)
 
 
-@router.post(
-    "",
-    status_code=201,
-    summary="Make a gallery",
-    responses=openapi.answer(schemas.Gallery, 201)
-    | openapi.call_errors(
-        *openapi.JSON_CODES,
-        "gallery_restricted",
-        "invalid_id",
-        "invalid_metadata",
-        "gallery_exists",
-        "search_unavailable",
-        "package_unknown",
-        "package_ambiguous",
-        "package_unavailable",
-    ),
-    openapi_extra=openapi.request_body(schemas.GalleryCreate),
-)
+@router.handles(endpoints.CREATE_GALLERY)
 async def create_gallery(request: Request, service: ServiceDep) -> schemas.Gallery:
-    """Makes an empty gallery for templates of one model package: any that is installed."""
+    """Create a gallery.
+
+    The new gallery is empty. It holds templates of one model package, which may be any installed one.
+    """
     asked = await service.read_json(request, schemas.GalleryCreate)
     entry_of(request).gallery = fit_id(asked.id)
 
-    def make() -> schemas.Gallery:
+    def create() -> schemas.Gallery:
         made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata, asked.search)
         return _answer(service, made)
 
-    return await service.run(make)
+    return await service.run(create)
 
 
-@router.get(
-    "/{gallery}",
-    summary="Show a gallery",
-    responses=openapi.answer(schemas.Gallery) | openapi.call_errors(*GALLERY_CODES),
-)
+@router.handles(endpoints.SHOW_GALLERY)
 async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """The gallery with the number of its subjects and faces."""
+    """Show a gallery.
+
+    The gallery with the number of its subjects and faces.
+    """
     return await service.run(lambda: _answer(service, service.galleries.gallery(gallery)))
 
 
-@router.patch(
-    "/{gallery}",
-    summary="Change how a gallery is searched",
-    responses=openapi.answer(schemas.Gallery)
-    | openapi.call_errors(*openapi.JSON_CODES, *GALLERY_CODES, "search_unavailable"),
-    openapi_extra=openapi.request_body(schemas.GalleryPatch),
-)
+@router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """What is absent stays as it is. Answers are the same by every kind of search; the index is made anew in memory,
-    here at once and by other servers over the same database within a moment."""
+    """Change how a gallery is searched.
+
+    An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
+    once and by other servers of the same database within a moment.
+    """
     asked = await service.read_json(request, schemas.GalleryPatch)
     search = asked.search if asked.search is not None else UNSET
     return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
 
 
-@router.delete(
-    "/{gallery}",
-    status_code=204,
-    summary="Delete a gallery with everyone in it",
-    responses=openapi.call_errors(*GALLERY_CODES, "gallery_restricted"),
-)
+@router.handles(endpoints.DELETE_GALLERY)
 async def delete_gallery(service: ServiceDep, gallery: GalleryId) -> None:
-    """Removes the gallery, its subjects, their faces, stored crops and vectors. There is no way back."""
+    """Delete a gallery with everyone in it.
+
+    Deletes the gallery, its subjects, their faces, stored crops and vectors. This can't be undone.
+    """
     await service.run(lambda: service.galleries.delete_gallery(gallery))
 
 
-@router.get(
-    "/{gallery}/check",
-    summary="Check a gallery",
-    responses=openapi.answer(schemas.GalleryCheck) | openapi.call_errors(*GALLERY_CODES),
-)
+@router.handles(endpoints.CHECK_GALLERY)
 async def check_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCheck:
-    """Compares the database, which is the truth, with the search index: the same faces, and the same vectors?"""
+    """Check a gallery.
 
-    def check() -> schemas.GalleryCheck:
-        report = service.galleries.check(gallery)
-        return schemas.GalleryCheck(
-            ok=report.ok,
-            subjects=report.subjects,
-            faces=report.faces,
-            indexed=report.indexed,
-            problems=list(report.problems),
-            examples=list(report.examples),
-        )
+    Compares the database with the search index: do both hold the same faces with the same vectors?
+    """
+    return await service.run(lambda: schemas.GalleryCheck.model_validate(service.galleries.check(gallery)))
 
-    return await service.run(check)
+
+@router.handles(endpoints.IMPORT_FACES)
+async def import_faces(
+    request: Request,
+    service: ServiceDep,
+    grant: GrantDep,
+    gallery: GalleryId,
+    query: Annotated[schemas.ImportParams, Query()],
+) -> schemas.Job:
+    """Import many faces.
+
+    Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
+    gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
+    """
+    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
+    home, arrival = await service.run(lambda: service.desk.receive(gallery, terms))
+    try:
+        async with aclosing(body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(arrival.writer.write, piece)
+        job = await asyncio.to_thread(service.desk.begin_import, home, terms, arrival, grant.key_id, service.runner)
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(_abort, arrival))
+        raise
+    return jobs.answer(job)
+
+
+@router.handles(endpoints.EXPORT_GALLERY)
+async def export_gallery(
+    service: ServiceDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ExportParams, Query()]
+) -> schemas.Job:
+    """Export a gallery.
+
+    Answers with the job that writes the gallery, as it is when the job begins, to one signed archive. Fetch it from
+    `/v1/jobs/{job}/result`.
+    """
+
+    def begin() -> schemas.Job:
+        return jobs.answer(service.desk.begin_export(gallery, grant.key_id, service.runner, crops=query.crops))
+
+    return await service.run(begin)
+
+
+def _abort(arrival: Arrival) -> None:
+    arrival.writer.abort()
 
 
 def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:

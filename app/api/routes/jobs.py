@@ -8,52 +8,37 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
 from typing import Annotated
+from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 
-from app.access.records import Grant
-from app.api import openapi, schemas
-from app.api.service import GrantDep, Service, ServiceDep, entry_of
+from app.access.grants import Grant
+from app.api import endpoints, schemas
+from app.api.dependencies import GrantDep, JobId, Service, ServiceDep, entry_of
+from app.api.endpoints import CSV_TYPE, LINES_TYPE
+from app.api.router import Router
 from app.errors import NotFound
 from app.gallery.text import clean_id
 from app.jobs import records
 from app.jobs.store import REPORT_ROWS
 
-router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+router = Router("jobs")
 
-JOB_CODES = ("job_not_found",)
-LINES_TYPE, CSV_TYPE = "application/x-ndjson", "text/csv"
 REPORT_FIELDS = ("item", "name", "code", "message", "reasons")
 FORMULA_SIGNS = tuple("=+-@\t\r")
-"""What a spreadsheet takes for the beginning of a formula; the names were made up by whoever sent the items."""
-JobId = Annotated[
-    str,
-    Path(
-        min_length=1,
-        max_length=schemas.MAX_ID_LENGTH,
-        description="The job's id.",
-        examples=["0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10"],
-    ),
-]
-REPORT_ANSWER: openapi.Responses = {
-    200: {
-        "description": "A refused item a line.",
-        "content": {LINES_TYPE: {"schema": {"type": "string"}}, CSV_TYPE: {"schema": {"type": "string"}}},
-    }
-}
+"""A spreadsheet takes a cell that begins with one of these for a formula; senders choose the items' names."""
 
 
-@router.get(
-    "",
-    summary="List the jobs",
-    responses=openapi.answer(schemas.JobPage) | openapi.call_errors("invalid_cursor", "invalid_id"),
-)
+@router.handles(endpoints.LIST_JOBS)
 async def list_jobs(
     service: ServiceDep, grant: GrantDep, query: Annotated[schemas.JobPageParams, Query()]
 ) -> schemas.JobPage:
-    """The jobs of the galleries that the key may see, the newest first, page by page. Finished ones are kept for
-    `LIKENESS_JOB_DAYS`."""
+    """List the jobs.
+
+    The jobs of the galleries that the key may see, the newest first, page by page. Finished jobs are kept for
+    `LIKENESS_JOB_DAYS`.
+    """
 
     def read() -> schemas.JobPage:
         gallery = None if query.gallery is None else clean_id(query.gallery, "gallery")
@@ -63,18 +48,22 @@ async def list_jobs(
     return await service.run(read)
 
 
-@router.get("/{job}", summary="Show a job", responses=openapi.answer(schemas.Job) | openapi.call_errors(*JOB_CODES))
+@router.handles(endpoints.SHOW_JOB)
 async def get_job(service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
-    """How far it is, what it counted, and how it ended."""
+    """Show a job.
+
+    How far it is, what it counted, and how it ended.
+    """
     return answer(await service.run(lambda: find_job(service, grant, job)))
 
 
-@router.post(
-    "/{job}/cancel", summary="Cancel a job", responses=openapi.answer(schemas.Job) | openapi.call_errors(*JOB_CODES)
-)
+@router.handles(endpoints.CANCEL_JOB)
 async def cancel_job(request: Request, service: ServiceDep, grant: GrantDep, job: JobId) -> schemas.Job:
-    """A job that waits is cancelled at once, one that runs within seconds; what it has done stays done. One that has
-    finished stays as it is."""
+    """Cancel a job.
+
+    A queued job is cancelled at once, a running one within seconds; what it has done stays done. A finished job stays
+    as it is.
+    """
 
     def cancel() -> records.Job:
         entry_of(request).gallery = find_job(service, grant, job).gallery
@@ -83,26 +72,44 @@ async def cancel_job(request: Request, service: ServiceDep, grant: GrantDep, job
     return answer(await service.run(cancel))
 
 
-@router.get(
-    "/{job}/report",
-    summary="See what a job refused",
-    response_class=StreamingResponse,
-    responses=REPORT_ANSWER | openapi.call_errors(*JOB_CODES),
-)
+@router.handles(endpoints.SHOW_REPORT)
 async def get_report(
     service: ServiceDep, grant: GrantDep, job: JobId, query: Annotated[schemas.ReportParams, Query()]
 ) -> StreamingResponse:
-    """Every item that was not taken, so far: its number, the name it came under, code, message and reasons; as lines
-    of JSON, or as CSV."""
+    """Read a job's report.
+
+    Every item that was rejected so far: its number, its name, code, message and reasons; as lines of JSON, or as CSV.
+    """
     found = await service.run(lambda: find_job(service, grant, job))
     as_csv = query.format == "csv"
     lines = _pages(service, found, _csv_lines if as_csv else _json_lines, _csv_head() if as_csv else b"")
     return StreamingResponse(lines, media_type=CSV_TYPE if as_csv else LINES_TYPE)
 
 
+@router.handles(endpoints.FETCH_RESULT)
+async def get_result(service: ServiceDep, grant: GrantDep, job: JobId) -> StreamingResponse:
+    """Fetch a job's result.
+
+    The file that the job has made. It is kept as long as the job.
+    """
+    found = await service.run(lambda: find_job(service, grant, job))
+    pieces = await service.run(lambda: service.desk.result(found))
+    if found.result is None:
+        raise NotFound("The job has left no file.", code="result_not_found", job=job)
+    name = quote(found.result.name, safe="")
+    headers = {
+        "content-length": str(found.result.size),
+        "content-disposition": f"attachment; filename*=UTF-8''{name}",
+        "x-content-sha256": found.result.sha256,
+    }
+    return StreamingResponse(pieces, media_type=found.result.media_type, headers=headers)
+
+
 def find_job(service: Service, grant: Grant, job_id: str) -> records.Job:
-    """Raises NotFound (``job_not_found``) also for a job that the key may not see: one of another gallery, or of none
-    where the key is restricted to some."""
+    """Return the job if the key may see it: a restricted key sees only the jobs of its galleries.
+
+    Raises NotFound (``job_not_found``).
+    """
     job = service.jobs.job(job_id)
     if grant.galleries is not None and (job.gallery is None or not grant.sees(job.gallery)):
         raise NotFound(f"There is no job {job_id!r}.", code="job_not_found", job=job_id)
@@ -161,4 +168,5 @@ def _csv_lines(some: Sequence[records.Refusal]) -> bytes:
 
 
 def _harmless(cell: str) -> str:
+    """Return the cell so that no spreadsheet takes it for a formula."""
     return "'" + cell if cell.startswith(FORMULA_SIGNS) else cell

@@ -1,34 +1,46 @@
-"""API keys: made, shown, rotated, revoked, by unrestricted `admin` keys."""
+"""API keys: created, listed, rotated, revoked, by unrestricted `admin` keys."""
 
 from __future__ import annotations
 
 import secrets
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Query, Request
 
 from app.access import records
+from app.access.grants import Scope
 from app.access.keys import NewKey, access_key_of
-from app.api import openapi, schemas
-from app.api.service import ServiceDep, entry_of
+from app.api import endpoints, schemas
+from app.api.dependencies import GrantDep, KeyId, ServiceDep, entry_of
+from app.api.router import Router
 from app.timestamps import utc_text
 
-router = APIRouter(prefix="/v1/keys", tags=["access"])
+router = Router("access")
 
-MADE_ID_BYTES = 6
-KEY_CODES = ("gallery_restricted", "key_not_found")
-KeyId = Annotated[
-    str, Path(min_length=1, max_length=schemas.MAX_ID_LENGTH, description="The key's id.", examples=["door"])
-]
+KEY_ID_BYTES = 6
+"""Random bytes of an id that the server chooses."""
 
 
-@router.get(
-    "",
-    summary="List the keys",
-    responses=openapi.answer(schemas.KeyPage) | openapi.call_errors("gallery_restricted", "invalid_cursor"),
-)
+@router.handles(endpoints.SHOW_OWN_KEY)
+async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
+    """What may this key do?
+
+    The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows. Any key
+    may call this.
+    """
+    return schemas.OwnKey(
+        id=grant.key_id,
+        scopes=sorted(scope.value for scope in grant.scopes),
+        galleries=None if grant.galleries is None else sorted(grant.galleries),
+    )
+
+
+@router.handles(endpoints.LIST_KEYS)
 async def list_keys(service: ServiceDep, query: Annotated[schemas.PageParams, Query()]) -> schemas.KeyPage:
-    """All keys, revoked ones too, in the order they were made, page by page; never their secrets."""
+    """List the keys.
+
+    All keys, revoked ones too, in the order of their creation, page by page; never their secrets.
+    """
 
     def read() -> schemas.KeyPage:
         page = service.keys.keys(query.cursor, query.limit)
@@ -37,31 +49,19 @@ async def list_keys(service: ServiceDep, query: Annotated[schemas.PageParams, Qu
     return await service.run(read)
 
 
-@router.post(
-    "",
-    status_code=201,
-    summary="Make a key",
-    responses=openapi.answer(schemas.NewKey, 201)
-    | openapi.call_errors(
-        *openapi.JSON_CODES,
-        "gallery_restricted",
-        "invalid_key_id",
-        "invalid_id",
-        "invalid_rate",
-        "invalid_expiry",
-        "key_exists",
-    ),
-    openapi_extra=openapi.request_body(schemas.KeyCreate),
-)
+@router.handles(endpoints.CREATE_KEY)
 async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
-    """Makes a key. Its `secret` is shown in this answer and never again: the server keeps its hash alone. With `aws` it
-    keeps the secret too, sealed with the data folder's `vault.key`, since checking a signature takes it."""
+    """Create a key.
+
+    The `secret` is in this answer and never shown again: the server keeps only its hash. With `aws` it also keeps the
+    secret, sealed with the data folder's `vault.key`, because checking a signature needs it.
+    """
     asked = await service.read_json(request, schemas.KeyCreate)
-    key_id = asked.id if asked.id is not None else secrets.token_hex(MADE_ID_BYTES)
+    key_id = asked.id if asked.id is not None else secrets.token_hex(KEY_ID_BYTES)
     entry_of(request).target = records.fit_id(key_id)
     terms = records.KeyTerms(
         id=key_id,
-        scopes=frozenset(records.Scope(scope) for scope in asked.scopes),
+        scopes=frozenset(Scope(scope) for scope in asked.scopes),
         name=asked.name,
         galleries=None if asked.galleries is None else frozenset(asked.galleries),
         rate=asked.rate,
@@ -70,37 +70,32 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
     return await service.run(lambda: _new_answer(service.keys.create(terms, signs=asked.aws)))
 
 
-@router.get(
-    "/{key}",
-    summary="Show a key",
-    responses=openapi.answer(schemas.Key) | openapi.call_errors(*KEY_CODES),
-)
+@router.handles(endpoints.SHOW_KEY)
 async def get_key(service: ServiceDep, key: KeyId) -> schemas.Key:
-    """What the key allows, and whether it was revoked; never its secret."""
+    """Show a key.
+
+    What the key allows, and whether it was revoked; never its secret.
+    """
     return await service.run(lambda: _answer(service.keys.key(key)))
 
 
-@router.post(
-    "/{key}/rotate",
-    summary="Give a key a new secret",
-    responses=openapi.answer(schemas.NewKey) | openapi.call_errors(*openapi.JSON_CODES, *KEY_CODES, "key_revoked"),
-    openapi_extra=openapi.request_body(schemas.KeyRotate),
-)
+@router.handles(endpoints.ROTATE_KEY)
 async def rotate_key(request: Request, service: ServiceDep, key: KeyId) -> schemas.NewKey:
-    """The new `secret` is shown in this answer and never again. The last one works for `grace_seconds` more, older ones
-    no longer."""
+    """Give a key a new secret.
+
+    The new `secret` is in this answer and never shown again. The previous one works for `grace_seconds` more, older
+    ones no longer.
+    """
     asked = await service.read_json(request, schemas.KeyRotate)
     return await service.run(lambda: _new_answer(service.keys.rotate(key, asked.grace_seconds)))
 
 
-@router.delete(
-    "/{key}",
-    status_code=204,
-    summary="Revoke a key",
-    responses=openapi.call_errors(*KEY_CODES),
-)
+@router.handles(endpoints.REVOKE_KEY)
 async def revoke_key(service: ServiceDep, key: KeyId) -> None:
-    """Ends the key for good: at once in this process, within a second in others. It stays listed, and its id taken."""
+    """Revoke a key.
+
+    Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
+    """
     await service.run(lambda: service.keys.revoke(key))
 
 

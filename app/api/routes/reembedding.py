@@ -2,41 +2,27 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from dataclasses import asdict
 
-from app.api import openapi, schemas
-from app.api.paths import GalleryId
+from fastapi import Request
+
+from app.api import endpoints, schemas
+from app.api.dependencies import GalleryId, GrantDep, ServiceDep
+from app.api.router import Router
 from app.api.routes import jobs
-from app.api.service import GrantDep, ServiceDep
 from app.reembedding.job import Progress
 
-router = APIRouter(prefix="/v1/galleries/{gallery}/reembed", tags=["galleries"])
-
-GALLERY_CODES = ("gallery_not_found", "invalid_id")
-CODES = (*GALLERY_CODES, "reembedding_not_found")
+router = Router("galleries")
 
 
-@router.post(
-    "",
-    status_code=202,
-    summary="Move the gallery to another model package",
-    responses=openapi.answer(schemas.Reembedding, 202)
-    | openapi.call_errors(
-        *openapi.JSON_CODES,
-        *GALLERY_CODES,
-        "package_unknown",
-        "package_ambiguous",
-        "package_unavailable",
-        "package_unchanged",
-        "crops_missing",
-        "reembedding_exists",
-    ),
-    openapi_extra=openapi.request_body(schemas.ReembedStart),
-)
+@router.handles(endpoints.REEMBED_GALLERY)
 async def reembed(request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
-    """Begins a job that embeds every face's stored crop with the other package and, when all are done, switches the
-    gallery to it at one stroke; requests are answered all the while. Asked again for the same package, it goes on with
-    what has stopped, or switches again after a rollback."""
+    """Move the gallery to another model package.
+
+    Starts a job that embeds every face's stored crop with the other package and then switches the gallery to it in one
+    step. The gallery answers requests throughout. Calling it again for the same package resumes a stopped move, or
+    switches again after a rollback.
+    """
     asked = await service.read_json(request, schemas.ReembedStart)
     return _answer(
         await service.run(
@@ -51,62 +37,44 @@ async def reembed(request: Request, service: ServiceDep, grant: GrantDep, galler
     )
 
 
-@router.get(
-    "",
-    summary="Show how far the gallery's move is",
-    responses=openapi.answer(schemas.Reembedding) | openapi.call_errors(*CODES),
-)
+@router.handles(endpoints.SHOW_REEMBEDDING)
 async def get_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
-    """From which package to which, how far, and until when there is a way back."""
+    """Show the gallery's move.
+
+    From which package to which, how far it is, and until when a rollback is possible.
+    """
     return _answer(await service.run(lambda: service.reembedder.find(gallery)))
 
 
-@router.delete(
-    "",
-    status_code=202,
-    summary="Give the gallery's move up",
-    responses=openapi.answer(schemas.Reembedding, 202) | openapi.call_errors(*CODES, "reembedding_switched"),
-)
+@router.handles(endpoints.CANCEL_REEMBEDDING)
 async def cancel_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
-    """Before the switch, or after a rollback: the gallery stays with the source, and the target's templates go."""
+    """Cancel the gallery's move.
+
+    Possible before the switch, or after a rollback: the gallery stays with the source package, and the target's
+    templates are deleted.
+    """
     return _answer(await service.run(lambda: service.reembedder.cancel(gallery, who=grant.key_id)))
 
 
-@router.post(
-    "/rollback",
-    summary="Go back to the model package before",
-    responses=openapi.answer(schemas.Reembedding) | openapi.call_errors(*CODES, "reembedding_not_switched"),
-)
+@router.handles(endpoints.ROLL_BACK_REEMBEDDING)
 async def roll_back_reembedding(service: ServiceDep, gallery: GalleryId) -> schemas.Reembedding:
-    """The source answers again at once, for faces enrolled since the switch too."""
+    """Go back to the previous model package.
+
+    The source package answers again at once, also for faces enrolled since the switch.
+    """
     return _answer(await service.run(lambda: service.reembedder.rollback(gallery)))
 
 
-@router.post(
-    "/finish",
-    status_code=202,
-    summary="Close the way back",
-    responses=openapi.answer(schemas.Reembedding, 202) | openapi.call_errors(*CODES, "reembedding_not_switched"),
-)
+@router.handles(endpoints.FINISH_REEMBEDDING)
 async def finish_reembedding(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Reembedding:
-    """Removes the source's templates, and the faces that have no others. Comes by itself after `keep_until`."""
+    """Finish the gallery's move.
+
+    Deletes the source package's templates, and the faces that have no others: from then on there is no rollback. The
+    server does this by itself after `keep_until`.
+    """
     return _answer(await service.run(lambda: service.reembedder.finish(gallery, who=grant.key_id)))
 
 
 def _answer(found: Progress) -> schemas.Reembedding:
-    state = found.reembedding
-    return schemas.Reembedding.model_validate(
-        {
-            "gallery": state.gallery,
-            "source": state.source,
-            "target": state.target,
-            "state": state.state,
-            "without_crop": state.without_crop,
-            "missing": state.missing,
-            "keep_days": state.keep_days,
-            "started_at": state.started_at,
-            "switched_at": state.switched_at,
-            "keep_until": state.keep_until,
-            "job": None if found.job is None else jobs.answer(found.job),
-        }
-    )
+    job = None if found.job is None else jobs.answer(found.job)
+    return schemas.Reembedding.model_validate(asdict(found.reembedding) | {"job": job})

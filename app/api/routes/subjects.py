@@ -5,31 +5,27 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
+from fastapi.responses import JSONResponse
 
 from app.access.records import fit_id
-from app.api import answers, openapi, schemas
-from app.api.paths import GalleryId, SubjectId
-from app.api.service import ServiceDep, entry_of
+from app.api import endpoints, schemas
+from app.api.dependencies import GalleryId, ServiceDep, SubjectId, entry_of
+from app.api.router import Router
 from app.gallery.records import UNSET, Consent, Terms
 from app.timestamps import utc_now, utc_text
 
-router = APIRouter(prefix="/v1/galleries/{gallery}/subjects", tags=["subjects"])
-
-TERM_CODES = ("invalid_expiry", "invalid_consent")
-SUBJECT_CODES = ("gallery_not_found", "subject_not_found", "invalid_id")
+router = Router("subjects")
 
 
-@router.get(
-    "",
-    summary="List the subjects of a gallery",
-    responses=openapi.answer(schemas.SubjectPage)
-    | openapi.call_errors("gallery_not_found", "invalid_id", "invalid_cursor", "invalid_search"),
-)
+@router.handles(endpoints.LIST_SUBJECTS)
 async def list_subjects(
     service: ServiceDep, gallery: GalleryId, query: Annotated[schemas.SubjectPageParams, Query()]
 ) -> schemas.SubjectPage:
-    """The subjects in the order they were made, page by page; with `search` those whose id or name contains it."""
+    """List the subjects of a gallery.
+
+    In the order of their creation, page by page; with `search` only those whose id or name contains it.
+    """
 
     def read() -> schemas.SubjectPage:
         page = service.galleries.subjects(
@@ -39,82 +35,81 @@ async def list_subjects(
             search=query.search,
             expires_before=_text(query.expires_before),
         )
-        return schemas.SubjectPage(subjects=[answers.subject(one) for one in page.items], next_cursor=page.next_cursor)
+        subjects = [schemas.Subject.model_validate(subject) for subject in page.items]
+        return schemas.SubjectPage(subjects=subjects, next_cursor=page.next_cursor)
 
     return await service.run(read)
 
 
-@router.post(
-    "",
-    status_code=201,
-    summary="Make a subject",
-    responses=openapi.answer(schemas.Subject, 201)
-    | openapi.call_errors(
-        *openapi.JSON_CODES,
-        *TERM_CODES,
-        "gallery_not_found",
-        "invalid_id",
-        "invalid_name",
-        "invalid_metadata",
-        "subject_exists",
-    ),
-    openapi_extra=openapi.request_body(schemas.SubjectCreate),
-)
+@router.handles(endpoints.CREATE_SUBJECT)
 async def create_subject(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Subject:
-    """Makes a subject without faces. Enrolling makes a missing subject too; this is for giving it a name first."""
+    """Create a subject.
+
+    The new subject has no faces. Enrolling creates a missing subject too; this is for giving it a name first.
+    """
     asked = await service.read_json(request, schemas.SubjectCreate)
     entry_of(request).subject = fit_id(asked.id)
-    return await service.run(
-        lambda: answers.subject(
-            service.galleries.create_subject(gallery, asked.id, asked.name, asked.metadata, terms=terms_of(asked))
+    return schemas.Subject.model_validate(
+        await service.run(
+            lambda: service.galleries.create_subject(
+                gallery, asked.id, asked.name, asked.metadata, terms=_terms_of(asked)
+            )
         )
     )
 
 
-@router.get(
-    "/{subject}",
-    summary="Show a subject",
-    responses=openapi.answer(schemas.Subject) | openapi.call_errors(*SUBJECT_CODES),
-)
+@router.handles(endpoints.SHOW_SUBJECT)
 async def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
-    """The subject with its name, metadata and number of faces."""
-    return await service.run(lambda: answers.subject(service.galleries.subject(gallery, subject)))
+    """Show a subject.
+
+    The subject with its name, metadata and number of faces.
+    """
+    return schemas.Subject.model_validate(await service.run(lambda: service.galleries.subject(gallery, subject)))
 
 
-@router.patch(
-    "/{subject}",
-    summary="Change a subject's name, metadata, expiry or consent",
-    responses=openapi.answer(schemas.Subject)
-    | openapi.call_errors(*openapi.JSON_CODES, *SUBJECT_CODES, *TERM_CODES, "invalid_name", "invalid_metadata"),
-    openapi_extra=openapi.request_body(schemas.SubjectPatch),
-)
+@router.handles(endpoints.UPDATE_SUBJECT)
 async def update_subject(
     request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId
 ) -> schemas.Subject:
-    """What is given is replaced as a whole (metadata too), what is absent stays as it is, null takes it away."""
+    """Change a subject's name, metadata, expiry or consent.
+
+    A given field replaces the old value as a whole (metadata too), an absent field stays as it is, null removes it.
+    """
     asked = await service.read_json(request, schemas.SubjectPatch)
     name = asked.name if "name" in asked.model_fields_set else UNSET
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
-    return await service.run(
-        lambda: answers.subject(
-            service.galleries.update_subject(gallery, subject, name=name, metadata=metadata, terms=terms_of(asked))
+    return schemas.Subject.model_validate(
+        await service.run(
+            lambda: service.galleries.update_subject(
+                gallery, subject, name=name, metadata=metadata, terms=_terms_of(asked)
+            )
         )
     )
 
 
-@router.delete(
-    "/{subject}",
-    status_code=204,
-    summary="Delete a subject with its faces",
-    responses=openapi.call_errors(*SUBJECT_CODES),
-)
+@router.handles(endpoints.DELETE_SUBJECT)
 async def delete_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> None:
-    """Removes the subject, its faces, their stored crops and vectors. There is no way back."""
+    """Delete a subject with its faces.
+
+    Deletes the subject, its faces, their stored crops and vectors. This can't be undone.
+    """
     await service.run(lambda: service.galleries.delete_subject(gallery, subject))
 
 
-def terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
-    """What the body says of expiry and consent; what it leaves out stays as it was."""
+@router.handles(endpoints.ERASE_SUBJECT)
+async def erase_subject(
+    service: ServiceDep, gallery: GalleryId, subject: SubjectId, query: Annotated[schemas.EraseParams, Query()]
+) -> JSONResponse:
+    """Erase a subject for good.
+
+    Deletes the subject with everything about it, clears what the disk may still hold of it, and answers with a signed
+    receipt of what was erased and of what the server can't reach.
+    """
+    return JSONResponse(await service.run(lambda: service.erasures.erase(gallery, subject, rewrite=query.rewrite)))
+
+
+def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:
+    """Return the body's expiry and consent; absent ones stay as they are."""
     given = asked.model_fields_set
     return Terms(
         _text(asked.expires_at) if "expires_at" in given else UNSET,

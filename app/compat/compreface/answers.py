@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, TypeAlias
 
-from app.compat.compreface.reading import FaceParams
+from app.compat.compreface.requests import FaceParams
 from app.compat.pose import pose_of
 from app.errors import NoFace
 from app.types import Face, Photo

@@ -1,46 +1,49 @@
-"""`/api/v1/recognition/faces`: a CompreFace image is one of our faces, whose id it writes as a UUID."""
+"""`/api/v1/recognition/faces`: CompreFace's image is a face here, and the UUID of the face's id its `image_id`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import Query, Request, Response
 
 from app.access.records import fit_id
-from app.api.service import Service, ServiceDep, entry_of
+from app.api.dependencies import Service, ServiceDep, entry_of
+from app.api.openapi import COMPREFACE
+from app.api.router import Router
+from app.compat.compreface import endpoints
 from app.compat.compreface.answers import Json, wanted_faces
 from app.compat.compreface.errors import MISSING_PARAMETER, VALIDATION, Refused
-from app.compat.compreface.home import home_of
-from app.compat.compreface.reading import (
+from app.compat.compreface.requests import (
     FILE,
     MAX_PAGE,
     EnrollParams,
     PageParams,
     face_id_of,
+    gallery_of,
     image_id_of,
     read_ids,
     read_images,
 )
-from app.compat.compreface.rules import FACE, FACES
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow
 from app.operations import Chosen
 from app.pipeline import Choice
 
-router = APIRouter(include_in_schema=False)
+router = Router(COMPREFACE)
 
 BYTES = "application/octet-stream"
 
 
-@router.get(FACES)
+@router.handles(endpoints.LIST_FACES)
 async def list_faces(request: Request, service: ServiceDep, query: Annotated[PageParams, Query()]) -> Json:
-    home = await home_of(request, service)
+    """List the images of all subjects, or of one."""
+    gallery = await gallery_of(request, service)
     size = min(query.size, MAX_PAGE)
     entry_of(request).subject = fit_id(query.subject or None)
     rows, total = await service.run(
-        lambda: service.galleries.face_ids(home.id, query.subject or None, offset=query.page * size, limit=size)
+        lambda: service.galleries.face_ids(gallery.id, query.subject or None, offset=query.page * size, limit=size)
     )
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
@@ -51,86 +54,99 @@ async def list_faces(request: Request, service: ServiceDep, query: Annotated[Pag
     }
 
 
-@router.post(FACES, status_code=201)
+@router.handles(endpoints.ADD_FACE)
 async def add_face(
     request: Request, service: ServiceDep, query: Annotated[EnrollParams, Query()], subject: str | None = None
 ) -> Json:
-    """The photo must show one face. Every quality is taken, as CompreFace does."""
+    """Add an image of a subject.
+
+    The photo must show one face. Every quality is accepted, as in CompreFace.
+    """
     if subject is None:
         raise Refused(MISSING_PARAMETER, "Required parameter subject is missing")
     if not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
     entry_of(request).subject = fit_id(subject)
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
 
     def enroll() -> FaceRow:
-        photo = service.operations.embed_for(home.id, images["file"])
+        photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold)
         if len(faces) > 1:
             raise AmbiguousFace("More than one face in the source image")
         place = next(place for place, face in enumerate(photo.faces) if face is faces[0])
         chosen = Chosen(photo, Choice(place, "the only face", 0.0))
-        return service.operations.enroll_face(home.id, subject, chosen, QualityLevel.NONE)
+        return service.operations.enroll_face(gallery.id, subject, chosen, QualityLevel.NONE)
 
     row = await service.run(enroll)
     return {"image_id": image_id_of(row.face_id), "subject": row.subject}
 
 
-@router.delete(FACES)
+@router.handles(endpoints.DELETE_FACES_OF)
 async def delete_faces_of(request: Request, service: ServiceDep, subject: str | None = None) -> Json:
-    """All faces of the subject, and the subject with them; without one, everybody. Nobody there: none deleted."""
+    """Delete all images of a subject.
+
+    The subject is deleted too; without `subject`, all subjects are. An unknown subject has no images: 0 are deleted.
+    """
     if subject is not None and not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
     entry_of(request).subject = fit_id(subject)
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
 
     def delete() -> int:
         if subject is None:
-            return service.galleries.delete_subjects(home.id).faces
+            return service.galleries.delete_subjects(gallery.id).faces
         try:
-            return service.galleries.delete_subject(home.id, subject).face_count
+            return service.galleries.delete_subject(gallery.id, subject).face_count
         except SubjectNotFound:
             return 0
 
     return {"deleted": await service.run(delete)}
 
 
-@router.post(f"{FACES}/delete")
+@router.handles(endpoints.DELETE_FACES)
 async def delete_faces(request: Request, service: ServiceDep) -> list[Json]:
-    """Those of the list that are there."""
+    """Delete the listed images.
+
+    Unknown ids are skipped.
+    """
     wanted = await read_ids(request, service)
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
 
     def delete() -> list[Json]:
         deleted = []
         for face_id in wanted:
             with suppress(FaceNotFound, SubjectNotFound):
-                deleted.append(_delete(service, home.id, face_id))
+                deleted.append(_delete(service, gallery.id, face_id))
         return deleted
 
     return await service.run(delete)
 
 
-@router.delete(FACE)
+@router.handles(endpoints.DELETE_FACE)
 async def delete_face(request: Request, service: ServiceDep, face_id: str) -> Json:
+    """Delete an image."""
     wanted = face_id_of(face_id)
     entry = entry_of(request)
     entry.target = wanted
-    home = await home_of(request, service)
-    return await service.run(lambda: _delete(service, home.id, wanted))
+    gallery = await gallery_of(request, service)
+    return await service.run(lambda: _delete(service, gallery.id, wanted))
 
 
-@router.get(f"{FACE}/img", response_class=Response)
+@router.handles(endpoints.SHOW_IMAGE)
 async def show_image(request: Request, service: ServiceDep, face_id: str) -> Response:
-    """The aligned crop, which is all that is kept; no bytes where there is none, as CompreFace answers."""
+    """Download an image.
+
+    The aligned crop, which is all that is stored; empty if there is none, as in CompreFace.
+    """
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
 
     def read() -> bytes:
         try:
-            return service.galleries.find_face(home.id, wanted).crop or b""
+            return service.galleries.find_face(gallery.id, wanted).crop or b""
         except FaceNotFound:
             return b""
 
@@ -138,7 +154,7 @@ async def show_image(request: Request, service: ServiceDep, face_id: str) -> Res
 
 
 def _delete(service: Service, gallery: str, face_id: str) -> Json:
-    """Between the two steps the face may move to another subject: it is then looked for again."""
+    """Delete a face, also if it moves to another subject meanwhile. Raises NotFound (``face_not_found``)."""
     while True:
         found = service.galleries.find_face(gallery, face_id)
         try:

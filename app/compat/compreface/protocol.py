@@ -1,4 +1,4 @@
-"""Which requests are CompreFace's, and how their errors look."""
+"""Recognises CompreFace's requests and writes errors in its form."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ import json
 from starlette.responses import Response
 from starlette.types import Scope
 
-from app.api.protocols import Dialect
-from app.api.rules import Visit, match_rule
+from app.api.protocols import WireProtocol
 from app.compat.compreface import faces, recognition, subjects
+from app.compat.compreface.endpoints import PREFIX
 from app.compat.compreface.errors import answer_of
-from app.compat.compreface.rules import PREFIX, RULES
 from app.errors import LikenessError
 
 ROUTERS = (subjects.router, recognition.router, faces.router)
 
 
-class CompreFace(Dialect):
-    """Everything below `/api/v1/`."""
+class CompreFace(WireProtocol):
+    """Everything below `/api/v1/`. An unknown path there needs a key, and is then not found."""
 
     def speaks(self, scope: Scope) -> bool:
         path: str = scope["path"]
         return path.startswith(PREFIX)
 
-    def visit(self, scope: Scope) -> Visit | None:
-        """What CompreFace does not know needs a key, and is then not found."""
-        return match_rule(RULES, scope["method"], scope["path"])
-
-    def answer(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (CompreFace has neither)
+    def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (not in it)
         found = answer_of(error)
         content = json.dumps({"message": found.message, "code": found.number}, ensure_ascii=False)
         return Response(content, found.status, dict(found.headers), "application/json")

@@ -1,4 +1,4 @@
-"""Photos and embeddings in, similarities out: recognize, verify, detect."""
+"""Recognize, verify and detect: photos and embeddings in, similarities out."""
 
 from __future__ import annotations
 
@@ -6,38 +6,41 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
-from app.api.service import Service, ServiceDep, entry_of
+from app.api.dependencies import Service, ServiceDep, entry_of
+from app.api.openapi import COMPREFACE
+from app.api.router import Router
+from app.compat.compreface import endpoints
 from app.compat.compreface.answers import Json, face_answer, rounded, versions_of, wanted_faces, with_versions
 from app.compat.compreface.errors import EMPTY_FIELD, VALIDATION, Refused
-from app.compat.compreface.home import home_of
-from app.compat.compreface.reading import (
+from app.compat.compreface.requests import (
     FILE,
     MAX_PREDICTIONS,
     SOURCE_AND_TARGET,
-    EmbeddingsBody,
+    EmbeddingsRequest,
     FaceParams,
     PredictionParams,
     RecognizeParams,
-    VerificationBody,
+    VerifyEmbeddingsRequest,
     face_id_of,
+    gallery_of,
     read_images,
     read_json,
     template_of,
 )
-from app.compat.compreface.rules import FACE, PREFIX, RECOGNITION
 from app.compat.similarity import Similarity
 from app.decisions import cosine
 from app.errors import AmbiguousFace
 from app.gallery.records import Candidate, FaceRow
 from app.types import Face, Template
 
-router = APIRouter(include_in_schema=False)
+router = Router(COMPREFACE)
 
 
-@router.post(f"{PREFIX}detection/detect")
+@router.handles(endpoints.DETECT)
 async def detect(request: Request, service: ServiceDep, query: Annotated[FaceParams, Query()]) -> Json:
+    """Detect the faces in a photo."""
     images, params = await read_images(request, service, FILE, query)
     embedded = params.wants("calculator")
 
@@ -51,9 +54,9 @@ async def detect(request: Request, service: ServiceDep, query: Annotated[FacePar
     return await service.run(work)
 
 
-@router.post(f"{PREFIX}verification/verify")
+@router.handles(endpoints.VERIFY)
 async def verify(request: Request, service: ServiceDep, query: Annotated[FaceParams, Query()]) -> Json:
-    """The one face of the first photo against each face of the second."""
+    """Compare the one face of a photo with each face of another."""
     images, params = await read_images(request, service, SOURCE_AND_TARGET, query)
 
     def work() -> Json:
@@ -74,9 +77,10 @@ async def verify(request: Request, service: ServiceDep, query: Annotated[FacePar
     return await service.run(work)
 
 
-@router.post(f"{PREFIX}verification/embeddings/verify")
+@router.handles(endpoints.VERIFY_EMBEDDINGS)
 async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
-    asked = await read_json(request, service, VerificationBody)
+    """Compare an embedding with others."""
+    asked = await read_json(request, service, VerifyEmbeddingsRequest)
     if not asked.source or not asked.targets:
         raise Refused(EMPTY_FIELD, f"Field {'targets' if asked.source else 'source'} cannot be empty")
     source, targets = asked.source, asked.targets
@@ -88,20 +92,21 @@ async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
     return await service.run(work)
 
 
-@router.post(f"{RECOGNITION}/recognize")
+@router.handles(endpoints.RECOGNIZE)
 async def recognize(request: Request, service: ServiceDep, query: Annotated[RecognizeParams, Query()]) -> Json:
-    home = await home_of(request, service)
+    """Find the subjects that the faces of a photo may show."""
+    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
     if not params.detect_faces:
         message = "detect_faces=false is not served: a face that was not aligned by its landmarks can't be compared"
         raise Refused(VALIDATION, message)
 
     def work() -> Json:
-        photo = service.operations.embed_for(home.id, images["file"])
+        photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         templates = [_template(face) for face in faces]
         similarity = _scale(service, templates[0].package)
-        rankings = _rank(service, home.id, templates, params.prediction_count)
+        rankings = _rank(service, gallery.id, templates, params.prediction_count)
         result = [
             face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
             for face, ranking in zip(faces, rankings, strict=True)
@@ -111,20 +116,21 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
     return await service.run(work)
 
 
-@router.post(f"{RECOGNITION}/embeddings/recognize")
+@router.handles(endpoints.RECOGNIZE_EMBEDDINGS)
 async def recognize_embeddings(
     request: Request, service: ServiceDep, query: Annotated[PredictionParams, Query()]
 ) -> Json:
-    asked = await read_json(request, service, EmbeddingsBody)
+    """Find the subjects that embeddings may show."""
+    asked = await read_json(request, service, EmbeddingsRequest)
     if not asked.embeddings:
         raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
     embeddings = asked.embeddings
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
 
     def work() -> Json:
-        similarity = _scale(service, home.embedder)
-        templates = [template_of(one, home.embedder, home.dimension) for one in embeddings]
-        rankings = _rank(service, home.id, templates, query.prediction_count)
+        similarity = _scale(service, gallery.embedder)
+        templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
+        rankings = _rank(service, gallery.id, templates, query.prediction_count)
         return {
             "result": [
                 {"embedding": one, "similarities": _subjects(similarity, ranking)}
@@ -135,20 +141,20 @@ async def recognize_embeddings(
     return await service.run(work)
 
 
-@router.post(f"{FACE}/verify")
+@router.handles(endpoints.VERIFY_FACE)
 async def verify_face(
     request: Request, service: ServiceDep, face_id: str, query: Annotated[FaceParams, Query()]
 ) -> Json:
-    """Each face of the photo against one that is enrolled."""
+    """Compare each face of a photo with an image."""
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
     images, params = await read_images(request, service, FILE, query)
 
     def work() -> Json:
-        enrolled = service.galleries.find_face(home.id, wanted)
+        enrolled = service.galleries.find_face(gallery.id, wanted)
         similarity = _scale(service, enrolled.package)
-        photo = service.operations.embed_for(home.id, images["file"])
+        photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         result = [
             face_answer(face, photo, params, embedded=True)
@@ -163,18 +169,19 @@ async def verify_face(
     return await service.run(work)
 
 
-@router.post(f"{RECOGNITION}/embeddings/faces/{{face_id}}/verify")
+@router.handles(endpoints.VERIFY_FACE_EMBEDDINGS)
 async def verify_face_embeddings(request: Request, service: ServiceDep, face_id: str) -> Json:
+    """Compare embeddings with an image."""
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    asked = await read_json(request, service, EmbeddingsBody)
+    asked = await read_json(request, service, EmbeddingsRequest)
     if not asked.embeddings:
         raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
     embeddings = asked.embeddings
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
 
     def work() -> Json:
-        return _compared(service, _stored(service.galleries.find_face(home.id, wanted)), embeddings)
+        return _compared(service, _stored(service.galleries.find_face(gallery.id, wanted)), embeddings)
 
     return await service.run(work)
 
@@ -188,7 +195,7 @@ def _subjects(similarity: Similarity, ranking: Sequence[Candidate]) -> list[Json
 
 
 def _compared(service: Service, first: Template, embeddings: Sequence[Sequence[float]]) -> Json:
-    """The embeddings with their similarities to the template, the most alike first."""
+    """Return the embeddings with their similarities to the template, the highest first."""
     similarity = _scale(service, first.package)
     dimension = len(first.vector)
     found = [
@@ -220,7 +227,7 @@ def _stored(row: FaceRow) -> Template:
 
 
 def _versions(service: Service, params: FaceParams, faces: Sequence[Face]) -> Json:
-    """The calculator's is the package of the faces' templates, where they have any."""
+    """Return the plugins' versions; the calculator's is the package of the faces' templates."""
     if not params.status:
         return {}
     detector = next(model.id for model in service.models() if model.loaded and model.task == "detect")

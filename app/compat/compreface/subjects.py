@@ -1,28 +1,28 @@
-"""`/api/v1/recognition/subjects`: a CompreFace subject is one of ours, whose id is its name."""
+"""`/api/v1/recognition/subjects`: CompreFace's subject is a subject here, and its name the id."""
 
 from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from app.access.records import fit_id
-from app.api.paths import SubjectId
-from app.api.service import ServiceDep, entry_of
+from app.api.dependencies import ServiceDep, SubjectId, entry_of
+from app.api.openapi import COMPREFACE
+from app.api.router import Router
+from app.compat.compreface import endpoints
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.compat.compreface.home import home_of
-from app.compat.compreface.reading import SubjectBody, read_json
-from app.compat.compreface.rules import SUBJECT, SUBJECTS
+from app.compat.compreface.requests import SubjectRequest, gallery_of, read_json
 
-router = APIRouter(include_in_schema=False)
+router = Router(COMPREFACE)
 
 MAX_NAME = 50
 _NAME = re.compile(r"[^;/\\]+", re.DOTALL)
 
 
 def checked_name(name: str | None) -> str:
-    """As CompreFace checks the names that it makes. Raises Refused."""
+    """Return the name if CompreFace would accept it for a new subject. Raises Refused."""
     if name is None or not name.strip():
         raise Refused(VALIDATION, "Subject name cannot be empty")
     if len(name) > MAX_NAME:
@@ -33,43 +33,50 @@ def checked_name(name: str | None) -> str:
     return name
 
 
-@router.get(SUBJECTS)
-@router.get(f"{SUBJECTS}/")
+@router.handles(endpoints.LIST_SUBJECTS)
+@router.handles(endpoints.LIST_SUBJECTS_SLASH, include_in_schema=False)
 async def list_subjects(request: Request, service: ServiceDep) -> Json:
-    home = await home_of(request, service)
-    return {"subjects": await service.run(lambda: service.galleries.subject_ids(home.id))}
+    """List the subjects."""
+    gallery = await gallery_of(request, service)
+    return {"subjects": await service.run(lambda: service.galleries.subject_ids(gallery.id))}
 
 
-@router.post(SUBJECTS, status_code=201)
+@router.handles(endpoints.CREATE_SUBJECT)
 async def create_subject(request: Request, service: ServiceDep) -> Json:
-    name = checked_name((await read_json(request, service, SubjectBody)).subject)
+    """Create a subject."""
+    name = checked_name((await read_json(request, service, SubjectRequest)).subject)
     entry_of(request).subject = fit_id(name)
-    home = await home_of(request, service)
-    made = await service.run(lambda: service.galleries.create_subject(home.id, name))
+    gallery = await gallery_of(request, service)
+    made = await service.run(lambda: service.galleries.create_subject(gallery.id, name))
     return {"subject": made.id}
 
 
-@router.put(SUBJECT)
+@router.handles(endpoints.RENAME_SUBJECT)
 async def rename_subject(request: Request, service: ServiceDep, subject: SubjectId) -> Json:
-    """Where the new name is somebody else's, the two become one."""
-    name = checked_name((await read_json(request, service, SubjectBody)).subject)
+    """Rename a subject.
+
+    If there is a subject with the new name, the two become one.
+    """
+    name = checked_name((await read_json(request, service, SubjectRequest)).subject)
     entry_of(request).target = fit_id(name)
-    home = await home_of(request, service)
+    gallery = await gallery_of(request, service)
     if name == subject:
         return {"updated": False}
-    await service.run(lambda: service.galleries.rename_subject(home.id, subject, name))
+    await service.run(lambda: service.galleries.rename_subject(gallery.id, subject, name))
     return {"updated": True}
 
 
-@router.delete(SUBJECT)
+@router.handles(endpoints.DELETE_SUBJECT)
 async def delete_subject(request: Request, service: ServiceDep, subject: SubjectId) -> Json:
-    home = await home_of(request, service)
-    gone = await service.run(lambda: service.galleries.delete_subject(home.id, subject))
+    """Delete a subject."""
+    gallery = await gallery_of(request, service)
+    gone = await service.run(lambda: service.galleries.delete_subject(gallery.id, subject))
     return {"subject": gone.id}
 
 
-@router.delete(SUBJECTS)
+@router.handles(endpoints.DELETE_ALL_SUBJECTS)
 async def delete_all_subjects(request: Request, service: ServiceDep) -> Json:
-    home = await home_of(request, service)
-    gone = await service.run(lambda: service.galleries.delete_subjects(home.id))
+    """Delete all subjects."""
+    gallery = await gallery_of(request, service)
+    gone = await service.run(lambda: service.galleries.delete_subjects(gallery.id))
     return {"deleted": gone.subjects}

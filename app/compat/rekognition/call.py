@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.access.records import AuditEntry, Grant
-from app.api.service import Service
+from app.access.grants import Grant
+from app.access.records import AuditEntry
+from app.api.dependencies import Service
 from app.compat.rekognition import errors
 from app.compat.rekognition.asked import ImageSource
 from app.compat.rekognition.errors import Refused

@@ -8,26 +8,27 @@ import json
 import time
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope
 
-from app.access.records import Grant
+from app.access.grants import Grant
 from app.api.body import load_json, read_body
-from app.api.protocols import Dialect, address_of
-from app.api.rules import Visit
-from app.api.service import Service, ServiceDep, entry_of, grant_of
+from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
+from app.api.openapi import REKOGNITION
+from app.api.operation import MatchedOperation
+from app.api.protocols import WireProtocol, address_of
+from app.api.router import Router
 from app.compat.rekognition import asked
 from app.compat.rekognition.call import Call
+from app.compat.rekognition.endpoints import CALL, MEDIA_TYPE, PATH, document, find_target
 from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
 from app.compat.rekognition.proving import Prover
 from app.compat.rekognition.replays import Replays
-from app.compat.rekognition.rules import PATH, find_operation
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, read_claim
 from app.errors import LikenessError, NotFound
 
-MEDIA_TYPE = "application/x-amz-json-1.1"
 TARGET_HEADER = "x-amz-target"
 MAX_JSON = 256 * 1024
 """Bytes of a body without images: 4,096 faces' ids, and more."""
@@ -38,13 +39,14 @@ MAX_ATTEMPT = 100
 CLAIM, FREE = "rekognition_claim", "rekognition_free"
 _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
-router = APIRouter(include_in_schema=False)
+router = Router(REKOGNITION)
+ROUTERS = (router,)
 
 
-class Rekognition(Dialect):
+class Rekognition(WireProtocol):
     """`POST /`, of a body that is signed: to know whose it is, it has to be read."""
 
-    reads_first = True
+    reads_body = True
 
     def __init__(self) -> None:
         self._prover = Prover()
@@ -53,30 +55,30 @@ class Rekognition(Dialect):
     def speaks(self, scope: Scope) -> bool:
         return (scope["method"], scope["path"]) == ("POST", PATH)
 
-    def visit(self, scope: Scope) -> Visit | None:
-        operation = find_operation(Headers(scope=scope).get(TARGET_HEADER, ""))
-        return None if operation is None else Visit(operation.rule)
+    def match(self, scope: Scope) -> MatchedOperation | None:
+        target = find_target(Headers(scope=scope).get(TARGET_HEADER, ""))
+        return None if target is None else MatchedOperation(target.operation)
 
-    async def enter(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
+    async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
         """Raises Refused and InvalidInput where the request is nobody's, Overloaded where its key asks too often."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
         if not self._prover.is_known(claim):  # whoever names no key of ours is not listened to any longer
             await service.guard.attempt(lambda: self._prover.expect(service.keys, claim), address_of(scope))
-        operation = find_operation(request.header(TARGET_HEADER))
+        target = find_target(request.header(TARGET_HEADER))
         limits = service.limits
-        limit = limits.body_bytes(operation.images) if operation and operation.images else MAX_JSON
+        limit = limits.body_bytes(target.images) if target and target.images else MAX_JSON
         body = (await read_body(Request(scope, receive), limit, limits.seconds, service.workers.take)).data
         body_hash = await _hash(body)
         grant = await self._prove(scope, service, claim, request, body_hash)
-        if operation is not None:
+        if target is not None:
             attempt = " ".join(filter(None, (request.header(name)[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
-            self._replays.use(claim.signature, attempt, changes=operation.rule.changes)
+            self._replays.use(claim.signature, attempt, changes=target.operation.changes)
         scope[CLAIM] = claim
         scope[FREE] = self._replays.free
         return grant, _again(body)
 
-    def answer(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
+    def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
         found = answer_of(error)
         content = {"__type": found.name, "message": found.message, "Message": found.message}
         headers = _headers(request_id) | {"x-amzn-ErrorType": found.name}
@@ -96,18 +98,21 @@ class Rekognition(Dialect):
         )
 
 
-@router.post(PATH)
+@router.handles(CALL, openapi_extra=document())
 async def call(request: Request, service: ServiceDep) -> Response:
-    """Every operation: `X-Amz-Target` says which."""
-    operation = find_operation(request.headers.get(TARGET_HEADER, ""))
-    if operation is None:
-        raise NotFound("there is no such operation")
+    """Call an operation of Amazon Rekognition.
+
+    The header `X-Amz-Target` names it. Request and answer have the shapes of AWS's API reference.
+    """
+    target = find_target(request.headers.get(TARGET_HEADER, ""))
+    if target is None:
+        raise NotFound("There is no such operation.")
     claim: Claim = request.scope[CLAIM]
     call_ = Call(service, grant_of(request), entry_of(request), claim.region)
     body = await request.body()
 
     def work() -> dict[str, Any]:
-        return operation.work(call_, asked.read(operation.model, load_json(body) if body else {}))
+        return target.work(call_, asked.read(target.model, load_json(body) if body else {}))
 
     try:
         answer = await service.run(work)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from app.access.grants import Grant
 from app.access.keys import Keys
-from app.access.records import Grant
 from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, is_signed_with, signing_key

@@ -2,7 +2,7 @@
 
 import { chart } from "../charts.js";
 import { h, put } from "../dom.js";
-import { models as load } from "../models.js";
+import { loadModels } from "../models.js";
 import { problemPlace, showing } from "../problem.js";
 import { oneIn, percent, power, score } from "../words.js";
 
@@ -14,8 +14,16 @@ export function models() {
   const place = problemPlace();
   const body = h("div.stack", {}, h("p.waiting", {}, "Loading …"));
   const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Models"), h("p.lead", {}, "The model packages of this server: where they come from, and what was measured with them."))), place.element, body);
-  const ready = showing(place, async () => put(body, [...(await load())].sort((a, b) => b.loaded - a.loaded).map(card)));
+  const ready = showing(place, async () => {
+    const { models: found, skipped } = await loadModels();
+    put(body, skipped.map(warning), [...found].sort((a, b) => b.loaded - a.loaded).map(card));
+  });
   return { element, ready };
+}
+
+/** A folder whose manifest can't be used: the server runs without it. */
+function warning({ folder, problem }) {
+  return h("section.card", { role: "alert", "aria-label": `Skipped: ${folder}` }, h("h2", {}, `${folder} is skipped`), h("p", {}, problem));
 }
 
 function card(model) {

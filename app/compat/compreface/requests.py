@@ -1,4 +1,4 @@
-"""Requests as CompreFace's clients send them: parameters, images, and JSON that may hold more than is asked for."""
+"""Requests as CompreFace's clients send them: parameters, images, JSON, and the gallery that they are about."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from starlette.requests import Request
 
+from app.access.grants import Grant
+from app.access.records import AuditEntry
 from app.api import body
-from app.api.body import ImageFields
-from app.api.service import Service
+from app.api.dependencies import Service, entry_of, grant_of
+from app.api.operation import ImageFields
+from app.api.schemas import Base64
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.errors import InvalidInput, MissingImage
+from app.errors import Conflict, GalleryNotFound, InvalidInput, MissingImage, NotFound
+from app.gallery.records import Gallery
 from app.types import Template, Vector
 
 FILE = ImageFields(("file",))
@@ -22,12 +26,15 @@ SOURCE_AND_TARGET = ImageFields(("source_image", "target_image"))
 MAX_PREDICTIONS = 1000
 MAX_PAGE = 2000
 """Faces on one page; larger sizes count as this one, as in CompreFace."""
+DEFAULT = "default"
+CREATED, THERE_ALREADY = 201, 409
+"""HTTP statuses for the audit log."""
 Model = TypeVar("Model", bound=BaseModel)
 Embedding = Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1)]
 
 
 class Params(BaseModel):
-    """What nobody knows is ignored, as CompreFace does."""
+    """Unknown fields are ignored, as in CompreFace."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -37,7 +44,7 @@ class EnrollParams(Params):
 
 
 class FaceParams(EnrollParams):
-    """What every call with photos takes."""
+    """The parameters of every call with photos."""
 
     limit: Annotated[int, Field(ge=0)] = 0
     face_plugins: str = ""
@@ -62,25 +69,38 @@ class PageParams(Params):
     subject: str | None = None
 
 
-class SubjectBody(Params):
+class FileRequest(Params):
+    file: Base64
+
+
+class SourceAndTargetRequest(Params):
+    source_image: Base64
+    target_image: Base64
+
+
+class SubjectRequest(Params):
     subject: str | None = None
 
 
-class EmbeddingsBody(Params):
+class EmbeddingsRequest(Params):
     embeddings: list[Embedding] | None = None
 
 
-class VerificationBody(Params):
+class VerifyEmbeddingsRequest(Params):
     source: list[Annotated[float, Field(allow_inf_nan=False)]] | None = None
     targets: list[Embedding] | None = None
+
+
+class FaceIdList(RootModel[list[str]]):
+    """Image ids."""
 
 
 async def read_images(
     request: Request, service: Service, wanted: ImageFields, query: Model
 ) -> tuple[dict[str, bytes], Model]:
-    """Each image by its field's name, and the parameters: of the query, or of the form where the query lacks them."""
+    """Read each image, by its field's name, and the parameters: the form's, overridden by the query's."""
     limits = service.limits
-    raw = await body.read_body(request, limits.body_bytes(wanted.count(limits)), limits.seconds, service.workers.take)
+    raw = await body.read_body(request, limits.body_bytes(limits.count(wanted)), limits.seconds, service.workers.take)
 
     def parse() -> tuple[dict[str, bytes], Model]:
         parts = _parts(raw, wanted, service, type(query))
@@ -105,7 +125,7 @@ def _parts(raw: body.Body, wanted: ImageFields, service: Service, params: type[B
 
 
 async def read_json(request: Request, service: Service, model: type[Model]) -> Model:
-    """A JSON object as ``model``; what it holds besides is ignored."""
+    """Read a JSON object as ``model``; unknown fields are ignored."""
     value = await _read_any_json(request, service, service.limits.request_bytes)
 
     def parse() -> Model:
@@ -120,22 +140,22 @@ async def read_json(request: Request, service: Service, model: type[Model]) -> M
 
 
 async def read_ids(request: Request, service: Service) -> list[str]:
-    """A JSON list of CompreFace's image ids, as ours. Raises Refused."""
+    """Read a JSON list of CompreFace's image ids as face ids. Raises Refused."""
     value = await _read_any_json(request, service, service.limits.json_bytes)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise Refused(VALIDATION, "A list of image ids is due")
+        raise Refused(VALIDATION, "A list of image ids is required")
     return [face_id_of(one) for one in value]
 
 
 async def _read_any_json(request: Request, service: Service, limit: int) -> Any:
     raw = await body.read_body(request, limit, service.limits.seconds, service.workers.take)
     if raw.media_type != body.JSON_TYPE:
-        raise InvalidInput(f"send {body.JSON_TYPE}", code="unsupported_media_type")
+        raise InvalidInput(f"Send {body.JSON_TYPE}.", code="unsupported_media_type")
     return await service.run(lambda: body.load_json(raw.data))
 
 
 def face_id_of(image_id: str) -> str:
-    """Our 32 hexadecimal digits of CompreFace's UUID."""
+    """Return the face id, 32 hexadecimal digits, of CompreFace's UUID. Raises Refused."""
     try:
         return uuid.UUID(image_id).hex
     except ValueError:
@@ -143,12 +163,12 @@ def face_id_of(image_id: str) -> str:
 
 
 def image_id_of(face_id: str) -> str:
-    """CompreFace's UUID of our 32 hexadecimal digits."""
+    """Return CompreFace's UUID of a face id, 32 hexadecimal digits."""
     return str(uuid.UUID(face_id))
 
 
 def template_of(embedding: Sequence[float], package: str, dimension: int) -> Template:
-    """A client's embedding, of any length but 0, as a template of the package it should come from."""
+    """Return a client's embedding, of any norm but 0, as a template of ``package``. Raises Refused."""
     if len(embedding) != dimension:
         raise Refused(INCORRECT_ARGUMENT, f"An embedding of {package} has {dimension} numbers, not {len(embedding)}")
     vector = np.array(embedding, np.float64)
@@ -158,3 +178,46 @@ def template_of(embedding: Sequence[float], package: str, dimension: int) -> Tem
     vector /= largest  # so that squaring neither overflows nor vanishes
     unit: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
     return Template(unit, package)
+
+
+async def gallery_of(request: Request, service: Service) -> Gallery:
+    """Return the gallery that a call is about: a key of CompreFace belongs to one collection, and no path names it.
+
+    It is the one gallery that the key is restricted to, or `default`, which an unrestricted key's first call creates.
+    Raises NotFound (``gallery_not_found``).
+    """
+    grant, entry = grant_of(request), entry_of(request)
+    name = _gallery_name(grant)
+    entry.gallery = name
+
+    def find() -> Gallery:
+        try:
+            return service.galleries.gallery(name)
+        except NotFound:
+            if grant.galleries is not None:
+                raise
+            return _create_default(service, grant, entry)
+
+    return await service.run(find)
+
+
+def _gallery_name(grant: Grant) -> str:
+    if grant.galleries is None or DEFAULT in grant.galleries:
+        return DEFAULT
+    if len(grant.galleries) == 1:
+        return next(iter(grant.galleries))
+    message = f"The key may see {len(grant.galleries)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
+    raise GalleryNotFound(message)
+
+
+def _create_default(service: Service, grant: Grant, asked: AuditEntry) -> Gallery:
+    """Create the gallery, unless another request does so at the same moment; record it in the audit log."""
+    entry = service.audit.entry(grant.key_id, "create_gallery", asked.request_id)
+    entry.gallery = DEFAULT
+    service.audit.write(entry).result()
+    try:
+        made, entry.status = service.operations.create_gallery(DEFAULT, None), CREATED
+    except Conflict:
+        made, entry.status = service.galleries.gallery(DEFAULT), THERE_ALREADY
+    service.audit.write(entry).result()
+    return made

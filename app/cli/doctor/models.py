@@ -1,4 +1,4 @@
-"""`likeness doctor` on model packages: those that are to run, and those that galleries were made with."""
+"""Checks of model packages: those that the settings name, and those that galleries were made with."""
 
 from __future__ import annotations
 
@@ -6,37 +6,40 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.cli.findings import Finding, Verdict
+from app.cli.doctor.findings import Finding, Verdict
 from app.config import Settings
 from app.errors import DeviceUnavailable, LikenessError
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
-    """Every package's file is the one that its manifest names; those that run must be there."""
-    from app.inference.package import find_packages, locate, select  # noqa: PLC0415 - so that a broken package is a finding
+    """Check the manifest and the file of every package; those that the settings name must exist."""
+    from app.inference.package import locate, scan_packages, select  # noqa: PLC0415 - so that a broken package is a finding
 
-    packages = find_packages(settings.models_dir)
+    found = scan_packages(settings.models_dir)
+    packages = found.packages
+    for skipped in found.skipped:
+        yield Finding("models", "warning", f"skipped: {skipped.problem}", f"Repair or remove {skipped.folder}.")
     running = set()
     for wanted, task in ((settings.detector, "detect"), (settings.embedder, "embed")):
         package = select(packages, wanted)
         running.add(package.id)
         if package.manifest.task != task:
-            yield Finding("models", "failed", f"{package.id} is no package for `{task}`", "Name another one.")
+            yield Finding("models", "failed", f"{package.id} is not a package for `{task}`", "Choose another one.")
     for package in packages.values():
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
             verdict: Verdict = "failed" if package.id in running else "warning"
-            yield Finding("models", verdict, error.message, f"See `likeness models`, and {package.folder}.")
+            yield Finding("models", verdict, error.message, f"See `likeness models list`, and {package.folder}.")
         else:
             yield Finding("models", "ok", f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says")
 
 
 def check_device(settings: Settings) -> Iterator[Finding]:
-    """The embedder really runs where it is to run. A package that was not prepared yet is prepared for the moment."""
-    from app.inference.package import RunAsIs, find_packages, select  # noqa: PLC0415 - as above
-    from app.inference.prepare import find_prepared  # noqa: PLC0415
-    from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415
+    """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
+    from app.inference.package import RunAsIs, find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.prepare import find_prepared  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415 - so that a broken package is a finding
 
     package = select(find_packages(settings.models_dir), settings.embedder)
     cache = settings.data_dir / "models"
@@ -50,30 +53,30 @@ def check_device(settings: Settings) -> Iterator[Finding]:
     except LikenessError as error:
         yield Finding("device", "failed", error.message, _device_remedy(error))
         return
-    state = "as prepared" if kept else "not prepared yet: the first start does it"
+    state = "as prepared" if kept else "not prepared yet: the first start prepares it"
     yield Finding("device", "ok", f"{package.id} runs on {session.device} (asked for: {settings.device}), {state}")
 
 
 def _device_remedy(error: LikenessError) -> str:
     if isinstance(error, DeviceUnavailable):
         return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
-    return "Get the model's file anew, or name another LIKENESS_EMBEDDER."
+    return "Download the model's file again, or set LIKENESS_EMBEDDER to another package."
 
 
 def check_galleries(settings: Settings) -> Iterator[Finding]:
-    """The packages that galleries were made with, or are moving to, are there, and of the galleries' dimension."""
+    """Check that the packages of all galleries are installed, with the galleries' dimension."""
     from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
-    from app.inference.package import find_packages, locate  # noqa: PLC0415 - as above
+    from app.inference.package import find_packages, locate  # noqa: PLC0415 - so that a broken package is a finding
 
     found = inspect(settings.database)
     if not found.exists or found.problem:
-        yield Finding("galleries", "ok", "there are none to look at")
+        yield Finding("galleries", "ok", "no database yet")
         return
     installed = {name: one for name, one in find_packages(settings.models_dir).items() if one.manifest.task == "embed"}
     for need in found.needs:
         package = installed.get(need.package)
         whose = f"needed by {need.galleries} galleries ({need.example}{', …' if need.galleries > 1 else ''})"
-        way_out = f"or move them to another: likeness reembed start {need.example} PACKAGE"
+        way_out = f"or move the galleries to another: likeness reembed start {need.example} PACKAGE"
         if package is None:
             remedy = f"Put its folder back into {settings.models_dir}, {way_out}"
             yield Finding("galleries", "failed", f"{need.package} is not installed, and {whose}", remedy)
@@ -81,18 +84,22 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
         try:
             locate(package, settings.data_dir / "models")
         except LikenessError as error:
-            yield Finding("galleries", "failed", f"{error.message} It is {whose}", f"Get its file anew, {way_out}")
+            yield Finding(
+                "galleries", "failed", f"{error.message} It is {whose}", f"Download its file again, {way_out}"
+            )
             continue
         if package.manifest.dimension != need.dimension:
-            message = f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of before"
-            remedy = f"Put the package back that was called so, {way_out}"
+            message = (
+                f"{need.package} makes {package.manifest.dimension} numbers, not the {need.dimension} of the galleries"
+            )
+            remedy = f"Put the previous package of this name back, {way_out}"
             yield Finding("galleries", "failed", f"{message}; {whose}", remedy)
         else:
             yield Finding("galleries", "ok", f"{need.package}: {whose}")
     if not found.needs:
-        yield Finding("galleries", "ok", "there are none yet")
+        yield Finding("galleries", "ok", "none yet")
     if len({need.package for need in found.needs}) > settings.max_embedders:
         message = f"galleries need {len(found.needs)} packages, and {settings.max_embedders} are kept open at once"
         yield Finding(
-            "galleries", "warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or answers wait while one is opened."
+            "galleries", "warning", message, "Raise LIKENESS_MAX_EMBEDDERS, or requests wait while a package is opened."
         )

@@ -15,38 +15,40 @@ from typing import IO, Annotated
 import typer
 
 from app.cli import options, output, photos
-from app.cli.compreface import Dump, StoredPhoto, open_dump
-from app.cli.connect import connect
+from app.cli.connect import Data, connect
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
+from app.cli.transfer.compreface_dump import Dump, StoredPhoto, open_dump
 from app.client import Client
 from app.errors import FileMissing, LikenessError
 
 DONE = "enrolled"
+commands = typer.Typer()
 
 
+@commands.command(
+    "import-compreface", epilog="Example: likeness import-compreface dump.sql.gz staff --create --report done.jsonl"
+)
 def import_compreface(
-    dump: Annotated[
-        Path, typer.Argument(help="What `pg_dump` wrote of CompreFace's database, plain SQL, or that gzipped.")
-    ],
+    dump: Annotated[Path, typer.Argument(help="CompreFace's database, as `pg_dump` writes it: plain SQL, or gzipped.")],
     gallery: options.Gallery,
-    service: Annotated[str | None, typer.Option(help="CompreFace's service, where the dump has several.")] = None,
-    quality: Annotated[str | None, typer.Option(help="Least quality taken: none, low, medium or high.")] = None,
-    create: Annotated[bool, typer.Option("--create", help="Make the gallery if it is not there.")] = False,
+    service: Annotated[str | None, typer.Option(help="CompreFace's service, if the dump has several.")] = None,
+    quality: options.Quality = None,
+    create: options.Create = False,
     report: Annotated[
         Path | None,
-        typer.Option(help="A JSON line for each photo; what it says is enrolled already is left out the next time."),
+        typer.Option(help="File with a JSON line per photo. Photos that it lists as enrolled are skipped."),
     ] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
-    """Enroll the photos that a CompreFace database holds. Its embeddings are of no use here: other models made them."""
+    """Enroll the photos of a CompreFace database. Its embeddings can't be used: other models made them."""
     found = open_dump(dump, service)
-    done = _already(report)
+    done = _enrolled_before(report)
     counts: Counter[str] = Counter()
-    with connect(server, key) as client:
+    with connect(server, key, Data.CREATED if create else Data.EXISTING) as client:
         if create:
             ensure_gallery(client, gallery)
         wanted = (photo for photo in found.read() if (photo.image_id, photo.subject) not in done)
@@ -57,7 +59,7 @@ def import_compreface(
             for photo, outcome in _enrolled(client, gallery, wanted, quality, jobs):
                 advance()
                 counts[outcome] += 1
-                _tell(photo, outcome, file)
+                _report(photo, outcome, file)
     _say_counts(found, counts, len(done), as_json=as_json)
     raise typer.Exit(Exit.REFUSED if set(counts) - {DONE} else Exit.DONE)
 
@@ -65,7 +67,7 @@ def import_compreface(
 def _enrolled(
     client: Client, gallery: str, wanted: Iterator[StoredPhoto], quality: str | None, jobs: int
 ) -> Iterator[tuple[StoredPhoto, str]]:
-    """Each photo with `enrolled` or the code of what was said against it; ``jobs`` photos are held at once."""
+    """Yield each photo with `enrolled` or an error code; ``jobs`` photos are in memory at a time."""
 
     def send(photo: StoredPhoto) -> str:
         if photo.content is None:
@@ -85,7 +87,7 @@ def _enrolled(
                 yield photo, future.result()
 
 
-def _tell(photo: StoredPhoto, outcome: str, file: IO[str] | None) -> None:
+def _report(photo: StoredPhoto, outcome: str, file: IO[str] | None) -> None:
     if outcome != DONE:
         sys.stderr.write(f"{photo.subject}: photo {photo.image_id} was refused ({outcome})\n")
     if file:
@@ -112,12 +114,12 @@ def _say_counts(found: Dump, counts: Counter[str], before: int, *, as_json: bool
     for code, count in refused.items():
         output.say(f"  {code}: {count}")
     if alone:
-        output.say(f"{len(alone)} subjects have examples without a stored photo, which can't be taken over:")
+        output.say(f"{len(alone)} subjects have examples without a stored photo, which can't be enrolled:")
         for name in alone:
             output.say(f"  {name}")
 
 
-def _already(report: Path | None) -> set[tuple[str, str]]:
+def _enrolled_before(report: Path | None) -> set[tuple[str, str]]:
     if report is None or not report.exists():
         return set()
     done = set()
@@ -127,5 +129,5 @@ def _already(report: Path | None) -> set[tuple[str, str]]:
             if row["outcome"] == DONE:
                 done.add((str(row["image_id"]), str(row["subject"])))
     except (ValueError, KeyError, TypeError):
-        raise FileMissing(f"{report}: is no report of an import") from None
+        raise FileMissing(f"{report}: not a report of an import") from None
     return done

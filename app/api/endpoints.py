@@ -1,0 +1,336 @@
+"""Every operation of the REST interface, declared once. `app.api.routes` has their handlers."""
+
+from __future__ import annotations
+
+from types import NoneType
+
+from app.access.grants import Scope
+from app.api import schemas
+from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, AnyOperation, File, Operation
+
+READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.ADMIN
+GALLERIES = "/v1/galleries"
+GALLERY = f"{GALLERIES}/{{gallery}}"
+REEMBED = f"{GALLERY}/reembed"
+SUBJECTS = f"{GALLERY}/subjects"
+SUBJECT = f"{SUBJECTS}/{{subject}}"
+FACES = f"{SUBJECT}/faces"
+FACE = f"{FACES}/{{face_id}}"
+JOBS = "/v1/jobs"
+JOB = f"{JOBS}/{{job}}"
+KEYS = "/v1/keys"
+KEY = f"{KEYS}/{{key}}"
+RECEIPTS = "/v1/receipts"
+
+TAR_TYPE, GZIP_TYPES = "application/x-tar", ("application/gzip", "application/x-gzip")
+LINES_TYPE, CSV_TYPE, JPEG_TYPE = "application/x-ndjson", "text/csv", "image/jpeg"
+ARCHIVE = File(
+    (TAR_TYPE, *GZIP_TYPES, "application/octet-stream", "multipart/form-data"), "A tar, or tar.gz.", field="archive"
+)
+
+RATES = ("operating_point_unavailable",)
+PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
+TEMPLATES = ("package_mismatch", "package_unavailable")
+SEARCH = ("search_unavailable",)
+SUBJECT_FIELDS = ("invalid_name", "invalid_metadata", "invalid_expiry", "invalid_consent")
+NO_SUBJECT = ("subject_not_found",)
+NO_FACE = ("subject_not_found", "face_not_found")
+NO_JOB = ("job_not_found",)
+NO_KEY = ("key_not_found",)
+CURSOR = ("invalid_cursor",)
+NO_MOVE = ("reembedding_not_found",)
+NOT_SWITCHED = ("reembedding_not_found", "reembedding_not_switched")
+
+# Photos in, answers out
+DETECT = Operation(
+    "detect", "POST", "/v1/detect", schemas.DetectAnswer, RECOGNIZE, body=schemas.DetectRequest, images=ONE_IMAGE
+)
+EMBED = Operation(
+    "embed",
+    "POST",
+    "/v1/embed",
+    schemas.EmbedAnswer,
+    RECOGNIZE,
+    body=schemas.EmbedRequest,
+    images=ONE_IMAGE,
+    codes=PACKAGE,
+)
+VERIFY = Operation(
+    "verify",
+    "POST",
+    "/v1/verify",
+    schemas.VerifyAnswer,
+    RECOGNIZE,
+    body=schemas.VerifyRequest,
+    images=TWO_IMAGES,
+    codes=(*RATES, *PACKAGE, "no_face"),
+)
+IDENTIFY = Operation(
+    "identify",
+    "POST",
+    f"{GALLERY}/identify",
+    schemas.IdentifyAnswer,
+    RECOGNIZE,
+    body=schemas.IdentifyRequest,
+    images=ONE_IMAGE,
+    codes=(*RATES, *TEMPLATES),
+)
+VERIFY_SUBJECT = Operation(
+    "verify_subject",
+    "POST",
+    f"{SUBJECT}/verify",
+    schemas.SubjectVerifyAnswer,
+    RECOGNIZE,
+    body=schemas.SubjectVerifyRequest,
+    images=ONE_IMAGE,
+    codes=(*RATES, *TEMPLATES, "no_face", "subject_not_found", "subject_without_faces"),
+)
+ENROLL_FACES = Operation(
+    "enroll",
+    "POST",
+    FACES,
+    schemas.EnrollAnswer,
+    ENROLL,
+    changes=True,
+    status=201,
+    body=schemas.EnrollRequest,
+    images=MANY_IMAGES,
+    codes=(
+        *TEMPLATES,
+        "no_face",
+        "ambiguous_face",
+        "low_quality",
+        "nothing_enrolled",
+        "subject_expired",
+        "invalid_expiry",
+        "invalid_consent",
+    ),
+)
+
+# Galleries
+LIST_GALLERIES = Operation("list_galleries", "GET", GALLERIES, schemas.GalleryPage, READ, codes=CURSOR)
+CREATE_GALLERY = Operation(
+    "create_gallery",
+    "POST",
+    GALLERIES,
+    schemas.Gallery,
+    ADMIN,
+    changes=True,
+    unrestricted=True,
+    status=201,
+    body=schemas.GalleryCreate,
+    codes=("invalid_id", "invalid_metadata", "gallery_exists", *SEARCH, *PACKAGE),
+)
+SHOW_GALLERY = Operation("show_gallery", "GET", GALLERY, schemas.Gallery, READ)
+UPDATE_GALLERY = Operation(
+    "update_gallery", "PATCH", GALLERY, schemas.Gallery, ADMIN, changes=True, body=schemas.GalleryPatch, codes=SEARCH
+)
+DELETE_GALLERY = Operation(
+    "delete_gallery", "DELETE", GALLERY, NoneType, ADMIN, changes=True, unrestricted=True, status=204
+)
+CHECK_GALLERY = Operation("check_gallery", "GET", f"{GALLERY}/check", schemas.GalleryCheck, ADMIN)
+IMPORT_FACES = Operation(
+    "import",
+    "POST",
+    f"{GALLERY}/import",
+    schemas.Job,
+    ADMIN,
+    changes=True,
+    status=202,
+    upload=ARCHIVE,
+    codes=("package_mismatch", "two_packages"),
+)
+EXPORT_GALLERY = Operation("export", "POST", f"{GALLERY}/export", schemas.Job, ADMIN, changes=True, status=202)
+
+# Moving a gallery to another model package
+SHOW_REEMBEDDING = Operation("show_reembedding", "GET", REEMBED, schemas.Reembedding, READ, codes=NO_MOVE)
+REEMBED_GALLERY = Operation(
+    "reembed",
+    "POST",
+    REEMBED,
+    schemas.Reembedding,
+    ADMIN,
+    changes=True,
+    status=202,
+    body=schemas.ReembedStart,
+    codes=(*PACKAGE, "package_unchanged", "crops_missing", "reembedding_exists"),
+)
+CANCEL_REEMBEDDING = Operation(
+    "cancel_reembedding",
+    "DELETE",
+    REEMBED,
+    schemas.Reembedding,
+    ADMIN,
+    changes=True,
+    status=202,
+    codes=(*NO_MOVE, "reembedding_switched"),
+)
+ROLL_BACK_REEMBEDDING = Operation(
+    "roll_back_reembedding",
+    "POST",
+    f"{REEMBED}/rollback",
+    schemas.Reembedding,
+    ADMIN,
+    changes=True,
+    codes=NOT_SWITCHED,
+)
+FINISH_REEMBEDDING = Operation(
+    "finish_reembedding",
+    "POST",
+    f"{REEMBED}/finish",
+    schemas.Reembedding,
+    ADMIN,
+    changes=True,
+    status=202,
+    codes=NOT_SWITCHED,
+)
+
+# Subjects and their faces
+LIST_SUBJECTS = Operation(
+    "list_subjects", "GET", SUBJECTS, schemas.SubjectPage, READ, codes=("invalid_cursor", "invalid_search")
+)
+CREATE_SUBJECT = Operation(
+    "create_subject",
+    "POST",
+    SUBJECTS,
+    schemas.Subject,
+    ENROLL,
+    changes=True,
+    status=201,
+    body=schemas.SubjectCreate,
+    codes=(*SUBJECT_FIELDS, "subject_exists"),
+)
+SHOW_SUBJECT = Operation("show_subject", "GET", SUBJECT, schemas.Subject, READ, codes=NO_SUBJECT)
+UPDATE_SUBJECT = Operation(
+    "update_subject",
+    "PATCH",
+    SUBJECT,
+    schemas.Subject,
+    ENROLL,
+    changes=True,
+    body=schemas.SubjectPatch,
+    codes=(*NO_SUBJECT, *SUBJECT_FIELDS),
+)
+DELETE_SUBJECT = Operation(
+    "delete_subject", "DELETE", SUBJECT, NoneType, ENROLL, changes=True, status=204, codes=NO_SUBJECT
+)
+ERASE_SUBJECT = Operation(
+    "erase_subject", "POST", f"{SUBJECT}/erase", schemas.Receipt, ADMIN, changes=True, codes=NO_SUBJECT
+)
+LIST_FACES = Operation("list_faces", "GET", FACES, schemas.FacePage, READ, codes=(*NO_SUBJECT, *CURSOR))
+SHOW_FACE = Operation("show_face", "GET", FACE, schemas.StoredFace, READ, codes=NO_FACE)
+DELETE_FACE = Operation("delete_face", "DELETE", FACE, NoneType, ENROLL, changes=True, status=204, codes=NO_FACE)
+SHOW_CROP = Operation(
+    "show_crop",
+    "GET",
+    f"{FACE}/crop",
+    bytes,
+    READ,
+    file=File((JPEG_TYPE,), "The aligned face, 112x112."),
+    codes=(*NO_FACE, "crop_not_stored"),
+)
+MOVE_FACE = Operation(
+    "move_face",
+    "POST",
+    f"{FACE}/move",
+    schemas.StoredFace,
+    ENROLL,
+    changes=True,
+    body=schemas.FaceMove,
+    codes=NO_FACE,
+)
+
+# Jobs
+LIST_JOBS = Operation("list_jobs", "GET", JOBS, schemas.JobPage, READ, codes=("invalid_cursor", "invalid_id"))
+SHOW_JOB = Operation("show_job", "GET", JOB, schemas.Job, READ, codes=NO_JOB)
+CANCEL_JOB = Operation("cancel_job", "POST", f"{JOB}/cancel", schemas.Job, ADMIN, changes=True, codes=NO_JOB)
+SHOW_REPORT = Operation(
+    "show_report",
+    "GET",
+    f"{JOB}/report",
+    bytes,
+    READ,
+    file=File((LINES_TYPE, CSV_TYPE), "One line for each rejected item."),
+    codes=NO_JOB,
+)
+FETCH_RESULT = Operation(
+    "fetch_result",
+    "GET",
+    f"{JOB}/result",
+    bytes,
+    ADMIN,
+    file=File((TAR_TYPE,), "The file."),
+    codes=(*NO_JOB, "result_not_found"),
+)
+
+# Keys, the audit log, receipts of erasures
+SHOW_OWN_KEY = Operation("show_own_key", "GET", "/v1/key", schemas.OwnKey, None)
+LIST_KEYS = Operation("list_keys", "GET", KEYS, schemas.KeyPage, ADMIN, unrestricted=True, codes=CURSOR)
+CREATE_KEY = Operation(
+    "create_key",
+    "POST",
+    KEYS,
+    schemas.NewKey,
+    ADMIN,
+    changes=True,
+    unrestricted=True,
+    status=201,
+    body=schemas.KeyCreate,
+    codes=("invalid_key_id", "invalid_id", "invalid_rate", "invalid_expiry", "key_exists"),
+)
+SHOW_KEY = Operation("show_key", "GET", KEY, schemas.Key, ADMIN, unrestricted=True, codes=NO_KEY)
+REVOKE_KEY = Operation(
+    "revoke_key", "DELETE", KEY, NoneType, ADMIN, changes=True, unrestricted=True, status=204, codes=NO_KEY
+)
+ROTATE_KEY = Operation(
+    "rotate_key",
+    "POST",
+    f"{KEY}/rotate",
+    schemas.NewKey,
+    ADMIN,
+    changes=True,
+    unrestricted=True,
+    body=schemas.KeyRotate,
+    codes=(*NO_KEY, "key_revoked"),
+)
+READ_AUDIT = Operation("read_audit", "GET", "/v1/audit", schemas.AuditPage, ADMIN, unrestricted=True, codes=CURSOR)
+LIST_RECEIPTS = Operation("list_receipts", "GET", RECEIPTS, schemas.ReceiptPage, ADMIN, unrestricted=True, codes=CURSOR)
+SHOW_RECEIPT = Operation(
+    "show_receipt",
+    "GET",
+    f"{RECEIPTS}/{{receipt}}",
+    schemas.Receipt,
+    ADMIN,
+    unrestricted=True,
+    codes=("receipt_not_found",),
+)
+
+# The server itself
+LIST_MODELS = Operation("list_models", "GET", "/v1/models", schemas.ModelList, None)
+SHOW_SERVER_KEY = Operation("show_server_key", "GET", "/v1/server-key", schemas.ServerKey, None)
+LIVE = Operation("live", "GET", "/livez", schemas.Health, None, monitoring=True, public=True)
+READY = Operation("ready", "GET", "/readyz", schemas.Health, None, monitoring=True, public=True)
+VERSION = Operation("version", "GET", "/version", schemas.Version, None, monitoring=True, public=True)
+METRICS = Operation(
+    "metrics",
+    "GET",
+    "/metrics",
+    bytes,
+    None,
+    monitoring=True,
+    file=File(("text/plain",), "Prometheus' text format."),
+)
+
+ENDPOINTS: tuple[AnyOperation, ...] = tuple(
+    found for found in globals().copy().values() if isinstance(found, Operation)
+)
+
+
+def scopes_table() -> str:
+    """The operations of each scope as a Markdown table."""
+    lines = ["| scope | operations |", "|---|---|"]
+    for scope in (None, *Scope):
+        some = [one for one in ENDPOINTS if one.scope == scope and not one.monitoring]
+        names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
+        lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
+    return "\n".join(lines)

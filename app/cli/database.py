@@ -1,0 +1,206 @@
+"""backup, restore, vault: the database itself. No server is needed; backup and vault work beside running ones."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli import options, output
+from app.cli.connect import has_data, missing
+from app.config import Settings, load_settings
+from app.db.key_file import VAULT_FILE, read_keys
+from app.errors import Conflict, InvalidSetting, VaultKeyMissing
+from app.server import data_folder
+
+if TYPE_CHECKING:
+    from app.bulk.backup import Summary
+    from app.db.key_file import Rings
+    from app.gallery.store import Store
+
+commands = typer.Typer()
+vault = typer.Typer(no_args_is_help=True, epilog="Example: likeness vault status")
+
+SCRUB_S = 60.0
+"""How long the write-ahead log may take to be emptied."""
+
+
+@commands.command(epilog="Example: likeness backup /backups/likeness.backup")
+def backup(
+    path: Annotated[Path, typer.Argument(help="File to write; an existing one is replaced.")],
+    as_json: options.AsJson = False,
+) -> None:
+    """Write the whole database into one file. Servers may keep running.
+
+    The file doesn't contain admin.key, vault.key and encryption keys: store copies of them elsewhere.
+    """
+    from app.bulk.backup import write_backup  # noqa: PLC0415 - slow to import
+    from app.db.engine import Database  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    if not has_data(settings):
+        raise missing(settings)
+    database = Database(settings.database)
+    try:
+        summary = write_backup(database, path, version("likeness"))
+    finally:
+        database.close()
+    _say(summary, f"{path}: written", as_json=as_json)
+
+
+@commands.command(epilog="Example: likeness restore /backups/likeness.backup --vault-key /backups/vault.key")
+def restore(
+    path: Annotated[Path, typer.Argument(help="A file that `likeness backup` wrote.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Replace a database that is not empty.")] = False,
+    vault_key: Annotated[
+        Path | None, typer.Option(help="vault.key of the old data folder; it is copied into this one.")
+    ] = None,
+    without_secrets: Annotated[
+        bool, typer.Option("--without-secrets", help="Leave out what only a lost vault.key can decrypt.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Replace the database with a backup. No server may run on it."""
+    from app.bulk.backup import restore as bring_back  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    if url := data_folder.running_at(settings.data_dir):
+        raise Conflict(f"A server runs on {settings.data_dir}, at {url}: stop it first.", code="data_dir_in_use")
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = settings.data_dir / VAULT_FILE
+    if vault_key is not None:
+        read_keys(vault_key)
+        if target.exists() and target.read_bytes() != vault_key.read_bytes():
+            raise Conflict(f"{target} exists already, with another key.", code="vault_key_there")
+    elif not target.exists() and not without_secrets:
+        message = (
+            f"{target} is missing, which decrypts the secrets in the backup: give the old one with --vault-key FILE, "
+            "or --without-secrets if it is lost."
+        )
+        raise VaultKeyMissing(message)
+    summary = bring_back(path, settings.database, replace=replace, without_secrets=without_secrets)
+    if vault_key is not None and not target.exists():
+        shutil.copyfile(vault_key, target)
+        target.chmod(0o600)
+    _say(summary, f"{path}, of {summary.created_at}: restored", as_json=as_json)
+
+
+def _say(summary: Summary, done: str, *, as_json: bool) -> None:
+    if as_json:
+        output.say_json({"created_at": summary.created_at, "rows": dict(summary.rows)})
+        return
+    counted = ", ".join(f"{summary.rows.get(name, 0)} {name}" for name in ("galleries", "subjects", "faces"))
+    output.say(f"{done}: {counted}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    settings: Settings
+    store: Store
+    rings: Rings
+
+
+@vault.command(epilog="Example: likeness vault status")
+def status(as_json: options.AsJson = False) -> None:
+    """Count templates and crops by encryption key. Exit code 1: some are not encrypted as the settings say."""
+    from app.db.key_rotation import PLAIN, census  # noqa: PLC0415 - slow to import
+
+    with _opened() as found:
+        counts = census(found.store.database)
+    ring = found.rings.faces
+    due = ring.key_ids[0] if ring and found.rings.seals else PLAIN
+    for name in dict.fromkeys([due, *counts]):
+        kinds = counts.get(name, {"template": 0, "second": 0, "crop": 0})
+        templates, crops = kinds["template"] + kinds["second"], kinds["crop"]
+        state = "new ones too" if name == due else "to be changed: likeness vault " + ("seal" if ring else "unseal")
+        if as_json:
+            output.say_json({"key": name, "templates": templates, "crops": crops, "due": name == due})
+        else:
+            output.say(f"{name:8}  {templates} templates, {crops} crops ({state})")
+    if set(counts) - {due}:
+        raise typer.Exit(output.Exit.NO)
+
+
+@vault.command(epilog="Example: likeness vault seal")
+def seal() -> None:
+    """Encrypt what is stored plain, with the first encryption key. Servers keep running; it can be run again."""
+    _reseal(sealed=True)
+
+
+@vault.command(epilog="Example: likeness vault rotate")
+def rotate() -> None:
+    """Encrypt everything with the first encryption key. Then the other keys can be removed from the key file."""
+    _reseal(sealed=True)
+
+
+@vault.command(epilog="Example: LIKENESS_ENCRYPTION=open likeness vault unseal")
+def unseal() -> None:
+    """Decrypt everything. First set LIKENESS_ENCRYPTION=open for the servers and for this command."""
+    _reseal(sealed=False)
+
+
+@vault.command("new-key", epilog="Example: likeness vault new-key > encryption.key")
+def make_key() -> None:
+    """Print a new key for LIKENESS_ENCRYPTION_KEY_FILE."""
+    from app.db import encryption, key_file  # noqa: PLC0415 - slow to import
+
+    output.say(key_file.encode_key(encryption.new_key()))
+
+
+def _reseal(*, sealed: bool) -> None:
+    from app.db.key_rotation import reseal  # noqa: PLC0415 - slow to import
+    from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
+    from app.db.secrets import SecretStore  # noqa: PLC0415 - slow to import
+    from app.main import SNAPSHOT_FOLDER  # noqa: PLC0415 - slow to import
+    from app.search.snapshots import Snapshots  # noqa: PLC0415 - slow to import
+
+    with _opened() as found:
+        rings, database = found.rings, found.store.database
+        if sealed and not (rings.faces and rings.seals):
+            message = "set LIKENESS_ENCRYPTION_KEY_FILE to an encryption key, and LIKENESS_ENCRYPTION=seal"
+            raise InvalidSetting(message)
+        if not sealed and rings.faces and rings.seals:
+            message = (
+                "servers with these settings would encrypt what is new: set LIKENESS_ENCRYPTION=open and restart them"
+            )
+            raise InvalidSetting(message)
+        count = sum(reseal(database, Blobs(rings.faces, seals=rings.seals)))
+        secrets = SecretStore(database, rings.secrets).reseal()
+        database.request_scrub()
+        scrubbed = database.scrub(SCRUB_S)
+        folder = found.settings.data_dir / SNAPSHOT_FOLDER
+        sealer = rings.faces if rings.seals else None
+        snapshots = Snapshots(folder, sealer=sealer).discard_others() if folder.exists() else 0
+        form = f"under key {sealer.key_ids[0]}" if sealer else "plain"
+        output.say(f"{count} templates and crops and {secrets} secrets are now {form}; {snapshots} snapshots removed")
+        if not database.is_sqlite:
+            output.say("PostgreSQL keeps the old rows until they are vacuumed: VACUUM FULL faces, crops, secrets")
+        elif not scrubbed:
+            output.say(
+                "the write-ahead log still holds old rows, because others are reading; it is emptied when they end"
+            )
+
+
+@contextmanager
+def _opened() -> Iterator[_Opened]:
+    """Open the database with its keys. Raises Unusable (``no_data_folder``, or where the keys are others)."""
+    from app.db.key_file import load_rings  # noqa: PLC0415 - slow to import
+    from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
+    from app.gallery.store import Store  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    seals = settings.encryption == "seal"
+    if not has_data(settings):
+        raise missing(settings)
+    rings = load_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
+    store = Store(settings.database, blobs=Blobs(rings.faces, seals=seals))
+    try:
+        yield _Opened(settings, store, rings)
+    finally:
+        store.close()

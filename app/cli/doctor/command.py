@@ -1,0 +1,70 @@
+"""`likeness doctor`: check everything that the server needs, change nothing, and say how to repair it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
+
+import typer
+
+from app.cli import options, output
+from app.cli.doctor import environment, models, storage
+from app.cli.doctor.findings import REMEDIES, Finding
+from app.config import Settings, load_settings
+from app.errors import LikenessError
+
+commands = typer.Typer()
+
+CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
+    "python": environment.check_python,
+    "packages": environment.check_packages,
+    "models": models.check_models,
+    "device": models.check_device,
+    "data": storage.check_data_folder,
+    "key": storage.check_key,
+    "database": storage.check_database,
+    "galleries": models.check_galleries,
+    "index": storage.check_index,
+    "vault": storage.check_vault,
+    "disk": environment.check_disk,
+    "port": environment.check_port,
+    "tls": environment.check_tls,
+    "limits": environment.check_limits,
+    "clock": environment.check_clock,
+}
+
+
+@commands.command(epilog="Examples: likeness doctor\n\nlikeness doctor --json | jq 'select(.verdict != \"ok\")'")
+def doctor(as_json: options.AsJson = False) -> None:
+    """Check the installation: packages, models, device, data folder, key, database, galleries, disk, port, TLS, clock.
+
+    Changes nothing. Exit code 0: no failures (there may be warnings), 1: something failed.
+    """
+    findings = list(examine(load_settings()))
+    for finding in findings:
+        if as_json:
+            output.say_json(asdict(finding))
+        else:
+            output.say(f"{finding.verdict:8} {finding.check:10} {finding.found}")
+            if finding.remedy:
+                output.say(f"{'':19} → {finding.remedy}")
+    if any(finding.verdict == "failed" for finding in findings):
+        raise typer.Exit(output.Exit.NO)
+
+
+def examine(settings: Settings, only: Collection[str] | None = None) -> Iterator[Finding]:
+    """Yield the findings of every check, or of ``only`` some, in the order in which to repair things.
+
+    A check that raises is a finding, too.
+    """
+    for name, check in CHECKS.items():
+        if only is not None and name not in only:
+            continue
+        try:
+            yield from check(settings)
+        except LikenessError as error:
+            yield Finding(name, "failed", error.message, REMEDIES[name])
+        except OSError as error:
+            yield Finding(
+                name, "failed", f"{error.filename or name}: {error.strerror or error}", "Correct its permissions."
+            )

@@ -1,0 +1,181 @@
+"""Checks of what the server runs on: Python, packages, disk, port, certificate, limits, clock."""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from app.cli.doctor.findings import Finding, Verdict
+from app.cli.doctor.system import holder_of, is_synchronised
+from app.config import PROJECT, Settings
+from app.server import data_folder
+
+DISTRIBUTION = "likeness"
+OLDEST_PYTHON = (3, 11)
+LEAST_FREE, SMALL_FREE = 256 * 1024**2, 2 * 1024**3
+"""Bytes of free disk below which the check fails, and below which it warns."""
+LEAST_FILES = 1024
+"""Open files: one per connection, and those of the database."""
+RELEASED = datetime(2026, 1, 1, tzinfo=UTC)
+"""A clock that shows an earlier time is wrong."""
+SOON_S = 14 * 24 * 3600
+"""A certificate that ends within this time is a warning."""
+ENGINES = {"faiss": "the search index", "onnxruntime": "running models", "cv2": "finding faces"}
+
+
+def check_python(_: Settings) -> Iterator[Finding]:
+    found = sys.version.split()[0]
+    if sys.version_info >= OLDEST_PYTHON:
+        yield Finding("python", "ok", found)
+    else:
+        yield Finding("python", "failed", found, "Install Python 3.11 or newer, and create the environment again.")
+
+
+def check_packages(_: Settings) -> Iterator[Finding]:
+    """Check that the required packages are installed, in the versions that were tested."""
+    pinned = _pinned(PROJECT / "constraints.txt")
+    install = "pip install -c constraints.txt '.[cpu]' (or '.[gpu]')"
+    missing, others = [], []
+    for name in sorted(_required()):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+            continue
+        if pinned.get(_plain(name), version) != version:
+            others.append(f"{name} {version} (tested: {pinned[_plain(name)]})")
+    missing += [f"{module} ({purpose})" for module, purpose in ENGINES.items() if not _importable(module)]
+    if missing:
+        yield Finding("packages", "failed", f"missing: {', '.join(missing)}", f"Install them: {install}")
+    if others:
+        yield Finding(
+            "packages", "warning", f"other versions: {', '.join(others)}", f"Install the tested ones: {install}"
+        )
+    if not missing and not others:
+        yield Finding("packages", "ok", f"likeness {metadata.version(DISTRIBUTION)} and everything it needs")
+
+
+def _required() -> set[str]:
+    """Return the distributions that serving needs, without extras."""
+    lines = metadata.requires(DISTRIBUTION) or []
+    return {re.split(r"[\s\[<>=!~;(]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line}
+
+
+def _pinned(path: Path) -> dict[str, str]:
+    if not path.is_file():  # a wheel doesn't contain it
+        return {}
+    pairs = (line.strip().partition("==") for line in path.read_text().splitlines())
+    return {_plain(name): version for name, sign, version in pairs if sign}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _importable(module: str) -> bool:
+    try:
+        __import__(module)
+    except Exception:  # noqa: BLE001 - a shared library that is missing may raise anything
+        return False
+    return True
+
+
+def check_disk(settings: Settings) -> Iterator[Finding]:
+    folder = next(one for one in (settings.data_dir.absolute(), *settings.data_dir.absolute().parents) if one.exists())
+    free = shutil.disk_usage(folder).free
+    verdict: Verdict = "failed" if free < LEAST_FREE else "warning" if free < SMALL_FREE else "ok"
+    remedy = "" if verdict == "ok" else "Make room, or move LIKENESS_DATA_DIR to a larger disk."
+    yield Finding("disk", verdict, f"{free / 1024**3:.1f} GiB free at {folder}", remedy)
+
+
+def check_port(settings: Settings) -> Iterator[Finding]:
+    where = f"{settings.host}:{settings.port}"
+    if url := data_folder.running_at(settings.data_dir):
+        yield Finding("port", "ok", f"the server of this data folder runs at {url}")
+        return
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        remedy = "Set LIKENESS_HOST to an address of this machine."
+        if error.errno == errno.EADDRINUSE:
+            holder = holder_of(settings.port) or "the process that uses it (`ss -ltnp` as root shows it)"
+            remedy = f"Stop {holder}, or set another LIKENESS_PORT."
+        elif error.errno == errno.EACCES:
+            remedy = "Set a LIKENESS_PORT from 1024 on, or give the process CAP_NET_BIND_SERVICE."
+        yield Finding("port", "failed", f"{where}: {error.strerror}", remedy)
+    else:
+        yield Finding("port", "ok", f"{where} is free")
+
+
+def check_tls(settings: Settings) -> Iterator[Finding]:
+    if not settings.tls_cert or not settings.tls_key:
+        return
+    from app.server.http import tls_context  # noqa: PLC0415 - so that a broken package is a finding
+
+    server = tls_context(settings.tls_cert, settings.tls_key)
+    renew = "Renew the certificate, then restart the server."
+    try:
+        ends = _end_of(_own_certificate(server, settings.tls_cert))
+    except ssl.SSLError as error:
+        reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error.reason)
+        yield Finding("tls", "failed", f"{settings.tls_cert}: {reason}", renew)
+        return
+    soon = (ends - datetime.now(UTC)).total_seconds() < SOON_S
+    yield Finding(
+        "tls", "warning" if soon else "ok", f"the certificate is valid until {ends:%Y-%m-%d}", renew if soon else ""
+    )
+
+
+def _own_certificate(server: ssl.SSLContext, cert: Path) -> dict[str, Any]:
+    """Return the certificate that a client receives, by a handshake in memory, which checks its dates."""
+    trusting = ssl.create_default_context(cafile=cert)
+    trusting.check_hostname = False
+    trusting.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, other = trusting.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    for _ in range(4):
+        try:
+            client.do_handshake()
+            break
+        except ssl.SSLWantReadError:
+            try:
+                other.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    return dict(client.getpeercert() or {})
+
+
+def _end_of(certificate: dict[str, Any]) -> datetime:
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(certificate["notAfter"]), UTC)
+
+
+def check_limits(_: Settings) -> Iterator[Finding]:
+    import resource  # noqa: PLC0415 - not on every system
+
+    files, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY or files >= LEAST_FILES:
+        yield Finding("limits", "ok", f"open files: {files}")
+    else:
+        yield Finding("limits", "warning", f"open files: {files}", f"ulimit -n {LEAST_FILES} or more.")
+
+
+def check_clock(_: Settings) -> Iterator[Finding]:
+    now = datetime.now(UTC)
+    if now < RELEASED:
+        yield Finding(
+            "clock", "failed", f"it is {now:%Y-%m-%d %H:%M} UTC", "Set the clock: expiry and logs depend on it."
+        )
+    elif is_synchronised() is False:
+        yield Finding("clock", "warning", f"{now:%Y-%m-%d %H:%M} UTC, not synchronised", "Run an NTP client.")
+    else:
+        yield Finding("clock", "ok", f"{now:%Y-%m-%d %H:%M} UTC")

@@ -1,0 +1,146 @@
+"""people, faces: what a gallery holds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from app.api import schemas
+from app.cli import options, output
+from app.cli.connect import connect
+
+people = typer.Typer(no_args_is_help=True, epilog="Example: likeness people list staff")
+faces = typer.Typer(no_args_is_help=True, epilog="Example: likeness faces list staff ada")
+
+Face = Annotated[str, typer.Argument(metavar="FACE", help="The face's id, as `likeness faces list` shows it.")]
+
+
+@people.command("list", epilog="Examples: likeness people list staff\n\nlikeness people list staff --search lovelace")
+def list_people(
+    gallery: options.Gallery,
+    search: Annotated[str | None, typer.Option(help="Only people whose id or name contains this text.")] = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the people of a gallery."""
+    with connect(server, key) as client:
+        found = list(client.all_subjects(gallery, search=search))
+    if as_json:
+        for person in found:
+            output.say_json(person)
+    else:
+        rows = [[p.id, p.name or "", str(p.face_count), f"{p.updated_at:%Y-%m-%d %H:%M}"] for p in found]
+        output.say_table(["person", "name", "faces", "changed (UTC)"], rows)
+
+
+@people.command(epilog="Example: likeness people show staff ada")
+def show(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show one person: name, metadata, faces, expiry and consent."""
+    with connect(server, key) as client:
+        _say(client.subject(gallery, subject), as_json=as_json)
+
+
+@people.command(epilog='Example: likeness people rename staff ada "Ada Lovelace"')
+def rename(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    name: Annotated[str, typer.Argument(help="The new name.")],
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Change a person's name. The id stays as it is."""
+    with connect(server, key) as client:
+        _say(client.update_subject(gallery, subject, {"name": name}), as_json=as_json)
+
+
+@people.command(epilog="Example: likeness people delete staff ada --yes")
+def delete(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete a person with all faces. `likeness erase` also gives a signed receipt."""
+    if not yes:
+        typer.confirm(f"Delete {subject} of gallery {gallery} with all faces?", abort=True)
+    with connect(server, key) as client:
+        client.delete_subject(gallery, subject)
+    output.say_done(subject, "deleted", as_json=as_json)
+
+
+@faces.command("list", epilog="Example: likeness faces list staff ada")
+def list_faces(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the enrolled faces of a person."""
+    with connect(server, key) as client:
+        found = list(client.all_faces(gallery, subject))
+    if as_json:
+        for face in found:
+            output.say_json(face)
+    else:
+        rows = [[f.face_id, f"{f.quality.score:.0f}", f.model, f"{f.created_at:%Y-%m-%d %H:%M}"] for f in found]
+        output.say_table(["face", "quality", "model", "enrolled (UTC)"], rows)
+
+
+@faces.command(epilog="Example: likeness faces move staff ada 0b1c2d grace")
+def move(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    face: Face,
+    to: Annotated[str, typer.Argument(help="The id of the person who gets the face.")],
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Move an enrolled face to another person of the gallery."""
+    with connect(server, key) as client:
+        client.move_face(gallery, subject, face, to)
+    output.say_done(face, f"moved to {to}", as_json=as_json)
+
+
+@faces.command("delete", epilog="Example: likeness faces delete staff ada 0b1c2d --yes")
+def delete_face(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    face: Face,
+    yes: options.Yes = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete one enrolled face."""
+    if not yes:
+        typer.confirm(f"Delete face {face} of {subject}?", abort=True)
+    with connect(server, key) as client:
+        client.delete_face(gallery, subject, face)
+    output.say_done(face, "deleted", as_json=as_json)
+
+
+def _say(person: schemas.Subject, *, as_json: bool) -> None:
+    if as_json:
+        output.say_json(person)
+        return
+    output.say(f"{person.id}: {person.name or 'no name'}, {person.face_count} faces")
+    output.say(f"  created {person.created_at:%Y-%m-%d %H:%M} UTC, changed {person.updated_at:%Y-%m-%d %H:%M} UTC")
+    if person.expires_at:
+        output.say(f"  erased on {person.expires_at:%Y-%m-%d %H:%M} UTC")
+    if person.consent:
+        output.say(f"  consent of {person.consent.given_at:%Y-%m-%d}: {person.consent.note}")
+    for name, value in person.metadata.items():
+        output.say(f"  {name}: {value}")

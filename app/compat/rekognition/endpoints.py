@@ -1,0 +1,127 @@
+"""Rekognition's operations, declared once: request model, scope and audit word of each, and the function that does it.
+
+`python -m app.compat.rekognition.endpoints` prints the table of docs/moving.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from app.access.grants import Scope
+from app.api.openapi import REF, REKOGNITION
+from app.api.operation import AnyOperation, Operation
+from app.compat.rekognition import asked, collections, faces, recognition, users
+from app.compat.rekognition.call import Call
+from app.compat.rekognition.shapes import Shape
+
+PATH = "/"
+MEDIA_TYPE = "application/x-amz-json-1.1"
+TARGET_PREFIX = "RekognitionService."
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An operation that the header `X-Amz-Target` names; ``images``: how many a request may hold."""
+
+    operation: AnyOperation
+    model: type[asked.Asked]
+    work: Callable[[Call, Any], Shape]
+    images: int = 0
+
+
+def _target(
+    name: str,
+    scope: Scope,
+    model: type[asked.Asked],
+    work: Callable[[Call, Any], Shape],
+    *,
+    images: int = 0,
+    changes: bool = False,
+    unrestricted: bool = False,
+) -> Target:
+    operation = Operation(
+        name, "POST", PATH, dict, scope, changes=changes, unrestricted=unrestricted, compat=REKOGNITION
+    )
+    return Target(operation, model, work, images)
+
+
+READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.ADMIN
+TARGETS: Mapping[str, Target] = MappingProxyType(
+    {
+        "CreateCollection": _target(
+            "create_gallery", ADMIN, asked.CreateCollection, collections.create, changes=True, unrestricted=True
+        ),
+        "DescribeCollection": _target("show_gallery", READ, asked.OfCollection, collections.describe),
+        "ListCollections": _target("list_galleries", READ, asked.ListCollections, collections.list_all),
+        "DeleteCollection": _target(
+            "delete_gallery", ADMIN, asked.OfCollection, collections.delete, changes=True, unrestricted=True
+        ),
+        "IndexFaces": _target("enroll", ENROLL, asked.IndexFaces, faces.index, images=1, changes=True),
+        "ListFaces": _target("list_faces", READ, asked.ListFaces, faces.list_all),
+        "DeleteFaces": _target("delete_faces", ENROLL, asked.DeleteFaces, faces.delete, changes=True),
+        "SearchFaces": _target("identify", RECOGNIZE, asked.SearchFaces, recognition.search),
+        "SearchFacesByImage": _target(
+            "identify", RECOGNIZE, asked.SearchFacesByImage, recognition.search_by_image, images=1
+        ),
+        "CompareFaces": _target("verify", RECOGNIZE, asked.CompareFaces, recognition.compare, images=2),
+        "DetectFaces": _target("detect", RECOGNIZE, asked.DetectFaces, recognition.detect, images=1),
+        "CreateUser": _target("create_subject", ENROLL, asked.OfUser, users.create, changes=True),
+        "DeleteUser": _target("dissolve_subject", ENROLL, asked.OfUser, users.delete, changes=True),
+        "ListUsers": _target("list_subjects", READ, asked.ListUsers, users.list_all),
+        "AssociateFaces": _target("move_faces", ENROLL, asked.AssociateFaces, users.associate, changes=True),
+        "DisassociateFaces": _target("move_faces", ENROLL, asked.DisassociateFaces, users.disassociate, changes=True),
+        "SearchUsers": _target("identify", RECOGNIZE, asked.SearchUsers, users.search),
+        "SearchUsersByImage": _target("identify", RECOGNIZE, asked.SearchUsersByImage, users.search_by_image, images=1),
+    }
+)
+
+
+CALL = Operation(
+    "call",
+    "POST",
+    PATH,
+    dict,
+    None,
+    more_models=tuple({one.model: None for one in TARGETS.values()}),
+    compat=REKOGNITION,
+)
+"""The one path of all operations, for the OpenAPI document; a request's scope is that of its target."""
+
+
+def find_target(target: str) -> Target | None:
+    """Return what a request's `X-Amz-Target` names."""
+    return TARGETS.get(target.removeprefix(TARGET_PREFIX)) if target.startswith(TARGET_PREFIX) else None
+
+
+def document() -> dict[str, Any]:
+    """Return what the OpenAPI document says of the one path beyond its summary and description."""
+    target = {
+        "name": "X-Amz-Target",
+        "in": "header",
+        "required": True,
+        "description": "The operation.",
+        "schema": {"type": "string", "enum": [TARGET_PREFIX + name for name in TARGETS]},
+    }
+    schema = {"anyOf": [{"$ref": REF.format(model=model.__name__)} for model in CALL.more_models]}
+    return {
+        "parameters": [target],
+        "requestBody": {"required": True, "content": {MEDIA_TYPE: {"schema": schema}}},
+        "x-scope": {name: str(one.operation.scope) for name, one in TARGETS.items()},
+    }
+
+
+def endpoints_table() -> str:
+    """Each operation with its scope and audit word as a Markdown table."""
+    lines = ["| operation | scope | in the audit log |", "|---|---|---|"]
+    for name, one in TARGETS.items():
+        declared = one.operation
+        lines.append(f"| `{name}`{'*' if declared.unrestricted else ''} | `{declared.scope}` | `{declared.name}` |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(endpoints_table() + "\n")

@@ -1,0 +1,99 @@
+"""One declaration gives an operation its authorization, audit entry, place in the OpenAPI document and client path."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+from fastapi import Request
+
+from app.access.grants import Scope
+from app.api.dependencies import GalleryId, ServiceDep, SubjectId
+from app.api.operation import Operation
+from app.api.router import Router
+from app.api.schemas import Params, Wire
+from tests.support.access import OWN, SCOPES, WAYS, Ground, access_ground, check_access
+from tests.support.service import error_of
+
+
+class GreetRequest(Params):
+    example: ClassVar[dict[str, Any]] = {"greeting": "Good morning"}
+    greeting: str
+
+
+class Greeting(Wire):
+    """A greeting."""
+
+    example: ClassVar[dict[str, Any]] = {"text": "Good morning, Eileen Collins"}
+    text: str
+
+
+GREET = Operation(
+    "greet",
+    "POST",
+    "/v1/galleries/{gallery}/subjects/{subject}/greet",
+    Greeting,
+    Scope.ENROLL,
+    changes=True,
+    body=GreetRequest,
+    codes=("subject_not_found",),
+)
+NAME = f"POST {GREET.path}"
+router = Router("subjects")
+
+
+@router.handles(GREET)
+async def greet(request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> Greeting:
+    """Greet a subject.
+
+    Says good morning.
+    """
+    asked = await service.read_json(request, GreetRequest)
+    found = await service.run(lambda: service.galleries.subject(gallery, subject))
+    return Greeting(text=f"{asked.greeting}, {found.name or found.id}")
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    with access_ground(tmp_path_factory.mktemp("operation"), [router]) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("scope", "way"), [*itertools.product(SCOPES, WAYS)])
+def test_it_is_authorized(ground: Ground, scope: str, way: str) -> None:
+    check_access(ground, scope, way, [NAME])
+
+
+def test_it_is_in_the_audit_log_before_and_after(ground: Ground) -> None:
+    ground.inhabit()
+    path = GREET.fill(gallery=OWN, subject="eileen")
+    answer = ground.client.post(path, json={"greeting": "Hello"})
+    assert answer.json() == {"text": "Hello, eileen"}
+    missing = ground.client.post(GREET.fill(gallery=OWN, subject="no/body"), json={"greeting": "Hello"})
+    error_of(missing, 404, "subject_not_found")
+    entries = ground.client.get("/v1/audit?operation=greet&limit=2").json()["entries"]
+    assert [(entry["subject"], entry["status"]) for entry in entries] == [("no/body", 404), ("eileen", 200)]
+    assert all((entry["key"], entry["gallery"]) == ("admin.key", OWN) for entry in entries)
+
+
+def test_it_is_in_the_document(ground: Ground) -> None:
+    found = ground.operations[NAME]
+    assert (found["summary"], found["description"]) == ("Greet a subject", "Says good morning.")
+    assert (found["tags"], found["x-scope"], found["x-unrestricted"]) == (["subjects"], "enroll", False)
+    assert found["security"] == [{"bearer": []}, {"api_key": []}]
+    body = found["requestBody"]["content"]["application/json"]
+    assert body == {"schema": {"$ref": "#/components/schemas/GreetRequest"}, "example": GreetRequest.example}
+    assert found["responses"]["200"]["content"]["application/json"]["example"] == Greeting.example
+    codes = {
+        code
+        for response in found["responses"].values()
+        for code in response["content"]["application/json"].get("examples", {})
+    }
+    assert codes == set(GREET.error_codes)
+    assert {"missing_key", "missing_scope", "gallery_not_found", "invalid_json", "subject_not_found"} <= codes
+
+
+def test_its_path_takes_any_id() -> None:
+    assert GREET.fill(gallery="a/b", subject="王") == "/v1/galleries/a%2Fb/subjects/%E7%8E%8B/greet"

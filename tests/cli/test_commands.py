@@ -1,0 +1,275 @@
+"""Properties of all commands: what they create, which exit codes they use, what they import, and their help."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from app import cli
+from tests.conftest import PROJECT
+from tests.support.commands import run as likeness
+from tests.support.live import LiveServer, environment
+from tests.support.ready import give_models
+
+SAMPLES = PROJECT / "docs" / "samples"
+COLLINS, HOPPER = SAMPLES / "collins.jpg", SAMPLES / "hopper.jpg"
+READING = (
+    ("galleries", "list"),
+    ("galleries", "check"),
+    ("people", "list", "staff"),
+    ("people", "show", "staff", "ada"),
+    ("faces", "list", "staff", "ada"),
+    ("identify", "staff", COLLINS),
+    ("enroll", "staff", "ada", COLLINS),
+    ("import", "staff", SAMPLES.parent),
+    ("export", "staff", "/nowhere/staff.archive"),
+    ("backup", "/nowhere/likeness.backup"),
+    ("jobs", "list"),
+    ("jobs", "show", "1"),
+    ("receipts", "list"),
+    ("reembed", "show", "staff"),
+    ("keys", "list"),
+    ("keys", "admin"),
+    ("key",),
+    ("audit", "export"),
+    ("vault", "status"),
+    ("status",),
+)
+HEAVY = {"cv2", "faiss", "fastapi", "numpy", "onnx", "onnxruntime", "sqlalchemy", "uvicorn"}
+
+
+@pytest.fixture
+def gallery(live_server: LiveServer) -> str:
+    """A gallery with one person, `ada`, and one face."""
+    name = f"staff-{uuid.uuid4().hex}"
+    done = likeness(live_server.data_dir, "enroll", name, "ada", COLLINS, "--create")
+    assert done.returncode == 0, done.stderr
+    return name
+
+
+class TestWithoutADataFolder:
+    @pytest.mark.parametrize("words", READING, ids=lambda words: " ".join(map(str, words[:2])))
+    @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+    def test_a_command_that_reads_says_where_it_looked_and_creates_nothing(
+        self, tmp_path: Path, words: tuple[object, ...], as_json: bool
+    ) -> None:
+        folder = tmp_path / "data"
+        if as_json and words in {("keys", "admin"), ("key",)}:
+            pytest.skip("prints one word, and has no --json")
+        done = likeness(folder, *words, *(["--json"] if as_json else []))
+        assert (done.returncode, done.stdout) == (4, "")
+        assert str(folder) in done.stderr
+        assert "likeness serve" in done.stderr
+        assert not as_json or json.loads(done.stderr)["error"]["code"] == "no_data_folder"
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_of_prepared_models_is_no_data_either(self, tmp_path: Path) -> None:
+        give_models(tmp_path)
+        before = sorted(tmp_path.rglob("*"))
+        assert likeness(tmp_path, "galleries", "list").returncode == 4
+        assert sorted(tmp_path.rglob("*")) == before
+
+    def test_photos_are_compared_without_leaving_anything(self, tmp_path: Path) -> None:
+        done = likeness(tmp_path / "data", "verify", COLLINS, HOPPER)
+        assert (done.returncode, done.stdout[:19]) == (1, "not the same person")
+        assert likeness(tmp_path / "data", "models", "list").returncode == 0
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestStatus:
+    def test_of_a_server(self, live_server: LiveServer, gallery: str) -> None:
+        done = likeness(live_server.data_dir, "status")
+        assert done.returncode == 0
+        for wanted in (live_server.url, str(live_server.data_dir), "sface@", f"{gallery} (1 people, 1 faces)", "ok"):
+            assert wanted in done.stdout
+        (told,) = likeness(live_server.data_dir, "status", "--json").rows
+        assert (told["health"], told["server"]) == ("ok", live_server.url)
+
+    def test_of_a_data_folder_without_a_server(self, tmp_path: Path) -> None:
+        folder = tmp_path / "data"
+        give_models(folder)
+        assert likeness(folder, "galleries", "create", "staff").returncode == 0
+        before = set(folder.rglob("*"))
+        done = likeness(folder, "status", "--json")
+        (told,) = done.rows
+        assert (done.returncode, told["health"], told["server"]) == (1, "not running", None)
+        assert told["galleries"] == ["1 with templates of sface@2021dec_int8bq"]
+        assert set(folder.rglob("*")) == before
+
+    def test_of_a_server_that_does_not_answer(self, tmp_path: Path, port: int) -> None:
+        done = likeness(tmp_path, "status", "--server", f"http://127.0.0.1:{port}", "--json")
+        assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (4, "unreachable")
+        assert "likeness serve" in done.stderr
+
+
+class TestPeopleAndFaces:
+    def test_people_are_listed_shown_renamed_and_deleted(self, live_server: LiveServer, gallery: str) -> None:
+        folder = live_server.data_dir
+        assert [row["id"] for row in likeness(folder, "people", "list", gallery, "--json").rows] == ["ada"]
+        assert "Ada Lovelace" in likeness(folder, "people", "rename", gallery, "ada", "Ada Lovelace").stdout
+        assert "Ada Lovelace" in likeness(folder, "people", "list", gallery, "--search", "lovelace").stdout
+        assert likeness(folder, "people", "list", gallery, "--search", "hopper", "--json").rows == []
+        (shown,) = likeness(folder, "people", "show", gallery, "ada", "--json").rows
+        assert (shown["name"], shown["face_count"]) == ("Ada Lovelace", 1)
+        assert likeness(folder, "people", "delete", gallery, "ada").returncode == 1, "nobody confirmed it"
+        assert likeness(folder, "people", "delete", gallery, "ada", "--yes").stdout == "ada: deleted\n"
+        assert likeness(folder, "people", "show", gallery, "ada").returncode == 5
+
+    def test_faces_are_listed_moved_and_deleted(self, live_server: LiveServer, gallery: str) -> None:
+        folder = live_server.data_dir
+        assert likeness(folder, "enroll", gallery, "grace", HOPPER).returncode == 0
+        (face,) = likeness(folder, "faces", "list", gallery, "ada", "--json").rows
+        assert likeness(folder, "faces", "move", gallery, "ada", face["face_id"], "grace").returncode == 0
+        assert len(likeness(folder, "faces", "list", gallery, "grace", "--json").rows) == 2
+        gone = ("faces", "delete", gallery, "grace", face["face_id"], "--yes")
+        assert likeness(folder, *gone).returncode == 0
+        assert likeness(folder, *gone).returncode == 5
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "words", [("people", "list"), ("galleries", "check"), ("identify",), ("export",), ("reembed", "show")]
+    )
+    def test_a_missing_gallery_has_an_exit_code_of_its_own(
+        self, live_server: LiveServer, words: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        rest = {"identify": [COLLINS], "export": [tmp_path / "archive"]}.get(words[0], [])
+        done = likeness(live_server.data_dir, *words, "nope", *rest)
+        assert (done.returncode, "gallery_not_found" in done.stderr) == (5, True), done.stderr
+
+    @pytest.mark.parametrize(
+        ("words", "option"),
+        [
+            (("keys", "create", "--scope", "fly"), "--scope"),
+            (("keys", "create", "--scope", "read", "--id", "NO"), "--id"),
+            (("keys", "create", "--scope", "read", "--rate", "often"), "--rate"),
+            (("keys", "create", "--scope", "read", "--expires", "2001-01-01"), "--expires"),
+            (("verify", COLLINS, HOPPER, "--fmr", "2"), "--fmr"),
+            (("verify", COLLINS, HOPPER, "--model", "nothing"), "--model"),
+            (("enroll", "g", "s", COLLINS, "--quality", "superb"), "--quality"),
+            (("galleries", "create", "g", "--search", "magic"), "--search"),
+            (("galleries", "create", "g", "--embedder", "nothing"), "--embedder"),
+            (("jobs", "list", "--state", "lost"), "--state"),
+        ],
+    )
+    def test_a_wrong_value_names_its_option(
+        self, live_server: LiveServer, words: tuple[object, ...], option: str
+    ) -> None:
+        plain = likeness(live_server.data_dir, *words)
+        assert (plain.returncode, option in plain.stderr) == (2, True), plain.stderr
+        done = likeness(live_server.data_dir, *words, "--json")
+        error = json.loads(done.stderr)["error"]
+        assert (done.returncode, done.stdout, option in error["message"]) == (2, "", True)
+        assert "body." not in done.stderr
+
+    def test_errors_are_json_where_json_is_asked_for(self, tmp_path: Path) -> None:
+        for words in (("frobnicate",), ("galleries", "list", "--frob"), ("people", "list"), ("detect", "nowhere.jpg")):
+            done = likeness(tmp_path, *words, "--json")
+            assert (done.returncode, done.stdout) == (2, "")
+            assert json.loads(done.stderr)["error"]["message"]
+
+    def test_a_missing_path_does_not_stop_the_others(self, live_server: LiveServer, gallery: str) -> None:
+        for words in (("detect",), ("identify", gallery), ("enroll", gallery, "eileen")):
+            done = likeness(live_server.data_dir, *words, "nowhere.jpg", COLLINS)
+            assert done.returncode == 3
+            assert "nowhere.jpg: no such file or folder" in done.stderr
+            assert done.stdout
+        assert likeness(live_server.data_dir, "detect", "nowhere.jpg", "neither.jpg").returncode == 2
+
+    def test_an_import_prints_what_was_refused(self, live_server: LiveServer, gallery: str, tmp_path: Path) -> None:
+        (tmp_path / "people" / "bob").mkdir(parents=True)
+        for number in range(12):
+            (tmp_path / "people" / "bob" / f"{number:02}.jpg").write_bytes(b"no photo")
+        done = likeness(live_server.data_dir, "import", gallery, tmp_path / "people")
+        assert done.returncode == 3
+        assert done.stderr.count("unsupported_image") == 10
+        assert "and 2 more: likeness jobs report" in done.stderr
+
+
+class TestServe:
+    def test_options_take_precedence_over_the_environment(self, tmp_path: Path, port: int) -> None:
+        give_models(tmp_path / "here")
+        command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--host", "127.0.0.1", "--data", "here"]
+        environ = environment(tmp_path / "elsewhere", PORT=1, HOST="192.0.2.1")
+        with subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            said = next(line for line in process.stdout if "answers at" in line)
+            process.terminate()
+            process.stdout.read()
+        assert f"http://127.0.0.1:{port}" in said
+        assert (tmp_path / "here" / "admin.key").exists()
+        assert not (tmp_path / "elsewhere").exists()
+
+    def test_a_wrong_port_is_a_wrong_option(self, tmp_path: Path) -> None:
+        done = likeness(tmp_path / "data", "serve", "--port", "70000")
+        assert (done.returncode, "--port" in done.stderr) == (2, True)
+
+
+def imported(script: str, environ: dict[str, str]) -> set[str]:
+    """The top-level packages that a process imports."""
+    code = f"import sys\ntry:\n    {script}\nexcept SystemExit:\n    pass\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+class TestHelp:
+    def test_the_version_is_printed(self, tmp_path: Path) -> None:
+        done = likeness(tmp_path, "--version")
+        assert (done.returncode, done.stdout.split()[0]) == (0, "likeness")
+
+    def test_help_imports_nothing_slow(self, tmp_path: Path) -> None:
+        found = imported("import app.cli; sys.argv = ['likeness', '-h']; app.cli.main()", environment(tmp_path))
+        assert found & (HEAVY | {"httpx", "pydantic"}) == set()
+
+    def test_a_command_for_a_server_imports_only_the_client(self, live_server: LiveServer) -> None:
+        script = "import app.cli; sys.argv = ['likeness', 'galleries', 'list', '--json']; app.cli.main()"
+        assert imported(script, environment(live_server.data_dir)) & HEAVY == set()
+
+    def test_every_command_has_help_and_examples_that_parse(self) -> None:
+        for name, command in cli.every_command():
+            assert command.help, name
+            lines = (command.epilog or "").removeprefix("Examples:").removeprefix("Example:").strip().split("\n\n")
+            for line in lines:
+                words = shlex.split(line.partition("|")[0].partition(" > ")[0].strip("\n)"), comments=True)
+                start = next(number for number, word in enumerate(words) if word.endswith("likeness"))
+                rest = words[start + 1 :]
+                assert rest[: len(name.split())] == name.split(), line
+                command.make_context(name, rest[len(name.split()) :])
+
+    def test_the_list_of_commands_says_what_each_module_has(self) -> None:
+        for name in cli.ENTRIES:
+            assert cli.load(name).help
+        with pytest.raises(KeyError):
+            cli.load("frobnicate")
+
+    def test_both_words_for_keys_work_and_one_is_shown(self, live_server: LiveServer) -> None:
+        assert likeness(live_server.data_dir, "key").stdout == likeness(live_server.data_dir, "keys", "admin").stdout
+        shown = likeness(live_server.data_dir, "--help").stdout
+        assert " keys " in shown
+        assert " key " not in shown
+
+
+def completed(data: Path, line: str) -> list[str]:
+    """What a shell offers for the last word of ``line``."""
+    script = Path(sys.executable).with_name("likeness")
+    if not script.exists():
+        pytest.skip("the command is not installed")
+    given = {"_LIKENESS_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    environ = environment(data) | given | {"_TYPER_COMPLETE_ARGS": line}
+    done = subprocess.run([script], env=environ, capture_output=True, text=True, check=False)
+    return [word.split("\t")[0] for word in done.stdout.split("\n") if word]
+
+
+class TestCompletion:
+    def test_of_galleries_models_and_scopes(self, live_server: LiveServer, gallery: str, tmp_path: Path) -> None:
+        assert gallery in completed(live_server.data_dir, f"likeness galleries check {gallery[:12]}")
+        assert completed(live_server.data_dir, "likeness keys create --scope re") == ["read", "recognize"]
+        assert "sface@2021dec_int8bq" in completed(live_server.data_dir, "likeness models pull sf")
+        assert completed(tmp_path / "data", "likeness galleries check ") == []
+        assert list(tmp_path.iterdir()) == [], "completion creates nothing"
