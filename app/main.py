@@ -74,9 +74,10 @@ from app.pipeline import Pipeline
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings
+from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import RemoteIndexes
+from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.server import data_folder, http
 from app.server.models import Models, open_models
@@ -327,22 +328,18 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
     folder = settings.data_dir / SNAPSHOT_FOLDER
-    try:
-        remote = None if settings.index == "faiss" else RemoteIndexes(store, _open_milvus(settings))
-    except Unusable:
-        store.close()
-        raise
-    if not settings.snapshot_seconds or remote:
-        shutil.rmtree(folder, ignore_errors=True)  # switched off: no copy of anybody's template stays
+    if settings.index != "faiss" or not settings.snapshot_seconds:
+        shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
+    if settings.index != "faiss":
+        try:
+            return Galleries(store, MilvusBackend(store.change_reader, store.database, _open_milvus(settings)))
+        except Unusable:
+            store.close()
+            raise
     sealer = rings.faces if rings.seals else None
-    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds and not remote else None
-    return Galleries(
-        store,
-        indexes=remote,
-        search_threads=os.cpu_count() or 1,
-        search_gpu=find_gpu() if settings.device != "cpu" and remote is None else None,
-        snapshots=snapshots,
-    )
+    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
+    gpu = find_gpu() if settings.device != "cpu" else None
+    return Galleries(store, LocalBackend(store.change_reader, snapshots, os.cpu_count() or 1, gpu))
 
 
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:

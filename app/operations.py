@@ -31,7 +31,6 @@ from app.gallery.records import (
     Enrolled,
     FaceRow,
     Gallery,
-    IndexKind,
     Metadata,
     NewFace,
     Origin,
@@ -41,6 +40,7 @@ from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
 from app.inference.package import Thresholds
 from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
+from app.search.types import IndexKind
 from app.types import Face, Photo, Template
 
 AMBIGUOUS_SHARE = 0.5

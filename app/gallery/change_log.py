@@ -17,8 +17,9 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.schema import CHANGES, FACES, GALLERIES
 from app.db.sealed_columns import Blobs
-from app.gallery.records import Changes, FaceBlock, Gallery, Position, Removed, to_block
+from app.gallery.records import to_block
 from app.gallery.templates import join_templates, template_column
+from app.search.types import Changes, FaceBlock, IndexSpec, LogPosition, Removed
 from app.timestamps import utc_now
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
@@ -82,32 +83,26 @@ def record(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -
     connection.execute(_INSERT, values)
 
 
-def head(connection: Connection, gallery_key: int) -> Position | None:
+def head(connection: Connection, gallery_key: int) -> LogPosition | None:
     """Return where the gallery's log ends, or None if there is no such gallery."""
     query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == gallery_key)
     row = connection.execute(query).one_or_none()
-    return Position(*row) if row else None
+    return LogPosition(*row) if row else None
 
 
-def heads(connection: Connection) -> dict[int, Position]:
-    """Return where each gallery's log ends, by the gallery's key."""
-    query = sa.select(GALLERIES.c.key, GALLERIES.c.last_change, GALLERIES.c.last_stamp)
-    return {key: Position(number, stamp) for key, number, stamp in connection.execute(query)}
-
-
-def start(connection: Connection, gallery_key: int) -> Position | None:
+def start(connection: Connection, gallery_key: int) -> LogPosition | None:
     """Return where the gallery's log begins after pruning, or None if there is no such gallery."""
     query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery_key)
     row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
-    return Position(*row) if row else None
+    return LogPosition(*row) if row else None
 
 
 def read(
     connection: Connection,
-    gallery: Gallery,
-    since: Position,
+    spec: IndexSpec,
+    since: LogPosition,
     limit: int,
-    until: int | None = None,
+    until: LogPosition | None = None,
     *,
     blobs: Blobs,
 ) -> Changes | None:
@@ -118,20 +113,20 @@ def read(
     template of the gallery's package. A single statement reads everything, so the result is consistent.
     """
     wanted = {
-        "gallery": gallery.key,
-        "package": gallery.embedder,
+        "gallery": spec.key.gallery,
+        "package": spec.key.package,
         "since": since.number,
-        "until": MAX_NUMBER if until is None else until,
+        "until": MAX_NUMBER if until is None else until.number,
         "limit": limit + 2,
     }
     rows = connection.execute(_READ, wanted).all()
-    if not rows or Position(rows[0].number, rows[0].stamp) != since:
+    if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
         return None
     if rows[-1].number - since.number != len(rows) - 1:
         return None
     some = rows[: limit + 1]
     return Changes(
-        _steps(some[1:], gallery.dimension, blobs), Position(some[-1].number, some[-1].stamp), len(rows) > len(some)
+        _steps(some[1:], spec.dimension, blobs), LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some)
     )
 
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
-from app.types import Box, Pixels, Quality, Template, Vectors
+from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
+from app.types import Box, Pixels, Quality, Template
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
-IndexKind: TypeAlias = Literal["fp32", "int8"]
-"""How a gallery's vectors are searched (`app.search.quantised`)."""
-Keys: TypeAlias = NDArray[np.int64]
-"""(N,) int64: internal keys of faces or subjects."""
 
 
 class Unset(Enum):
@@ -31,14 +27,6 @@ class Unset(Enum):
 
 
 UNSET = Unset.UNSET
-
-
-class IndexKey(NamedTuple):
-    """Identifies an index: each generation of a gallery's template set has its own."""
-
-    gallery_key: int
-    package: str
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +55,14 @@ class Gallery:
         return self.templates.own.dimension
 
     @property
-    def generation(self) -> int:
-        return self.templates.own.generation
+    def index_spec(self) -> IndexSpec:
+        """The index of its own templates."""
+        return self.index_specs[0]
 
     @property
-    def index_key(self) -> IndexKey:
-        return IndexKey(self.key, self.embedder, self.generation)
-
-    @property
-    def views(self) -> tuple[Gallery, ...]:
-        """The gallery with each template set that can be searched, its own first."""
-        return tuple(self._with(one) for one in self.templates.answering)
+    def index_specs(self) -> tuple[IndexSpec, ...]:
+        """The indexes that can answer for it, that of its own templates first."""
+        return index_specs(self.key, self.id, self.templates, self.search)
 
     def view(self, package: str) -> Gallery:
         """Return the gallery with this package's templates alone. Raises Conflict ``package_mismatch``."""
@@ -88,6 +73,14 @@ class Gallery:
 
     def _with(self, one: TemplateSet) -> Gallery:
         return replace(self, templates=TemplatePlan.of_one(one))
+
+
+def index_specs(key: int, gallery_id: str, templates: TemplatePlan, kind: IndexKind) -> tuple[IndexSpec, ...]:
+    """Return the indexes that can answer for a gallery, that of its own templates first."""
+    return tuple(
+        IndexSpec(IndexKey(key, one.package, one.generation), gallery_id, one.dimension, kind)
+        for one in templates.answering
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,32 +211,6 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
-    """What search indexes in memory hold: faces, and ``size`` bytes."""
-
-    faces: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """How far this process is: ``behind`` changes that the logs held when they were last looked at, ``age_s`` ago, and
-    its indexes don't hold yet. Before the first look ``age_s`` counts from the start."""
-
-    behind: int
-    age_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshotted:
-    """The snapshots on disk: how many, their bytes, and the age of the one written longest ago, None without any."""
-
-    count: int
-    size: int
-    oldest_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Candidate:
     """A subject that a probe may show: its best face's score, and the score against its mean template.
 
@@ -299,51 +266,6 @@ class CheckReport:
 
 
 @dataclass(frozen=True, slots=True)
-class FaceBlock:
-    """Some of a gallery's faces as the index takes them: one row a face in each array."""
-
-    faces: Keys
-    subjects: Keys
-    qualities: NDArray[np.float32]
-    """(N,) 0-100."""
-    vectors: Vectors
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in a gallery's change log: the number of the last change before it, and that change's stamp.
-
-    Stamps are random: equal positions mean one history, also after a database was restored from an older copy.
-    """
-
-    number: int
-    stamp: int
-
-
-@dataclass(frozen=True, slots=True)
-class GalleryState:
-    """What a process has to follow of a gallery: the end of its change log, its templates and how it is searched."""
-
-    position: Position
-    templates: TemplatePlan
-    search: IndexKind
-
-    def index_keys(self, gallery_key: int) -> tuple[IndexKey, ...]:
-        """Return the keys of the indexes that may answer, the gallery's own first."""
-        return tuple(IndexKey(gallery_key, one.package, one.generation) for one in self.templates.answering)
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """A face that went, or, where ``face`` is None, all of a subject's."""
-
-    subject: int
-    face: int | None
-    erased: bool = False
-    """For good: no copy on disk may keep it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Erased:
     """Who was erased, and how much of them there was."""
 
@@ -352,16 +274,6 @@ class Erased:
     faces: int
     templates: int
     crops: int
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Some of what happened to a gallery's faces since a position, in order; ``position`` is where it leads."""
-
-    steps: tuple[FaceBlock | Removed, ...]
-    position: Position
-    more: bool
-    """Whether the log went on when it was read."""
 
 
 def fit_face(face: NewFace, plan: TemplatePlan) -> NewFace:

@@ -8,7 +8,6 @@ this process's index has followed the log so far. Other processes over the same 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -38,16 +37,12 @@ from app.gallery.records import (
     Enrolled,
     Erased,
     FaceRow,
-    Followed,
     Gallery,
-    Indexed,
-    IndexKind,
     Metadata,
     Move,
     NewFace,
     Person,
     PlacedFace,
-    Snapshotted,
     Subject,
     Terms,
     Totals,
@@ -56,12 +51,10 @@ from app.gallery.records import (
 )
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
-from app.search.follower import LocalIndexes
-from app.search.gpu import Gpu
-from app.search.index import Match
-from app.search.protocol import Indexes, Searchable
-from app.search.registry import CurrentIndexes
-from app.search.snapshots import Snapshots
+from app.search.follower import LocalBackend
+from app.search.gallery_index import IndexBackend, Searchable
+from app.search.registry import IndexRegistry
+from app.search.types import Followed, Indexed, IndexKind, IndexSpec, Match, Snapshotted
 from app.types import Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
@@ -76,8 +69,6 @@ FOLLOW_S = 0.2
 """Between looks at the change logs' ends: one small query, and what takes longest until another process's change is
 answered here."""
 SNAPSHOT_S = 300.0
-RECENT_S = 0.2
-"""How old what is known of a gallery may be where its index is only asked for a count."""
 LOG_KEPT = timedelta(days=1)
 """A process that followed nothing for longer makes its indexes anew."""
 _log = logging.getLogger(__name__)
@@ -100,32 +91,22 @@ class Galleries:
     def __init__(
         self,
         store: Store,
+        backend: IndexBackend | None = None,
         *,
-        indexes: Indexes | None = None,
         search_batch: int = SEARCH_BATCH,
         search_queue: int = SEARCH_QUEUE,
         search_workers: int = SEARCH_WORKERS,
-        search_threads: int = 1,
-        search_gpu: Gpu | None = None,
-        snapshots: Snapshots | None = None,
         log_kept: timedelta = LOG_KEPT,
     ) -> None:
-        """`search_workers` passes run at a time, of different galleries, each on `search_threads` or on
-        `search_gpu` (see `Index`).
-
-        Indexes that changed are written to `snapshots`, and the change log is kept for `log_kept`. Where `indexes` are
-        given, vectors are searched there instead of in this process, which keeps no snapshots then.
-        """
+        """`backend` keeps the indexes, by default in this process's memory, without snapshots. `search_workers` passes
+        run at a time, of different galleries. The change log is kept for `log_kept`."""
         self._store = store
         self._faces = Faces(store.database)
         self._subject_list = SubjectList(store.database)
-        self._current = CurrentIndexes(
-            store, indexes or LocalIndexes(store.feed, snapshots, search_threads, search_gpu)
-        )
+        self._indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
-        self._seen: dict[str, tuple[Gallery, float]] = {}
         self._searches = Batcher(
             _search_together,
             max_batch=search_batch,
@@ -141,7 +122,7 @@ class Galleries:
         The scheduler must be closed before the galleries.
         """
         scheduler.every(follow_s, "following", self.follow)
-        scheduler.every(follow_s, "preparing", self._current.prepare)
+        scheduler.every(follow_s, "preparing", self._indexes.prepare)
         scheduler.every(snapshot_s, "snapshots", self.keep)
 
     def close(self) -> None:
@@ -151,7 +132,7 @@ class Galleries:
             self.keep()
         except (LikenessError, OSError) as error:
             _log.warning("No last snapshot could be written: %s", error)
-        self._current.close()
+        self._indexes.close()
         self._store.close()
 
     @property
@@ -167,37 +148,35 @@ class Galleries:
     @property
     def available(self) -> bool:
         """Whether galleries could be searched when that was last looked at, a moment ago."""
-        return self._current.available
+        return self._indexes.available
 
     def totals(self) -> Totals:
         return self._store.totals()
 
     def indexed(self) -> Indexed:
         """Asks no database."""
-        held = self._current.held()
-        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
+        return self._indexes.indexed()
 
     def followed(self) -> Followed:
         """Asks no database."""
-        return self._current.followed()
+        return self._indexes.followed()
 
     def snapshotted(self) -> Snapshotted | None:
         """None where none are written. Raises OSError."""
-        return self._current.snapshotted()
+        return self._indexes.snapshotted()
 
     def load(self) -> None:
         """Makes every gallery's index ready, so that no first caller waits for it; from now on, new galleries' too."""
-        self._current.load()
+        self._indexes.load()
 
     def follow(self) -> None:
         """Applies what other processes have changed; called all the time anyway."""
-        self._current.follow()
+        self._indexes.follow()
 
     def keep(self) -> None:
         """Shortens the change log, and has the indexes do what is due (see `Indexes.keep`)."""
-        self._seen.clear()
         self._store.prune_changes(self._log_kept)
-        self._current.keep()
+        self._indexes.keep()
 
     # Galleries
 
@@ -220,14 +199,13 @@ class Galleries:
 
     def update_gallery(self, gallery_id: str, *, search: IndexKind | Unset = UNSET) -> Gallery:
         """Other processes follow within a moment. Raises Conflict ``search_unavailable``."""
-        gallery = self._look(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         if search is UNSET:
             return gallery
         self._check_kind(search)
         self._store.update_gallery(gallery, search)
-        updated = self._look(gallery_id)
-        self._current.search_by(updated)
-        return updated
+        self._indexes.set_kind(gallery.key, search)
+        return self._store.gallery(gallery_id)
 
     def gallery(self, gallery_id: str) -> Gallery:
         return self._store.gallery(gallery_id)
@@ -242,11 +220,8 @@ class Galleries:
         return self._store.counts(self._store.gallery(gallery_id))
 
     def subjects_with_faces(self, gallery_id: str) -> int:
-        """How many subjects a search chooses among; costs nothing, where `counts` counts rows."""
-        try:
-            return self._current.ready(self._current.view(self._recent(gallery_id))).subjects
-        except NotFound:  # another may have its id by now
-            return self._current.ready(self._current.view(self._look(gallery_id))).subjects
+        """Return how many subjects a search chooses among, without counting rows as `counts` does."""
+        return self._indexes.ready(self._answering(self._store.gallery(gallery_id))).subjects
 
     def packages(self) -> frozenset[str]:
         """Ids of the packages whose templates any gallery holds."""
@@ -254,23 +229,21 @@ class Galleries:
 
     def probed_by(self, gallery_id: str) -> str:
         """Id of the package whose templates probes of this gallery should be of."""
-        return self._current.view(self._look(gallery_id)).embedder
+        return self._answering(self._store.gallery(gallery_id)).key.package
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Makes the index ready that this package would be searched by. Raises Conflict ``package_mismatch``."""
-        self._current.ready(self._store.gallery(gallery_id).view(package))
+        self._indexes.ready(self._store.gallery(gallery_id).view(package).index_spec)
 
     def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
         """Ids of the packages of which each new face of this gallery needs a template."""
-        return self._look(gallery_id).templates.packages
+        return self._store.gallery(gallery_id).templates.packages
 
     def delete_gallery(self, gallery_id: str) -> Counts:
         """With all its subjects, faces, crops and vectors; says how many there were."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.ending(gallery):
-            counts = self._store.delete_gallery(gallery)
-        self._seen.pop(gallery.id, None)
-        return counts
+        with self._indexes.ending(gallery.index_specs):
+            return self._store.delete_gallery(gallery)
 
     # Subjects
 
@@ -330,7 +303,7 @@ class Galleries:
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """With its faces, crops and vectors; the subject as it was. Raises NotFound ``subject_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             return self._store.delete_subject(gallery, subject_id)
 
     def subject_ids(self, gallery_id: str) -> list[str]:
@@ -343,14 +316,14 @@ class Galleries:
         Raises NotFound ``subject_not_found``.
         """
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             kept = self._subject_list.rename(gallery, subject_id, new_id)
         return self._store.subject(gallery, kept)
 
     def delete_subjects(self, gallery_id: str) -> Counts:
         """Everybody with their faces, crops and vectors, all at once; says how many there were."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             return self._subject_list.clear(gallery)
 
     def erase_subject(
@@ -363,7 +336,7 @@ class Galleries:
     ) -> Erased:
         """As `delete_subject`; `note` writes to SQL in the same transaction. See `app.gallery.erasure`."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             return self._store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
 
     def expired(self, limit: int) -> list[tuple[str, str]]:
@@ -374,7 +347,7 @@ class Galleries:
         """Removes the copies of a gallery's index that may still hold what was erased; False where another server keeps
         them, which then does it within a second or two."""
         try:
-            with self._current.index(self._store.gallery(gallery_id)) as index:
+            with self._indexes.inspecting(self._store.gallery(gallery_id).index_specs) as index:
                 return index.scrub()
         except NotFound:
             return True
@@ -399,7 +372,7 @@ class Galleries:
         """
         if not faces:
             raise ValueError("an enrollment needs a face")
-        gallery = self._look(gallery_id)
+        gallery = self._store.gallery(gallery_id)
         faces = [fit_face(face, gallery.templates) for face in faces]
         for package in gallery.templates.packages:
             check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
@@ -434,7 +407,7 @@ class Galleries:
         if vectors.shape != (len(faces), gallery.dimension) or not is_unit(vectors).all():
             message = f"Templates are vectors of {gallery.dimension} numbers and of length 1."
             raise InvalidInput(message, code="invalid_template")
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             return self._store.write_many(gallery, subjects, faces, also=also)
 
     def everything(self, gallery_id: str, *, crops: bool) -> AbstractContextManager[Everything]:
@@ -463,7 +436,7 @@ class Galleries:
     def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
         """With its crop and vector. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             self._store.delete_face(gallery, subject_id, face_id)
 
     # Faces, whoever's they are
@@ -504,7 +477,7 @@ class Galleries:
         Raises NotFound ``face_not_found`` (not its source's), ``subject_not_found`` (a target); AlreadyAnswered.
         """
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             self._faces.move(gallery, moves, answer)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
@@ -513,13 +486,13 @@ class Galleries:
         Raises NotFound ``subject_not_found``; AlreadyAnswered.
         """
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             self._faces.dissolve(gallery, subject_id, answer)
 
     def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
         """Whoever's they are, and unnamed subjects with them; the ids of those that were there."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             return self._faces.delete(gallery, face_ids)
 
     def recall_answer(self, gallery_id: str, operation: str, token: str) -> tuple[bytes, str] | None:
@@ -535,7 +508,7 @@ class Galleries:
         Conflict ``package_mismatch``; Overloaded where too many searches wait.
         """
         view, vectors = self._compared(gallery_id, probes)
-        index = self._current.ready(view)
+        index = self._indexes.ready(view.index_spec)
         if index.quick:
             return self._name(index.search(vectors, limit))
         return self._name(self._searches.run([_Search(index, vectors, limit)])[0])
@@ -548,7 +521,7 @@ class Galleries:
         """
         gallery, vectors = self._compared(gallery_id, [probe])
         subject = self._store.current_subject(gallery, subject_id)
-        found = [match for match in self._current.ready(gallery).verify(vectors, subject.key) if match]
+        found = [match for match in self._indexes.ready(gallery.index_spec).verify(vectors, subject.key) if match]
         named = self._name([found])[0]
         if not named:
             message = f"Subject {subject.id!r} has no faces to compare with."
@@ -559,7 +532,7 @@ class Galleries:
         """Compares every face in SQL with the index; this process's changes to the gallery wait meanwhile, searches
         don't."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.index(gallery) as index:
+        with self._indexes.inspecting(gallery.index_specs) as index:
             difference, indexed = index.compare()
         counts = self._store.counts(gallery)
         examples = self._store.labels([*difference.missing, *difference.different][:CHECK_EXAMPLES])
@@ -577,36 +550,24 @@ class Galleries:
     def rebuild(self, gallery_id: str) -> None:
         """Makes the gallery's index anew from SQL."""
         gallery = self._store.gallery(gallery_id)
-        with self._current.index(gallery) as index:
+        with self._indexes.inspecting(gallery.index_specs) as index:
             index.rebuild()
 
     # Inside
 
     def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
-        with self._current.changing(gallery):
+        with self._indexes.changing(gallery.index_specs):
             return self._store.enroll(gallery, wanted)
 
-    def _look(self, gallery_id: str) -> Gallery:
-        """As SQL has it now."""
-        try:
-            gallery = self._store.gallery(gallery_id)
-        except NotFound:
-            self._seen.pop(gallery_id, None)
-            raise
-        self._seen[gallery.id] = gallery, time.monotonic()
-        return gallery
-
-    def _recent(self, gallery_id: str) -> Gallery:
-        """As SQL had it a moment ago."""
-        gallery, at = self._seen.get(gallery_id, (None, 0.0))
-        return gallery if gallery is not None and time.monotonic() - at < RECENT_S else self._look(gallery_id)
+    def _answering(self, gallery: Gallery) -> IndexSpec:
+        return self._indexes.answering(gallery.index_specs)
 
     def _check_kind(self, search: IndexKind) -> None:
-        if search not in self._current.kinds:
+        if search not in self._indexes.kinds:
             message = (
                 f"Vectors are searched in Milvus here, which has no kind {search!r}: its own kinds are its setting."
             )
-            raise Conflict(message, code="search_unavailable", known=sorted(self._current.kinds))
+            raise Conflict(message, code="search_unavailable", known=sorted(self._indexes.kinds))
 
     def _name(self, found: Sequence[Sequence[Match]]) -> list[list[Candidate]]:
         """The matches with their ids; those deleted since, and those that have expired, are left out."""
@@ -625,11 +586,11 @@ class Galleries:
 
     def _compared(self, gallery_id: str, probes: Sequence[Template]) -> tuple[Gallery, Vectors]:
         """The gallery as seen by the probes' package, and their vectors. Raises as `check_templates` does."""
-        gallery = self._look(gallery_id)
-        view = self._current.view(gallery)
-        for other in gallery.views:  # either is as good, for as long as there are both
-            if probes and probes[0].package == other.embedder:
-                view = other
+        gallery = self._store.gallery(gallery_id)
+        package = self._answering(gallery).key.package
+        if probes and probes[0].package in {spec.key.package for spec in gallery.index_specs}:
+            package = probes[0].package  # each of them holds all faces
+        view = gallery.view(package)
         return view, check_templates(view, probes)
 
 

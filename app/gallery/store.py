@@ -22,7 +22,7 @@ from app.db.sealed_columns import Blobs
 from app.errors import Conflict, GalleryExists
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
-from app.gallery.change_reader import Feed
+from app.gallery.change_reader import ChangeReader
 from app.gallery.enrollment import Enrolling, face_rows, placed
 from app.gallery.face_rows import face_query, find_face, read_crop, to_face
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
@@ -35,7 +35,6 @@ from app.gallery.records import (
     Erased,
     FaceRow,
     Gallery,
-    IndexKind,
     Metadata,
     Subject,
     Terms,
@@ -59,6 +58,7 @@ from app.gallery.subject_rows import (
     update_subject,
 )
 from app.gallery.text import MAX_METADATA_BYTES, clean_id, clean_name, clean_search, encode_metadata, fold
+from app.search.types import IndexKind
 from app.timestamps import utc_now
 
 # Built once: that takes longer than SQLite takes to run them.
@@ -89,7 +89,7 @@ class Store:
         self.blobs = blobs or Blobs()
         """Encrypts templates and crops, or leaves them plain."""
         self.database = Database(url, busy_timeout_s=busy_timeout_s)
-        self.feed = Feed(self.database, self.blobs)
+        self.change_reader = ChangeReader(self.database, self.blobs)
         """Reads what indexes are built from."""
         self._known_galleries = Cache[str, Gallery](self.database.version)
         self._known_counts = Cache[int, Counts](self.database.version)

@@ -1,39 +1,49 @@
-"""One gallery's index in memory, following the gallery's change log.
+"""Indexes in this process's memory, which follow their galleries' change logs.
 
-Every change comes by the log, this process's own ones too: whoever wrote it, it is applied once, in its order.
+Every change arrives by the log, this process's own ones too: whoever wrote it, it is applied once and in order.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import get_args
 
 from app.errors import LikenessError
-from app.gallery.change_reader import Feed
-from app.gallery.records import Changes, FaceBlock, Gallery, Indexed, IndexKind, Position, Snapshotted
+from app.search.gallery_index import GalleryIndex, Searchable
 from app.search.gpu import Gpu
-from app.search.index import Difference, Index
-from app.search.protocol import GalleryIndex, in_step
+from app.search.index import Index
 from app.search.snapshots import Snapshots
+from app.search.types import (
+    Changes,
+    Difference,
+    FaceBlock,
+    FaceSource,
+    Indexed,
+    IndexKind,
+    IndexSpec,
+    LogPosition,
+    Snapshotted,
+)
 
 CHANGES_AT_ONCE = 5_000
 LAG_LIMIT = 50_000
-"""An index that is behind by more changes than this, and than it has faces, is made anew: that reads less."""
+"""An index that lacks more changes than this, and more than it has faces, is built again: that reads less."""
 _log = logging.getLogger(__name__)
 
 
-class LocalIndexes:
+class LocalBackend:
     """Each process's own indexes in memory, with `snapshots` of them on disk where given.
 
-    A pass over one's vectors runs on `threads` or on the `gpu` (see `Index`), which is closed with them.
+    A pass over an index runs on `threads` or on the `gpu` (see `Index`), which is closed with the backend.
     """
 
-    def __init__(self, feed: Feed, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None) -> None:
-        self._feed = feed
+    def __init__(
+        self, source: FaceSource, snapshots: Snapshots | None = None, threads: int = 1, gpu: Gpu | None = None
+    ) -> None:
+        self._source = source
         self._snapshots = snapshots
         self._threads = threads
         self._gpu = gpu
@@ -46,26 +56,26 @@ class LocalIndexes:
     def kinds(self) -> Collection[IndexKind]:
         return get_args(IndexKind)
 
-    def look(self) -> None:
-        """Nothing to see: it is this process's memory."""
+    def check_health(self) -> None:
+        """Do nothing: this process's memory is always available."""
 
-    def open(self, gallery: Gallery) -> LiveIndex:
-        return LiveIndex(gallery, self._feed, self._snapshots, self._threads, self._gpu)
+    def open(self, spec: IndexSpec) -> LocalIndex:
+        return LocalIndex(spec, self._source, self._snapshots, self._threads, self._gpu)
 
-    def keep(self, known: Sequence[GalleryIndex]) -> None:
-        """Writes the snapshots that are due, and removes those that aren't any gallery's."""
+    def keep(self, indexes: Sequence[GalleryIndex[Searchable]], galleries: Collection[int]) -> None:
+        """Write the snapshots that are due, and remove those of other galleries."""
         if self._snapshots is None or not self._snapshots.claim():
             return
-        for index in known:
+        for index in indexes:
             index.save()
-        self._snapshots.keep_only(self._feed.heads().keys())
+        self._snapshots.keep_only(galleries)
 
     def snapshotted(self) -> Snapshotted | None:
         return self._snapshots.kept() if self._snapshots else None
 
-    def discard(self, gallery_key: int) -> None:
+    def discard(self, gallery: int) -> None:
         if self._snapshots and self._snapshots.claim():
-            self._snapshots.discard(gallery_key)
+            self._snapshots.discard(gallery)
 
     def close(self) -> None:
         if self._snapshots:
@@ -74,83 +84,37 @@ class LocalIndexes:
             self._gpu.close()
 
 
-class LiveIndex:
-    """Safe to share between threads. Its lock orders this process's changes to the gallery."""
-
+class LocalIndex(GalleryIndex[Index]):
     def __init__(
-        self, gallery: Gallery, feed: Feed, snapshots: Snapshots | None, threads: int, gpu: Gpu | None = None
+        self, spec: IndexSpec, source: FaceSource, snapshots: Snapshots | None, threads: int, gpu: Gpu | None
     ) -> None:
-        self._gallery = gallery
-        self._feed = feed
+        super().__init__(spec, source)
         self._snapshots = snapshots
-        self._new = partial(Index, gallery.dimension, threads=threads, gpu=gpu)
-        self._kind = gallery.search
-        self._lock = threading.Lock()
+        self._new = partial(Index, spec.dimension, threads=threads, gpu=gpu)
+        self._kind = spec.kind
         self._index: Index | None = None
-        self._position = Position(-1, 0)
-        self._saved: Position | None = None  # what the snapshot on disk holds, where this process knows it
+        self._position = LogPosition(-1, 0)
+        self._saved: LogPosition | None = None  # what the snapshot on disk holds, as far as this process knows
         self._saving = threading.Lock()  # around writing and removing the snapshot; never waited for with _lock held
-        self._erasures = 0  # that the log has told of; a snapshot from before one may not stay
-        self._asked: object = None  # a new one each time that the index may not hold everything any more
-        self._caught_up: object = None  # the one that was there before it last caught up
+        self._erasures = 0  # erasures applied so far; a snapshot from before one may not stay
 
     def held(self) -> Indexed:
-        """As far as it has come."""
         index = self._index
         return Indexed(index.faces, index.size) if index is not None else Indexed(0, 0)
 
-    def drop_stale_copies(self) -> None:
-        index = self._index
-        if index is not None:
-            index.drop_stale_copies()
-
-    def behind(self, head: Position) -> int:
-        """How many changes it lacks of a log that ends at `head`; 0 where no index is made yet."""
+    def behind(self, head: LogPosition) -> int:
         return 0 if self._index is None else max(0, head.number - self._position.number)
 
-    def ready(self) -> Index:
-        """The index with everything that was acknowledged in this process; made where it isn't there yet.
-
-        Raises NotFound ``gallery_not_found``.
-        """
-        index = self._index
-        if index is not None and self._caught_up is self._asked:
-            return index
-        with self._lock:
-            return self._catch_up()
-
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """Around a change to SQL, of which one at a time is made; at the end the index holds it."""
-        with self._lock, in_step(self.touch, self._catch_up):
-            yield
-
-    @contextmanager
-    def ending(self) -> Iterator[None]:
-        """Around the gallery's deletion."""
-        with self._lock:
-            try:
-                yield
-            except BaseException:
-                self.touch()
-                raise
-            self._index = None
-
-    def touch(self) -> None:
-        self._asked = object()
-
-    def follow(self, head: Position) -> None:
-        """Catches up with the log, which ends at `head`; leaves it to whoever is just changing the gallery."""
+    def follow(self, head: LogPosition) -> None:
         if self._index is None or self._position == head or not self._lock.acquire(blocking=False):
-            return
+            return  # a change in progress will catch up itself
         try:
             self._catch_up()
         finally:
             self._lock.release()
 
-    def search_by(self, kind: IndexKind) -> None:
-        """Its copy of the vectors is made anew while searches wait; where somebody is just changing the gallery, at the
-        next call."""
+    def set_kind(self, kind: IndexKind) -> None:
+        """Convert the index's copy of the vectors while searches wait, unless the gallery is just being changed."""
         if kind == self._kind or not self._lock.acquire(blocking=False):
             return
         try:
@@ -160,85 +124,85 @@ class LiveIndex:
         finally:
             self._lock.release()
 
-    def rebuild(self) -> None:
-        """Makes the index anew from SQL."""
-        with self._lock:
-            self._build()
+    def drop_stale_copies(self) -> None:
+        index = self._index
+        if index is not None:
+            index.drop_stale_copies()
 
     def compare(self) -> tuple[Difference, int]:
-        """How the index differs from SQL, and how many faces it holds; this process's changes wait meanwhile."""
         with self._lock:
             self._catch_up()
-            with self._feed.moment(self._gallery) as (position, blocks):
-                index = self._catch_up(until=position)
+            with self._source.read_all(self._spec) as (position, blocks):
+                index = self._apply_log(until=position)
                 return index.compare(blocks), index.faces
 
     def save(self) -> None:
-        """Writes a snapshot where one is due. Changes wait while the index is copied in memory, searches don't."""
+        """Write a snapshot if one is due. Changes wait while the index is copied in memory; searches don't."""
         if self._snapshots is None:
             return
         with self._lock:
             index, position = self._index, self._position
-            if index is None or self._caught_up is not self._asked:
+            if index is None or self._is_stale:
                 return
-            if self._saved == position and self._snapshots.is_of(self._gallery):
+            if self._saved == position and self._snapshots.is_of(self._spec):
                 return
             if not self._snapshots.wants(index.faces):
-                self._snapshots.discard(self._gallery.key)
+                self._snapshots.discard(self._spec.key.gallery)
                 self._saved = position
                 return
             faces, erasures = _copy(index.view()), self._erasures
         with self._saving:
-            self._snapshots.write(self._gallery, faces, position)
+            self._snapshots.write(self._spec, faces, position)
             self._saved = position
         if self._erasures != erasures:
             self._drop_snapshot()
 
     def scrub(self) -> bool:
-        """Removes the snapshot; False where another process is just writing one, which it then removes itself."""
+        """Remove the snapshot; False if another process is just writing one, which it then removes itself."""
         if self._snapshots is None:
             return True
         self._drop_snapshot()
-        return self._snapshots.claim() or not self._snapshots.is_being_written(self._gallery.key)
+        return self._snapshots.claim() or not self._snapshots.is_being_written(self._spec.key.gallery)
 
     def _drop_snapshot(self) -> None:
         if self._snapshots is not None:
             with self._saving:
-                self._snapshots.discard(self._gallery.key)
+                self._snapshots.discard(self._spec.key.gallery)
                 self._saved = None
+
+    def _current(self) -> Index | None:
+        index = self._index  # read first: the index may be replaced before the marks are compared
+        return None if self._is_stale else index
 
     # All below is called with the lock held.
 
-    def _catch_up(self, until: Position | None = None) -> Index:
-        """Not beyond `until`, where given."""
-        asked = self._asked  # what comes later may be more than is read here
+    def _forget(self) -> None:
+        self._index = None
+
+    def _apply_log(self, until: LogPosition | None = None) -> Index:
+        """Apply the log up to `until`, or all of it."""
         index = self._index or self._open()
         try:
             while (changes := self._read(until)) is not None:
                 self._apply(index, changes)
                 if not changes.more:
-                    break
-            else:
-                _log.warning(
-                    "The change log of gallery key %d leads on no more, or too far: its index is made anew.",
-                    self._gallery.key,
-                )
-                index = self._build()
+                    return index
+            _log.warning(
+                "Gallery key %d: the change log is pruned or too far ahead; the index is built again.",
+                self._spec.key.gallery,
+            )
         except LikenessError:
             raise
-        except Exception:  # noqa: BLE001 - whatever it was, the index can't be trusted any more
-            _log.exception("The index of gallery key %d could not follow; it is made anew.", self._gallery.key)
+        except Exception:  # noqa: BLE001 - whatever failed, the index can't be trusted any more
+            _log.exception("Gallery key %d: the index could not follow and is built again.", self._spec.key.gallery)
             self._index = None
-            index = self._build()
-        self._caught_up = asked
-        return index
+        return self._build()
 
-    def _read(self, until: Position | None) -> Changes | None:
-        """What comes next; None where the index has to be made anew instead."""
-        number = None if until is None else until.number
-        changes = self._feed.changes(self._gallery, self._position, CHANGES_AT_ONCE, number)
+    def _read(self, until: LogPosition | None) -> Changes | None:
+        """Return the next changes; None if the index has to be built again."""
+        changes = self._source.changes(self._spec, self._position, CHANGES_AT_ONCE, until)
         if changes is not None and changes.more and until is None:
-            head = self._feed.heads().get(self._gallery.key, self._position)
+            head = self._source.head(self._spec) or self._position
             faces = 0 if self._index is None else self._index.faces
             if head.number - self._position.number > max(LAG_LIMIT, faces):
                 return None
@@ -257,22 +221,22 @@ class LiveIndex:
         self._position = changes.position
 
     def _forget_snapshot(self) -> None:
-        """Removes it, or leaves that to the thread that is just writing it."""
+        """Remove the snapshot, or have the thread that is just writing one remove it."""
         self._erasures += 1
         if self._snapshots is not None and self._saving.acquire(blocking=False):
             try:
-                self._snapshots.discard(self._gallery.key)
+                self._snapshots.discard(self._spec.key.gallery)
                 self._saved = None
             finally:
                 self._saving.release()
 
     def _open(self) -> Index:
-        """From the snapshot, where there is one that the log leads on from; else from SQL."""
-        snapshot = self._snapshots.open(self._gallery) if self._snapshots else None
+        """Load the snapshot if the log continues it; else build from the database."""
+        snapshot = self._snapshots.open(self._spec) if self._snapshots else None
         if snapshot is None:
             return self._build()
-        if self._feed.changes(self._gallery, snapshot.position, 0) is None:
-            _log.warning("The change log doesn't lead on from the snapshot of gallery key %d.", self._gallery.key)
+        if self._source.changes(self._spec, snapshot.position, 0) is None:
+            _log.warning("Gallery key %d: the change log doesn't continue the snapshot.", self._spec.key.gallery)
             return self._build()
         index = self._new(kind=self._kind)
         index.add(snapshot.faces)
@@ -280,7 +244,7 @@ class LiveIndex:
         return index
 
     def _build(self) -> Index:
-        with self._feed.moment(self._gallery) as (position, blocks):
+        with self._source.read_all(self._spec) as (position, blocks):
             index = self._new(kind=self._kind)
             for block in blocks:
                 index.add(block)

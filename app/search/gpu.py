@@ -1,7 +1,7 @@
-"""A gallery's vectors in a GPU's memory, as they were a moment ago: FAISS finds rows there, all else is the CPU's.
+"""A copy of an index's vectors in a GPU's memory, where FAISS finds near rows; the CPU does the rest.
 
-What is mirrored isn't changed row by row. Rows that come, go and move meanwhile are looked at on the CPU, as for every
-pass of `app.search.index`, until there are so many of them, or a minute is over, and the mirror is brought up to date.
+The copy isn't changed row by row. `app.search.index` scores rows that changed since on the CPU, as after every pass,
+and updates the copy when there are too many of them or it is too old.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from numpy.typing import NDArray
 from app.search.quantised import LENGTH, NO_ROW, ExactScan, Near
 from app.types import Vector, Vectors
 
-MOST = 2_048
-"""FAISS's GPU kernels select no more for a probe."""
+MAX_FETCH = 2_048
+"""Most rows that FAISS's GPU kernels can select for a probe."""
 R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
 class GpuFailed(Exception):
-    """FAISS's own words: its memory is full, or it is gone."""
+    """The GPU's memory is full, or the GPU failed; with FAISS's message."""
 
 
 class Gpu(Protocol):
-    """What makes indexes, and the thread that they are used on."""
+    """Makes FAISS indexes, and runs what uses them on one thread."""
 
     def flat(self, dimension: int, *, half: bool) -> Any:
-        """An empty FAISS index by inner product, of float32 or, with `half`, float16. Called on that thread."""
+        """Return an empty FAISS index by inner product, of float32 or, with `half`, float16. Call it on that thread."""
         ...
 
     def run(self, work: Callable[[], R]) -> R:
-        """On that thread, waited for."""
+        """Run `work` on that thread and return its result."""
         ...
 
     def close(self) -> None: ...
 
 
 class FaissGpu:
-    """The first GPU. FAISS's resources aren't for several threads, so one does everything."""
+    """The first GPU. One thread does everything: FAISS's resources aren't safe to share."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "gpu search")
@@ -51,7 +51,7 @@ class FaissGpu:
 
     def flat(self, dimension: int, *, half: bool) -> Any:
         library: Any = faiss
-        if self._resources is None:  # reserves memory, which a server without large galleries has no use for
+        if self._resources is None:  # made late: it reserves memory, which only large galleries need
             self._resources = library.StandardGpuResources()
         config = library.GpuIndexFlatConfig()
         config.useFloat16 = half
@@ -65,30 +65,30 @@ class FaissGpu:
 
 
 def find_gpu() -> FaissGpu | None:
-    """None, with a line in the log, where this FAISS was built without, or sees none."""
+    """Return the GPU; None, with a line in the log, if FAISS was built without GPU support or finds no GPU."""
     if hasattr(faiss, "StandardGpuResources") and faiss.get_num_gpus():
         return FaissGpu()
-    _log.info("galleries are searched on the CPU: the FAISS that is installed finds no GPU")
+    _log.info("Galleries are searched on the CPU: the installed FAISS finds no GPU.")
     return None
 
 
-class Mirror:
-    """A `Scan` of the first `count` rows. To be used on the GPU's thread, `rough` and `errors` anywhere."""
+class GpuIndex:
+    """A `Scan` of rows copied to the GPU. Use it on the GPU's thread, `rough` and `errors` on any."""
 
     def __init__(self, gpu: Gpu, dimension: int, *, half: bool) -> None:
         self.half = half
-        self._index = _said(lambda: gpu.flat(dimension, half=half))
+        self._index = _translated(lambda: gpu.flat(dimension, half=half))
         self._exact = ExactScan(np.empty((0, dimension), np.float32))
 
     def extend(self, vectors: Vectors) -> None:
-        """Takes what comes after the rows it has; `vectors` are all. Raises GpuFailed."""
+        """Add the rows of `vectors` that it lacks. Raises GpuFailed."""
         self._exact = ExactScan(vectors)
-        _said(lambda: self._index.add(vectors[self._index.ntotal :]))
+        _translated(lambda: self._index.add(vectors[self._index.ntotal :]))
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        """Raises GpuFailed. `start` is 0 and `end` all rows: there are no parts here."""
-        width = min(fetch, end - start, MOST)
-        scores, rows = _said(lambda: self._index.search(probes, width))
+        """`start` must be 0 and `end` the number of rows. Raises GpuFailed."""
+        width = min(fetch, end - start, MAX_FETCH)
+        scores, rows = _translated(lambda: self._index.search(probes, width))
         scores = np.where(rows == NO_ROW, -np.inf, scores).astype(np.float32)
         floors = np.full(len(probes), -np.inf, np.float32) if width == end - start else scores[:, -1]
         return Near(scores, rows, floors)
@@ -106,12 +106,12 @@ class Mirror:
 
 
 def _half_error(dimension: int) -> float:
-    """How far, in length, a vector is from its float16 copy at most: 2^-11 of each number, 2^-25 where it is tiny."""
+    """Bound the distance between a vector and its float16 copy: 2^-11 of each number, 2^-25 of tiny ones."""
     return LENGTH * 2.0**-11 + float(dimension**0.5) * 2.0**-25
 
 
-def _said(work: Callable[[], R]) -> R:
+def _translated(work: Callable[[], R]) -> R:
     try:
         return work()
-    except RuntimeError as error:  # FAISS's exceptions, whatever they are of
+    except RuntimeError as error:  # of FAISS, whatever the cause
         raise GpuFailed(str(error)) from error

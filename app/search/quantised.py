@@ -1,4 +1,4 @@
-"""A pass over an index's vectors: which rows score high for a probe, at least roughly.
+"""Passes over an index's vectors that find the rows which score high for a probe, at least roughly.
 
 There are two ways. ``fp32`` reads the vectors themselves. ``int8`` reads a copy of a quarter of their size, and says by
 how much one of its scores may be wrong at most: the caller scores the rows again, exactly, and knows by that bound
@@ -12,45 +12,49 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 import faiss
+import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from app.gallery.records import IndexKind
-from app.search.int8_products import LARGEST, Columns, Levels
+from app.search.types import IndexKind
 from app.types import Vector, Vectors
 
 BLAS_FROM_QUERIES = 4
-"""From how many queries at once the pass multiplies matrices instead of going query by query: all products first, then
-the best of them, which takes a third of what FAISS's own search for one takes, with a heap. Measured on one core, as
+"""From this many queries on, a pass is one matrix product by FAISS's BLAS; below, the products of each query come first
+and then the best of them, which takes a third of the time of FAISS's own search with a heap. Measured on one core, in
 nanoseconds a row of 10,000 and 200,000 x 128: one query 23 and 50 (by FAISS's heap 141 and 116), 4 by BLAS 93 and 126.
-FAISS's own threshold for BLAS, 128,000, never starts that; it keeps it for the whole process."""
+FAISS's own threshold, which holds for the whole process, is too high to ever use BLAS."""
 SPREAD = 6.0
-"""The largest number an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); what is
-larger is cut. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; twice as many levels
-for the middle would cut real vectors."""
+"""The largest number that an int8 code can hold, in standard deviations of a unit vector's numbers, 1 / sqrt(D); larger
+ones are clipped. Rounding then moves a vector by about SPREAD / 127 / sqrt(12) = 0.014, whatever D; half the spread
+would clip real vectors."""
 LENGTH = 1.001
-"""No stored vector is longer (`app.gallery.service.UNIT_TOLERANCE`)."""
+"""Upper bound of the length of stored vectors (`app.gallery.service.UNIT_TOLERANCE`)."""
 ENCODE_ROWS = 8_192
 SCORES_AT_ONCE = 131_072
-"""Of one product of integers: 512 KiB, which stay in a core's cache until they have been looked through."""
+"""Scores of one integer product: 512 KiB, which stay in a core's cache until they are compared."""
 ROWS_AT_ONCE = 32_768
 SAMPLE_ROWS = 2_048
-"""That are scored first, at least, to know from what score on a row is worth a look."""
+"""Least number of rows that are scored first, to estimate a floor for the scores of interest."""
 SAMPLE_STRIDE = 64
 EXPECT = 2
-"""Times the rows wanted that should be above that: with fewer rows in the sample it is rather off."""
+"""Times the rows wanted that should be above that floor: an estimate from so small a sample is coarse."""
 SETTLE_AT = 4
-"""Times the rows wanted may wait to be sorted."""
+"""Times the rows wanted that are collected before they are sorted."""
 Codes: TypeAlias = NDArray[np.uint8]
-"""(N, bytes of a row), whatever they stand for."""
+"""(N, bytes of a row), opaque."""
+Levels: TypeAlias = NDArray[np.int8]
+"""Within ±LARGEST."""
+LARGEST = 127
 LOWEST = np.iinfo(np.int32).min
 NO_ROW = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """For each of Q probes the highest scores of some rows and those rows, (Q, F) each, best first; where there are
-    fewer, -inf and NO_ROW. None of the other rows scores higher than the floor, (Q,), which is -inf without others."""
+    """The highest scores and their rows for each of Q probes, (Q, F) each, best first, padded with -inf and NO_ROW.
+
+    No other row scores above the floor, (Q,); -inf if there are no others."""
 
     scores: NDArray[np.float32]
     rows: NDArray[np.int64]
@@ -58,44 +62,44 @@ class Near:
 
 
 class Scan(Protocol):
-    """Rows as they were when it was made; those changed since may be anything. Used from any number of threads."""
+    """Rows as of when it was made; rows changed since may hold anything. Safe to share between threads."""
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        """About the `fetch` highest scores of each probe, (Q, D), among the rows from `start` to `end`, of which there
-        is one at least. On this thread."""
+        """Return about the `fetch` highest scores of each probe, (Q, D), among the rows from `start` to `end`, at least
+        one. Runs on this thread."""
         ...
 
     def rough(self, start: int, end: int, probe: Vector) -> NDArray[np.float32]:
-        """(N,) scores of all of those rows."""
+        """Return the (N,) scores of all rows from `start` to `end`."""
         ...
 
     def errors(self, probes: Vectors) -> NDArray[np.float64]:
-        """(Q,) how far a score of each probe may be from the exact one."""
+        """Return (Q,) bounds of the error of each probe's scores."""
         ...
 
 
 class Codec(Protocol):
-    """How a kind's copy of the vectors is made and read."""
+    """Makes and reads a kind's copy of the vectors."""
 
     def width(self, dimension: int) -> int:
         """Bytes of a row."""
         ...
 
     def encode(self, vectors: Vectors) -> tuple[Codes, float]:
-        """(N, width) and how far, in length, the farthest vector is from what its code stands for."""
+        """Return codes, (N, width), and the largest distance between a vector and what its code stands for."""
         ...
 
     def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan: ...
 
 
 def codec_of(kind: IndexKind) -> Codec | None:
-    """None for ``fp32``, which has no copy."""
+    """Return the kind's codec; None for ``fp32``, which has no copy."""
     return ByteCodec() if kind == "int8" else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExactScan:
-    """Of the vectors themselves."""
+    """Reads the vectors themselves."""
 
     vectors: Vectors
 
@@ -109,7 +113,7 @@ class ExactScan:
             best = np.argsort(-scores, axis=1, kind="stable")
             scores, rows = np.take_along_axis(scores, best, 1), np.take_along_axis(rows, best, 1)
         else:
-            faiss.omp_set_num_threads(1)  # of this thread: OpenMP keeps it apart for each
+            faiss.omp_set_num_threads(1)  # of this thread: OpenMP keeps a number for each
             some = self.vectors[start:end]
             scores, rows = faiss.knn(probes, some, width, metric=faiss.METRIC_INNER_PRODUCT)
         return _near(scores, rows + start, count)
@@ -126,16 +130,16 @@ class ExactScan:
 
 
 def rounding(dimension: int) -> float:
-    """How far a float32 score may be from the exact one: a bound for any order of summation, D * eps / 2 for unit
-    vectors (Higham 2002, section 3.1), twice, since two scores are compared, and twice again to be safe."""
+    """Bound the error of a float32 score: D * eps / 2 for unit vectors in any order of summation (Higham 2002, section
+    3.1), doubled because two scores are compared, and doubled again as a margin."""
     return 2 * dimension * float(np.finfo(np.float32).eps)
 
 
 class ByteCodec:
-    """Eight bits a number, at one scale for all vectors of a length: 127 is SPREAD / sqrt(D), or 1 where that is more.
+    """Eight bits a number, at one scale for all vectors of a length: 127 is SPREAD / sqrt(D), at most 1.
 
-    How far a code is from its vector is measured when it is made, so that a vector with one number cut, which no model
-    should make, costs speed and nothing else.
+    The distance between code and vector is measured when the code is made, so a clipped number costs speed, never an
+    answer.
     """
 
     def width(self, dimension: int) -> int:
@@ -153,13 +157,25 @@ class ByteCodec:
             farthest = max(farthest, float(distances.max()))
         return codes.view(np.uint8), farthest
 
-    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:  # noqa: ARG002 - of other codecs
+    def scan(self, vectors: Vectors, codes: Codes, error: float) -> Scan:  # noqa: ARG002 - the protocol's
         return ByteScan(codes.view(np.int8), error)
+
+
+class Columns:
+    """(Q, D) levels prepared to be multiplied by many rows, by NumKong: it uses 8-bit instructions (VNNI, AMX), which
+    neither NumPy nor FAISS has for more than one query at a time."""
+
+    def __init__(self, levels: Levels) -> None:
+        self._packed: Any = numkong.dots_pack(np.ascontiguousarray(levels), dtype="int8")
+
+    def products(self, rows: Levels) -> NDArray[np.int32]:
+        """Return the (N, Q) exact products of rows, (N, D), N >= 1. One thread a call, any number of callers."""
+        return np.asarray(numkong.dots_packed(rows, self._packed), np.int32)
 
 
 @dataclass(frozen=True, slots=True)
 class ByteScan:
-    """Codes times probes of eight bits, in integers; a probe's scale is its own."""
+    """Multiplies codes by probes of eight bits, in integers; each probe has its own scale."""
 
     codes: Levels
     error: float
@@ -196,26 +212,27 @@ class ByteScan:
 
 
 class _Best:
-    """The highest of the scores offered, for each query: about `keep` of them. What can't be among them is not even
-    looked at."""
+    """Collects about the `keep` highest scores of each query. Scores below a rising floor are skipped at once."""
 
     def __init__(self, queries: int, keep: int, dimension: int) -> None:
         self._queries, self._keep = queries, keep
-        self._span = 4 * LARGEST**2 * dimension  # more than two scores can differ by
+        self._span = 4 * LARGEST**2 * dimension  # more than any difference of two scores
         self._floors = np.full(queries, LOWEST, np.int32)
-        self._floor_of_each = np.empty(0, np.int32)  # of all scores of an offer: comparing rows of few takes longer
+        self._floor_of_each = np.empty(
+            0, np.int32
+        )  # repeated for all scores of an offer: broadcasting short rows is slower
         self._kept: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = []
         self._waiting = 0
 
     def expect(self, sample: NDArray[np.int32], stride: int) -> None:
-        """(M, Q) of every `stride`-th row: above which floors there should be enough."""
+        """Estimate floors from the scores of every `stride`-th row, (M, Q)."""
         rank = EXPECT * self._keep // stride + 1
         if rank < len(sample):
             there = np.partition(np.ascontiguousarray(sample.T), len(sample) - rank, axis=1)[:, -rank]
             self._floors = there - 1  # many rows may score the same
 
     def offer(self, scores: NDArray[np.int32], first_row: int) -> None:
-        """(N, Q) of the rows from `first_row` on."""
+        """Take the (N, Q) scores of the rows from `first_row` on."""
         flat = scores.ravel()
         if len(self._floor_of_each) < len(flat):
             self._floor_of_each = np.tile(self._floors, len(scores))
@@ -228,7 +245,7 @@ class _Best:
                 self._settle()
 
     def found(self, steps: NDArray[np.float64]) -> Near:
-        """`steps`: (Q,) what a score of 1 stands for."""
+        """Return the result; `steps`, (Q,), turn integer scores into cosines."""
         places = self._settle()
         width = int(places.max(initial=-1)) + 1
         scores = np.full((self._queries, width), -np.inf, np.float32)
@@ -238,7 +255,7 @@ class _Best:
         return Near(scores, rows, np.where(self._floors == LOWEST, -np.inf, self._floors * steps).astype(np.float32))
 
     def _settle(self) -> NDArray[np.int64]:
-        """Keeps the highest, sorted, and says which place each has among its query's."""
+        """Keep the highest, sorted; return the rank of each among its query's."""
         nothing = (np.empty(0, np.int64),) * 3
         queries, scores, rows = (np.concatenate(each) for each in zip(nothing, *self._kept, strict=True))
         order = np.argsort(queries * self._span - scores)
@@ -254,24 +271,24 @@ class _Best:
 
 
 def _step(dimension: int) -> np.float32:
-    """What one level of an int8 code stands for."""
+    """Return what one level of an int8 code stands for."""
     return np.float32(min(1.0, SPREAD / dimension**0.5) / LARGEST)
 
 
 def _levels(probes: Vectors) -> tuple[Levels, NDArray[np.float64]]:
-    """(Q, D) levels and (Q,) what one stands for."""
+    """Round probes to (Q, D) levels; return these and (Q,) what one level stands for."""
     steps = np.maximum(np.abs(probes).max(axis=1), np.finfo(np.float32).tiny).astype(np.float64) / LARGEST
     return np.rint(probes / steps[:, None]).astype(np.int8), steps
 
 
 def _near(scores: NDArray[np.float32], rows: NDArray[np.int64], count: int) -> Near:
-    """Of `count` rows these are the best."""
+    """Return the best of `count` rows as Near."""
     everything = scores.shape[1] == count
     return Near(scores, rows, np.full(len(scores), -np.inf, np.float32) if everything else scores[:, -1])
 
 
 def merged(parts: Sequence[Near], fetch: int) -> Near:
-    """What several parts of the rows gave, as one: the `fetch` best."""
+    """Merge the results of several parts of the rows into the `fetch` best."""
     if len(parts) == 1:
         return parts[0]
     scores = np.concatenate([part.scores for part in parts], axis=1)

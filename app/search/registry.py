@@ -1,211 +1,203 @@
-"""Which index answers for a gallery in this process, and that it is current.
+"""The indexes of all galleries in this process: the one place where a gallery and its index change together.
 
-A gallery has one index a package. Usually that is one; while the gallery moves from one package to another, and until
-the move is finished, there are two, both of all its faces, and either answers. After the switch this process goes on
-with the index of the package before until the new one's is made here: nobody waits for it.
+A gallery has one index a package. Usually that is one; while the gallery is re-embedded with another package there are
+two, both of all its faces, and either answers. After the switch this process keeps using the old one until the new one
+is built, so no search waits for it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from app.errors import Conflict, GalleryNotFound, LikenessError, NotFound
-from app.gallery.records import Followed, Gallery, GalleryState, Indexed, IndexKey, IndexKind, Snapshotted
-from app.gallery.store import Store
-from app.search.protocol import GalleryIndex, Indexes, Searchable
+from app.search.gallery_index import GalleryIndex, IndexBackend, Searchable
+from app.search.types import (
+    FaceSource,
+    Followed,
+    GalleryState,
+    Indexed,
+    IndexKey,
+    IndexKind,
+    IndexSpec,
+    Snapshotted,
+)
 
 
-class CurrentIndexes:
-    """Safe to share between threads. What names a gallery may raise NotFound ``gallery_not_found``."""
+class IndexRegistry:
+    """Safe to share between threads. `specs` are always one gallery's, that of its own package first; calls that take
+    them may raise GalleryNotFound."""
 
-    def __init__(self, store: Store, indexes: Indexes) -> None:
-        self._store = store
-        self._indexes = indexes
-        self._live: dict[IndexKey, GalleryIndex] = {}
-        self._made: set[IndexKey] = set()
+    def __init__(self, source: FaceSource, backend: IndexBackend) -> None:
+        self._source = source
+        self._backend = backend
+        self._indexes: dict[IndexKey, GalleryIndex[Searchable]] = {}
+        self._built: set[IndexKey] = set()
         self._lock = threading.Lock()
-        self._eager = False
-        self._unmade = False
-        self._states: Mapping[int, GalleryState] = {}  # as they were when they were last looked at
-        self._looked_at = time.monotonic()
+        self._load_new = False
+        self._states: Mapping[int, GalleryState] = {}  # as of the last `follow`
+        self._followed_at = time.monotonic()
 
     def close(self) -> None:
-        self._indexes.close()
-
-    def held(self) -> Sequence[Indexed]:
-        """Asks no database."""
-        with self._lock:
-            return [live.held() for live in self._live.values()]
+        self._backend.close()
 
     @property
     def available(self) -> bool:
-        """Whether galleries could be searched when that was last looked at, a moment ago."""
-        return self._indexes.available
+        """Whether galleries could be searched at the last `follow`, a moment ago."""
+        return self._backend.available
+
+    @property
+    def kinds(self) -> Collection[IndexKind]:
+        """The kinds of search that galleries can have here."""
+        return self._backend.kinds
+
+    def indexed(self) -> Indexed:
+        """Return what this process's indexes hold together, without reading anything."""
+        held = [index.held() for index in self._known().values()]
+        return Indexed(sum(one.faces for one in held), sum(one.size for one in held))
 
     def followed(self) -> Followed:
-        """Asks no database."""
-        with self._lock:
-            live = dict(self._live)
-        states, age_s = self._states, time.monotonic() - self._looked_at
+        """Return how far the indexes are behind, without reading anything."""
+        states, age_s = self._states, time.monotonic() - self._followed_at
         behind = sum(
-            one.behind(states[which.gallery_key].position) for which, one in live.items() if which.gallery_key in states
+            index.behind(states[key.gallery].head) for key, index in self._known().items() if key.gallery in states
         )
         return Followed(behind, age_s)
 
     def snapshotted(self) -> Snapshotted | None:
-        """None where none are written. Raises OSError."""
-        return self._indexes.snapshotted()
+        """Return what lies on disk; None if no snapshots are written. Raises OSError."""
+        return self._backend.snapshotted()
 
-    def view(self, gallery: Gallery) -> Gallery:
-        """The gallery as seen by the package that it is searched by here."""
-        return next((view for view in gallery.views if view.index_key in self._made), gallery)
+    # One gallery
 
-    def ready(self, view: Gallery) -> Searchable:
-        """The index of a gallery as seen by one package, with everything that was acknowledged in this process."""
-        with self._gone(view):
-            found = self.of(view).ready()
-        self._made.add(view.index_key)
+    def answering(self, specs: Sequence[IndexSpec]) -> IndexSpec:
+        """Return which of the gallery's indexes answers in this process."""
+        return next((spec for spec in specs if spec.key in self._built), specs[0])
+
+    def ready(self, spec: IndexSpec) -> Searchable:
+        """Return an index with everything that this process acknowledged."""
+        with self._forgetting(spec.key.gallery):
+            found = self.index(spec).ready()
+        self._built.add(spec.key)
         return found
 
-    def of(self, view: Gallery) -> GalleryIndex:
+    def index(self, spec: IndexSpec) -> GalleryIndex[Searchable]:
         with self._lock:
-            if view.index_key not in self._live:
-                self._live[view.index_key] = self._indexes.open(view)
-            return self._live[view.index_key]
+            if spec.key not in self._indexes:
+                self._indexes[spec.key] = self._backend.open(spec)
+            return self._indexes[spec.key]
 
     @contextmanager
-    def changing(self, gallery: Gallery) -> Iterator[None]:
-        """Around a change to SQL; at the end every index of the gallery that is made here holds it."""
-        with self._gone(gallery):
-            view = self.view(gallery)
-            answering = self.of(view)
+    def inspecting(self, specs: Sequence[IndexSpec]) -> Iterator[GalleryIndex[Searchable]]:
+        """Yield the index that answers, to be compared, rebuilt or scrubbed."""
+        with self._forgetting(specs[0].key.gallery):
+            yield self.index(self.answering(specs))
+
+    @contextmanager
+    def changing(self, specs: Sequence[IndexSpec]) -> Iterator[None]:
+        """Wrap a change to the database; every index of the gallery that is built here holds it at the end."""
+        gallery = specs[0].key.gallery
+        with self._forgetting(gallery):
+            spec = self.answering(specs)
+            answering = self.index(spec)
             try:
                 with answering.changing():
                     yield
-                self._made.add(view.index_key)
+                self._built.add(spec.key)
             finally:
-                others = [which for which in self._all(gallery.key) if which[1] is not answering]
+                others = [(key, other) for key, other in self._known(gallery).items() if other is not answering]
                 for _, other in others:
-                    other.touch()
-            for which, other in others:
-                if which in self._made:
-                    with suppress(LikenessError):  # it was touched: who searches it hears of its trouble
+                    other.mark_stale()
+            for key, other in others:
+                if key in self._built:
+                    with suppress(LikenessError):  # it stays stale, so the next search raises
                         other.ready()
 
     @contextmanager
-    def ending(self, gallery: Gallery) -> Iterator[None]:
-        """Around the gallery's deletion."""
-        with self.of(self.view(gallery)).ending():
+    def ending(self, specs: Sequence[IndexSpec]) -> Iterator[None]:
+        """Wrap the gallery's deletion."""
+        with self.index(self.answering(specs)).ending():
             yield
-        self.forget(gallery.key)
+        self._forget(specs[0].key.gallery)
 
-    @contextmanager
-    def index(self, gallery: Gallery) -> Iterator[GalleryIndex]:
-        """The index that answers here, to look at."""
-        with self._gone(gallery):
-            yield self.of(self.view(gallery))
+    def set_kind(self, gallery: int, kind: IndexKind) -> None:
+        """Search the gallery, given by its key, by this kind from now on."""
+        for index in self._known(gallery).values():
+            index.set_kind(kind)
 
-    @property
-    def kinds(self) -> Collection[IndexKind]:
-        """By which a gallery can be searched here."""
-        return self._indexes.kinds
-
-    def search_by(self, gallery: Gallery) -> None:
-        """Has the gallery's indexes follow what it says of its search."""
-        for _, live in self._all(gallery.key):
-            live.search_by(gallery.search)
+    # All galleries
 
     def load(self) -> None:
-        """Makes every gallery's index ready; from now on, new galleries' too."""
-        self._eager = True
-        cursor = None
-        while True:
-            page = self._store.galleries(cursor)
-            for gallery in page.items:
-                with suppress(NotFound):  # deleted meanwhile
-                    self.ready(self.view(gallery))
-            if (cursor := page.next_cursor) is None:
-                return
+        """Build every gallery's index; from now on, `follow` builds those of new galleries too."""
+        self._load_new = True
+        self._load(self._source.states().values())
 
     def follow(self) -> None:
-        """Applies what other processes have changed."""
-        self._indexes.look()
-        with self._lock:
-            known = dict(self._live)
-        states = self._store.feed.states()
-        self._states, self._looked_at = states, time.monotonic()
-        for which, live in known.items():
-            if which.gallery_key not in states:
-                self.forget(which.gallery_key)
-            elif which not in states[which.gallery_key].index_keys(which.gallery_key):
-                self._drop(which)
+        """Apply what other processes changed; called often."""
+        self._backend.check_health()
+        known = self._known()
+        states = self._source.states()
+        self._states, self._followed_at = states, time.monotonic()
+        for key, index in known.items():
+            state = states.get(key.gallery)
+            spec = None if state is None else next((spec for spec in state.specs if spec.key == key), None)
+            if state is None:
+                self._forget(key.gallery)
+            elif spec is None:
+                self._drop(key)
             else:
                 with suppress(NotFound):  # deleted meanwhile
-                    live.follow(states[which.gallery_key].position)
-                    live.search_by(states[which.gallery_key].search)
-        self._unmade = any(
-            which not in self._made
-            for key, state in states.items()
-            if len(state.templates.answering) > 1
-            for which in state.index_keys(key)
-        )
-        if self._eager and states.keys() - {which.gallery_key for which in known}:
-            self.load()
+                    index.follow(state.head)
+                    index.set_kind(spec.kind)
+        if self._load_new:
+            seen = {key.gallery for key in known}
+            self._load(state for gallery, state in states.items() if gallery not in seen)
 
     def prepare(self) -> None:
-        """Build the second indexes that galleries need by now, and drop stale GPU copies. Runs in the background."""
-        with self._lock:
-            known = list(self._live.values())
-        for live in known:
-            live.drop_stale_copies()
-        if not self._unmade:
-            return
-        for gallery in self._store.feed.reembedded():
-            for view in gallery.views:
-                if view.index_key not in self._made and self._all(gallery.key):
+        """Build the second indexes that galleries need by now, and drop stale copies on a GPU. Takes its time."""
+        for index in self._known().values():
+            index.drop_stale_copies()
+        for gallery, state in self._states.items():
+            for spec in state.specs if len(state.specs) > 1 else ():
+                if spec.key not in self._built and self._known(gallery):
                     with suppress(NotFound, Conflict):  # deleted or finished meanwhile
-                        self.ready(view)
+                        self.ready(spec)
 
     def keep(self) -> None:
-        """What is due from time to time, for the indexes of the galleries' own packages."""
-        states = self._store.feed.states()
-        with self._lock:
-            known = dict(self._live)
+        """Save the indexes of the galleries' own packages, and remove what deleted galleries left."""
+        known, states = self._known(), self._source.states()  # in this order: a gallery missing in `states` is gone
         own = [
-            live
-            for which, live in known.items()
-            if which.gallery_key not in states or states[which.gallery_key].index_keys(which.gallery_key)[0] == which
+            index for key, index in known.items() if key.gallery in states and states[key.gallery].specs[0].key == key
         ]
-        self._indexes.keep(own)
+        self._backend.keep(own, states.keys())
 
-    def forget(self, gallery_key: int) -> None:
-        """Of a gallery that is gone."""
+    def _load(self, states: Iterable[GalleryState]) -> None:
+        for state in states:
+            with suppress(NotFound):  # deleted meanwhile
+                self.ready(self.answering(state.specs))
+
+    def _known(self, gallery: int | None = None) -> dict[IndexKey, GalleryIndex[Searchable]]:
         with self._lock:
-            for which in [which for which in self._live if which.gallery_key == gallery_key]:
-                del self._live[which]
-                self._made.discard(which)
-        self._indexes.discard(gallery_key)
+            return {key: index for key, index in self._indexes.items() if gallery in (None, key.gallery)}
 
-    # Inside
-
-    def _all(self, gallery_key: int) -> Sequence[tuple[IndexKey, GalleryIndex]]:
+    def _drop(self, key: IndexKey) -> None:
+        """Drop the index of a package that its gallery has left; searches that have begun may finish."""
         with self._lock:
-            return [(which, live) for which, live in self._live.items() if which.gallery_key == gallery_key]
+            self._indexes.pop(key, None)
+            self._built.discard(key)
 
-    def _drop(self, which: IndexKey) -> None:
-        """Of a package that its gallery has left; whoever still searches it may end that."""
-        with self._lock:
-            self._live.pop(which, None)
-            self._made.discard(which)
+    def _forget(self, gallery: int) -> None:
+        for key in self._known(gallery):
+            self._drop(key)
+        self._backend.discard(gallery)
 
     @contextmanager
-    def _gone(self, gallery: Gallery) -> Iterator[None]:
-        """Forgets the gallery's indexes where the gallery turns out to be deleted."""
+    def _forgetting(self, gallery: int) -> Iterator[None]:
+        """Forget the gallery's indexes if it turns out to be deleted."""
         try:
             yield
         except GalleryNotFound:
-            self.forget(gallery.key)
+            self._forget(gallery)
             raise

@@ -1,4 +1,4 @@
-"""The vectors of an index in memory: rows without gaps, and beside them the copy that its kind is searched by."""
+"""The vectors of an index in memory, and the copy of them that its kind of search reads."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.gallery.records import IndexKind
 from app.memory import room_to_grow
 from app.search.quantised import Codec, Codes, ExactScan, Scan, codec_of
+from app.search.types import IndexKind
 from app.types import Vectors
 
 
 class Rows:
-    """A removed row is overwritten by the last one, so that removing costs the same at any size.
+    """Rows without gaps: a removed row is overwritten by the last one, so removing costs the same at any size.
 
-    Not safe to share between threads, but what `scan` gives may be read while others write: it holds on to the arrays
-    of its time, which are replaced when they grow and never given back before nobody reads them.
+    Not safe to share between threads, but a scan may be used while others write: it keeps the arrays of its time, which
+    are replaced when they grow.
     """
 
     def __init__(self, dimension: int, kind: IndexKind) -> None:
@@ -31,12 +31,12 @@ class Rows:
 
     @property
     def vectors(self) -> Vectors:
-        """(N, D), to be let go before rows are added."""
+        """(N, D); valid until rows are added."""
         return self._exact[: self.count]
 
     @property
     def size(self) -> int:
-        """Bytes of the rows that there are."""
+        """Bytes in use."""
         return self.vectors.nbytes + self._codes[: self.count].nbytes
 
     def scan(self) -> Scan:
@@ -55,17 +55,17 @@ class Rows:
         self.count = end
 
     def remove(self, row: int) -> None:
-        """The last row takes its place."""
+        """Remove a row; the last row takes its place."""
         last = self.count - 1
         for array in (self._exact, self._codes):
             array[row] = array[last]
-            array[last] = 0  # a removed template isn't left behind in memory either
+            array[last] = 0  # so that no removed template stays in memory
         self.count = last
         if not last:
             self._error = 0.0
 
     def convert(self, kind: IndexKind) -> None:
-        """Makes the copy anew, as another kind's."""
+        """Replace the copy by another kind's."""
         if kind == self.kind:
             return
         self.kind, self._codec, self._error = kind, codec_of(kind), 0.0
@@ -76,8 +76,7 @@ class Rows:
 
 
 def grown(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
-    """`array` with room for so many rows, the first `count` as they were, and for more (see `room_to_grow`): the first
-    face after a million that were loaded doesn't wait for them to be copied."""
+    """Return `array`, or a larger copy of its first `count` rows if it has no room for so many `rows`."""
     if rows <= len(array):
         return array
     larger = room_to_grow(rows, array.shape[1:], array.dtype)

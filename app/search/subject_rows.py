@@ -1,4 +1,4 @@
-"""Which rows of an index are a subject's."""
+"""Finds the rows of an index that belong to a subject."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import faiss
 import numpy as np
 
-from app.gallery.records import Keys
 from app.search.quantised import NO_ROW
 from app.search.rows import grown
+from app.search.types import Keys
 
 MAP_ENTRY_BYTES = 40
-"""Of a subject in FAISS's map, about."""
+"""Approximate size of a subject in FAISS's map."""
 FORGOTTEN_MIN = 1_024
 
 
-class Chains:
-    """Each subject's rows are a doubly linked list through two int32 arrays, so that a row comes, goes and moves at the
-    same cost whatever the size. Not safe to share between threads."""
+class SubjectRows:
+    """Each subject's rows are a doubly linked list in two int32 arrays, so adding, removing and moving a row cost the
+    same at any size. Not safe to share between threads."""
 
     def __init__(self) -> None:
         self._subjects = np.empty(0, np.int64)
@@ -29,11 +29,11 @@ class Chains:
         self._count = 0
         self._forgotten = 0  # subjects that are in the map with NO_ROW
         self.subject_count = 0
-        """Subjects that have a row."""
+        """Number of subjects that have a row."""
 
     @property
     def subjects(self) -> Keys:
-        """(N,) of each row, to be let go before rows are added."""
+        """(N,) the subject of each row; valid until rows are added."""
         return self._subjects[: self._count]
 
     @property
@@ -45,7 +45,7 @@ class Chains:
         )
 
     def append(self, subjects: Keys) -> None:
-        """New rows of these subjects, each in front of its subject's list."""
+        """Add a row for each of these subjects, at the front of the subject's list."""
         start, end = self._count, self._count + len(subjects)
         self._subjects, self._next, self._previous = (
             grown(array, start, end) for array in (self._subjects, self._next, self._previous)
@@ -68,7 +68,7 @@ class Chains:
         self.subject_count += int(np.count_nonzero(~known))
 
     def first(self, subject: int) -> int:
-        """NO_ROW where it has none."""
+        """Return a row of the subject; NO_ROW if it has none."""
         return int(self._first.search(subject))
 
     def rows_of(self, subject: int) -> Iterator[int]:
@@ -78,11 +78,11 @@ class Chains:
             row = int(self._next[row])
 
     def is_alone(self, row: int) -> bool:
-        """Whether it is its subject's only one."""
+        """Return whether the row is its subject's only one."""
         return bool(self._next[row] == NO_ROW == self._previous[row])
 
     def remove(self, row: int) -> None:
-        """The last row takes its place."""
+        """Remove a row; the last row takes its place."""
         self._unlink(row)
         last = self._count - 1
         if row != last:
@@ -116,7 +116,7 @@ class Chains:
         self._first.add(np.array([subject], np.int64), np.array([row], np.int64))
 
     def _forget_one(self) -> None:
-        """FAISS's map can't forget a key; it is made anew before more of them are forgotten than known."""
+        """Replace FAISS's map, which can't remove a key, before it has more removed subjects than others."""
         self._forgotten += 1
         if self._forgotten > self.subject_count + FORGOTTEN_MIN:
             # The row being removed is the only one that may still look like a first row without being one.

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.concurrency.machine import cores
-from app.gallery.records import FaceBlock, IndexKind
 from app.search.gpu import Gpu
 from app.search.index import Index
+from app.search.types import FaceBlock, IndexKind
 from app.types import Vectors
 
 LIMIT = 10

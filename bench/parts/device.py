@@ -12,11 +12,11 @@ import numpy as np
 from onnx import ModelProto
 
 from app.concurrency.machine import cores
-from app.gallery.records import IndexKind
 from app.inference.package import Package, Rewrite, find_packages, locate
 from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
 from app.search.gpu import Gpu, find_gpu
+from app.search.types import IndexKind
 from app.types import Vectors
 from bench import arithmetic, galleries
 from bench.arithmetic import Precision

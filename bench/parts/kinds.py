@@ -7,8 +7,8 @@ from typing import get_args
 import numpy as np
 
 from app.concurrency.machine import cores
-from app.gallery.records import IndexKind
 from app.search.index import Index
+from app.search.types import IndexKind
 from app.tuning.contest import Spread
 from app.types import Vectors
 from bench import galleries

@@ -32,7 +32,7 @@ from bench.parts.device import searched_on
 from bench.run import Run
 from bench.stages import Stages, open_stages
 from tests.conftest import PROJECT
-from tests.search.test_mirror import Beside
+from tests.support.cpu_gpu import CpuGpu
 from tests.support.ready import fill_cache, give_models
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -271,7 +271,7 @@ def test_search_on_a_gpu_is_measured_as_a_gallery_searches_there(
     stages: Stages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.search.index.QUICK_NUMBERS", 0)
-    run, gpu = Run(stages, TINY), Beside()
+    run, gpu = Run(stages, TINY), CpuGpu()
     searched_on(run, gpu, people(2_000, 16), "int8")
     assert len(gpu.made) == 2
     *speeds, same = run.findings.figures

@@ -17,10 +17,17 @@ from alembic.config import Config
 import app.db.migrations
 from app.db.schema import CHANGES, FACES, GALLERIES
 from app.errors import Conflict, NotFound
-from app.gallery.records import FaceBlock, Position
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.search.types import FaceBlock, LogPosition
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, log_of, quiet
+
+
+def head_of(store: Store, gallery: Gallery) -> LogPosition:
+    head = store.change_reader.head(gallery.index_spec)
+    assert head is not None
+    return head
 
 
 @pytest.fixture
@@ -76,9 +83,9 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
 
     def watch() -> int:
         """Follows the log entry by entry; `None` would be a gap."""
-        position = stores[2].feed.heads()[gallery.key]
-        while not (done.is_set() and position == stores[2].feed.heads()[gallery.key]):
-            changes = stores[2].feed.changes(gallery, position, 3)
+        position = head_of(stores[2], gallery)
+        while not (done.is_set() and position == head_of(stores[2], gallery)):
+            changes = stores[2].change_reader.changes(gallery.index_spec, position, 3)
             if changes is None:
                 gaps.append(position.number)
                 break
@@ -107,18 +114,18 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
 def test_reading_stops_where_it_is_told_and_leaves_out_who_has_gone(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
     gallery = galleries.gallery("staff")
-    begin = store.feed.heads()[gallery.key]
+    begin = head_of(store, gallery)
     enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
     galleries.delete_subject("staff", "ann")
-    first = store.feed.changes(gallery, begin, 2)
+    first = store.change_reader.changes(gallery.index_spec, begin, 2)
     assert first is not None
     assert (first.steps, first.position.number, first.more) == ((), 2, True)
-    rest = store.feed.changes(gallery, first.position, 10)
+    rest = store.change_reader.changes(gallery.index_spec, first.position, 10)
     assert rest is not None
     assert (rest.position.number, rest.more) == (4, False)
     assert [type(step).__name__ for step in rest.steps] == ["FaceBlock", "Removed"]
-    until = store.feed.changes(gallery, begin, 10, until=3)
+    until = store.change_reader.changes(gallery.index_spec, begin, 10, until=LogPosition(3, 0))
     assert until is not None
     assert (until.position.number, until.more) == (3, False)
     (block,) = until.steps
@@ -132,23 +139,23 @@ def test_another_history_is_not_followed(galleries: Galleries, database_url: str
     enroll(galleries, "ann", 1)
     store = Store(database_url)
     gallery = galleries.gallery("staff")
-    here = store.feed.heads()[gallery.key]
-    assert store.feed.changes(gallery, here, 10) is not None
-    assert store.feed.changes(gallery, Position(here.number, here.stamp ^ 1), 10) is None
-    assert store.feed.changes(gallery, Position(here.number + 1, here.stamp), 10) is None
+    here = head_of(store, gallery)
+    assert store.change_reader.changes(gallery.index_spec, here, 10) is not None
+    assert store.change_reader.changes(gallery.index_spec, LogPosition(here.number, here.stamp ^ 1), 10) is None
+    assert store.change_reader.changes(gallery.index_spec, LogPosition(here.number + 1, here.stamp), 10) is None
     store.close()
 
 
 def test_old_entries_go_but_the_last_one_stays(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
     gallery = galleries.gallery("staff")
-    begin = store.feed.heads()[gallery.key]
+    begin = head_of(store, gallery)
     for seed in range(4):
         enroll(galleries, "ann", seed)
     assert store.prune_changes(timedelta(hours=1)) == 0
     assert store.prune_changes(timedelta(hours=-1)) == 4
     assert [row[1] for row in log_of(database_url)] == [4]
-    assert store.feed.changes(gallery, begin, 10) is None
+    assert store.change_reader.changes(gallery.index_spec, begin, 10) is None
     enroll(galleries, "bob", 9)
     assert found(galleries, 9) == ["bob"]
     store.close()
@@ -167,7 +174,7 @@ def test_an_index_that_the_log_left_behind_is_made_anew(
     other.follow()
     assert found(other, 3) == ["cem"]
     assert other.check("staff").ok
-    assert "leads on no more" in caplog.text
+    assert "is pruned or too far ahead" in caplog.text
     other.close()
 
 

@@ -25,7 +25,7 @@ from app.errors import Unusable
 from app.gallery.store import Store
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.reembedding.steps import Reembeddings
-from app.search.milvus.collections import Catalogue
+from app.search.milvus.collections import Collections
 from tests.support.postgres import new_database
 
 
@@ -141,25 +141,26 @@ def test_a_database_of_the_version_before_milvus_gets_the_table_of_collections(e
         assert "collections" not in sa.inspect(connection).get_table_names()
     again = Store(empty_database_url)
     assert again.gallery("staff") == made
-    assert Catalogue(again.database, "milvus://host").current(made) is None
+    assert Collections(again.database, "milvus://host").current(made.index_spec.key) is None
     again.close()
 
 
 def test_a_database_of_the_version_before_reembedding_gets_its_tables(empty_database_url: str) -> None:
     store = Store(empty_database_url)
     made = store.create_gallery("staff", "sface@1", 128)
-    name = Catalogue(store.database, "milvus://host").begin(made)
+    name = Collections(store.database, "milvus://host").begin(made.index_spec.key)
     store.close()
     downgrade(empty_database_url, "0007")
     with engine_of(empty_database_url).connect() as connection:
         assert not {"reembeddings", "second_templates"} & set(sa.inspect(connection).get_table_names())
     again = Store(empty_database_url)
     assert again.gallery("staff") == made
-    assert again.feed.reembedded() == []
-    catalogue = Catalogue(again.database, "milvus://host")
-    catalogue.switch(made, name)
-    assert catalogue.current(made) == name, "what was there is of the gallery's package"
-    assert catalogue.current(replace(made, templates=TemplatePlan.of_one(TemplateSet("other@1", 128)))) is None
+    assert [len(state.specs) for state in again.change_reader.states().values()] == [1]
+    collections = Collections(again.database, "milvus://host")
+    collections.switch(made.index_spec, name)
+    assert collections.current(made.index_spec.key) == name, "what was there is of the gallery's package"
+    other = replace(made, templates=TemplatePlan.of_one(TemplateSet("other@1", 128)))
+    assert collections.current(other.index_spec.key) is None
     again.close()
 
 
@@ -171,17 +172,17 @@ def test_collections_and_moves_before_generations_stay_the_galleries_own(
     reembeddings = Reembeddings(store)
     reembeddings.begin(made, "other@1", 64, without_crop="refuse", keep_days=1)
     reembeddings.complete(made, 0)
-    catalogue = Catalogue(store.database, "milvus://host")
-    name = catalogue.begin(made)
-    catalogue.switch(made, name)
+    collections = Collections(store.database, "milvus://host")
+    name = collections.begin(made.index_spec.key)
+    collections.switch(made.index_spec, name)
     store.close()
     downgrade(empty_database_url, "0010")
     with engine_of(empty_database_url).connect() as connection:
         assert "generation" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
     again = Store(empty_database_url)
     found = again.gallery("staff")
-    assert [view.embedder for view in found.views] == ["sface@1", "other@1"]
-    assert Catalogue(again.database, "milvus://host").current(found) == name
+    assert [spec.key.package for spec in found.index_specs] == ["sface@1", "other@1"]
+    assert Collections(again.database, "milvus://host").current(found.index_spec.key) == name
     Reembeddings(again).switch(found)
     assert again.gallery("staff").embedder == "other@1"
     again.close()

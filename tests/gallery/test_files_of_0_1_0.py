@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from app.client import Client
-from app.gallery.change_reader import Feed
+from app.gallery.change_reader import ChangeReader
 from app.gallery.service import Galleries
-from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from app.types import Template
+from tests.support.following import quiet
 from tests.support.live import serving
 from tests.support.service import BOTH
 
@@ -41,7 +41,7 @@ def data_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def galleries(data_dir: Path) -> Iterator[Galleries]:
     snapshots = Snapshots(data_dir / "snapshots", min_faces=1)
-    with closing(Galleries(Store(f"sqlite:///{data_dir / 'likeness.db'}"), snapshots=snapshots)) as opened:
+    with closing(quiet(f"sqlite:///{data_dir / 'likeness.db'}", snapshots)) as opened:
         yield opened
 
 
@@ -80,7 +80,7 @@ def test_snapshots_are_used(galleries: Galleries, monkeypatch: pytest.MonkeyPatc
     def build(*_: object) -> None:
         raise AssertionError("the index is built from the database")
 
-    monkeypatch.setattr(Feed, "moment", build)
+    monkeypatch.setattr(ChangeReader, "read_all", build)
     galleries.load()
     held = galleries.snapshotted()
     assert held is not None

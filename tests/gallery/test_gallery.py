@@ -14,10 +14,11 @@ from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.enrollment import Enrolling
 from app.gallery.face_rows import decode_crop
-from app.gallery.records import Enrolled, FaceBlock, Gallery, NewFace
+from app.gallery.records import Enrolled, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.index import Index
+from app.search.types import FaceBlock
 from app.types import Box, Pixels, Quality, Template
 from tests.support.following import let_expire
 
@@ -287,7 +288,7 @@ def test_an_index_that_cannot_follow_is_made_anew(
     galleries.delete_subject("staff", "ann")
     assert found(galleries, 1) == ["bob"]
     assert galleries.check("staff").ok
-    assert caplog.text.count("made anew") == 2
+    assert caplog.text.count("built again") == 2
 
 
 def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -479,7 +479,7 @@ def test_blocks_hold_all_faces_of_the_gallery_in_order(
         enrolled = enroll(store, gallery, f"s{number % 3}", [new], crops=[b"jpeg"])
         enroll(store, other, "x", [face(100 + number)], crops=[None])
         expected[enrolled.faces[0].key] = (enrolled.subject.key, number, new.template.vector)
-    with store.feed.moment(gallery) as (position, moment):
+    with store.change_reader.read_all(gallery.index_spec) as (position, moment):
         enroll(store, gallery, "late", [face(9)], crops=[None])
         blocks = list(moment)
     assert position.number == 8

@@ -39,7 +39,8 @@ from app.jobs.store import JobStore
 from app.operations import retried
 from app.reembedding.job import BATCH, KIND, Progress, Reembedder
 from app.reembedding.steps import Reembeddings
-from app.search.milvus.indexes import RemoteIndexes
+from app.search.follower import LocalBackend
+from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Pixels, Quality, Template
 from tests.support import packages
@@ -84,9 +85,10 @@ class Server:
         snapshots: Path | None = None,
     ) -> None:
         self.store = Store(url, blobs=blobs)
-        indexes = RemoteIndexes(self.store, lite(milvus)) if milvus else None
+        reader = self.store.change_reader
         kept = Snapshots(snapshots, min_faces=1) if snapshots else None
-        self.galleries = Galleries(self.store, indexes=indexes, snapshots=kept)
+        remote = MilvusBackend(reader, self.store.database, lite(milvus)) if milvus else None
+        self.galleries = Galleries(self.store, remote or LocalBackend(reader, kept))
         self.scheduler = Scheduler()
         self.galleries.start(self.scheduler, follow_s=0.05)
         self.embedders = embedders
@@ -386,10 +388,10 @@ def test_after_a_rollback_the_snapshot_is_of_the_package_that_answers(tmp_path: 
         server.galleries.keep()
     with closing(Snapshots(folder, min_faces=1)) as kept, closing(Store(url)) as store:
         gallery = store.gallery("staff")
-        found = kept.open(gallery)
+        found = kept.open(gallery.index_spec)
         assert found is not None
         assert found.faces.vectors.shape == (2, OLD_DIMENSION)
-        assert kept.open(gallery.view(NEW)) is None
+        assert kept.open(gallery.view(NEW).index_spec) is None
 
 
 def test_a_damaged_crop_counts_as_none(server: Server) -> None:

@@ -16,11 +16,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from app.concurrency.scheduler import Scheduler
 from app.db.schema import FACES
 from app.errors import NotFound
-from app.gallery.records import FaceBlock
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.index import Index
 from app.search.snapshots import Snapshots
+from app.search.types import FaceBlock
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.support.postgres import new_database
 
@@ -77,7 +77,7 @@ def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
     assert one.followed().behind == 0
     enroll(other, "bob", 2, 3)
     assert one.followed().behind == 0, "nobody has looked yet"
-    with one._current.of(gallery).changing():  # whoever changes the gallery will catch up; following leaves it to them
+    with one._indexes.index(gallery.index_spec).changing():  # a change in progress catches up itself
         one.follow()
         assert one.followed().behind == 2
     assert one.followed().behind == 0
@@ -140,7 +140,7 @@ def test_a_follower_that_cannot_apply_a_change_makes_its_index_anew(
     monkeypatch.setattr(Index, "add", add)
     other.follow()
     assert found(other, 1) == ["ann"]
-    assert "made anew" in caplog.text
+    assert "built again" in caplog.text
     assert other.check("staff").ok
     one.close()
     other.close()

@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from app.gallery.records import FaceBlock, IndexKind
 from app.search import index as module
-from app.search.index import MIN_WEIGHT, Index, Match
+from app.search.face_table import MIN_WEIGHT
+from app.search.index import Index
 from app.search.subject_rows import FORGOTTEN_MIN
-from app.types import Vector, Vectors
+from app.search.types import IndexKind, Match
+from app.types import Vector
+from tests.support.index_faces import DIMENSION, Face, block, random_units
 
-DIMENSION = 8
 R = TypeVar("R")
-Face = tuple[int, int, float, Vector]
-"""Key, subject, quality, (D,) vector."""
 
 
 def unit(*numbers: float) -> Vector:
@@ -29,20 +28,6 @@ def unit(*numbers: float) -> Vector:
     vector[: len(numbers)] = numbers
     length = np.linalg.norm(vector)
     return np.asarray(vector / length if length else np.eye(DIMENSION, dtype=np.float32)[0], dtype=np.float32)
-
-
-def random_units(count: int, dimension: int = DIMENSION, seed: int = 0) -> Vectors:
-    vectors = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
-
-
-def block(faces: Sequence[Face], dimension: int = DIMENSION) -> FaceBlock:
-    return FaceBlock(
-        np.array([key for key, *_ in faces], np.int64),
-        np.array([subject for _, subject, *_ in faces], np.int64),
-        np.array([quality for *_, quality, _ in faces], np.float32),
-        np.array([vector for *_, vector in faces], np.float32).reshape(-1, dimension),
-    )
 
 
 def filled(faces: Sequence[Face], dimension: int = DIMENSION, kind: IndexKind = "fp32") -> Index:
@@ -249,7 +234,7 @@ def test_removed_vectors_leave_no_numbers_in_memory(kind: IndexKind) -> None:
     index = filled([(key, key, 50.0, vector) for key, vector in enumerate(random_units(10), 1)], kind=kind)
     for key in (3, 10, 1):
         assert index.remove(key, key)
-    arrays = [array for array in (index._rows._exact, index._rows._codes) if array.shape[1]]
+    arrays = [array for array in (index._table.rows._exact, index._table.rows._codes) if array.shape[1]]
     assert len(arrays) == (1 if kind == "fp32" else 2)
     for array in arrays:
         assert len(array) >= 10
@@ -266,7 +251,7 @@ def test_subjects_that_come_and_go_do_not_pile_up() -> None:
         if turn:
             for face in range((turn - 1) * 100 + 1, turn * 100 + 1):
                 assert index.remove_subject(face) == 1
-        assert index._chains._forgotten <= index.subjects + FORGOTTEN_MIN
+        assert index._table.subject_rows._forgotten <= index.subjects + FORGOTTEN_MIN
         assert index.search(vectors[:1], 1)[0][0].subject == turn * 100 + 1
     difference = index.compare([block(faces)])
     assert (difference.missing, difference.different, difference.extra) == ((), (), 0)
@@ -396,12 +381,12 @@ def test_what_changes_during_a_pass_is_in_the_answer(data: st.DataObject, kind: 
     index.change = change
     limit = data.draw(st.integers(1, 40))
     probes = np.array(data.draw(st.lists(VECTORS | RANDOM, min_size=1, max_size=5)))
-    before = module.MOVED_MOST
-    module.MOVED_MOST = most
+    before = module.REPEAT_FROM
+    module.REPEAT_FROM = most
     try:
         answers = index.search(probes, limit)
     finally:
-        module.MOVED_MOST = before
+        module.REPEAT_FROM = before
     for found, probe in zip(answers, probes, strict=True):
         assert_agree(found, oracle(list(faces.values()), probe, limit))
 

@@ -11,7 +11,7 @@ import pytest
 from app.errors import Conflict, NotFound
 from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
-from app.search.index import MIN_WEIGHT
+from app.search.face_table import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
 from tests.support.following import DIMENSION, PACKAGE, enroll, found, quiet, template
 from tests.support.milvus import lite, remote

@@ -21,12 +21,12 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES, COLLECTIONS
 from app.errors import Conflict, NotFound, Unusable
-from app.gallery.records import FaceBlock, Position
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.milvus import indexes as module
 from app.search.milvus.client import CollectionLost, Milvus, parse_address
-from app.search.milvus.collections import Catalogue
+from app.search.milvus.collections import Collections
+from app.search.types import FaceBlock, LogPosition
 from tests.conftest import PROJECT
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, template
 from tests.support.milvus import lite, milvus_server, need_milvus, remote
@@ -303,7 +303,7 @@ def test_collections_that_nobody_needs_are_dropped_and_no_others(
 
 
 def wrong_history(place: Place) -> None:
-    place.milvus().mark(place.name(), Position(1, 12345), DIMENSION)
+    place.milvus().mark(place.name(), LogPosition(1, 12345), DIMENSION)
 
 
 def no_mark(place: Place) -> None:
@@ -341,7 +341,7 @@ def test_whatever_is_odd_about_a_collection_it_is_made_anew(
     assert (found(started, 1), found(started, 2)) == (["ann"], ["bob"])
     assert started.check("staff").ok
     assert place.name() != before
-    assert "made anew" in caplog.text
+    assert "written again" in caplog.text
     started.close()
     assert (found(one, 1), found(one, 2)) == (["ann"], ["bob"])
 
@@ -585,26 +585,28 @@ def test_a_collection_that_is_not_there_is_told_from_a_milvus_that_is_not(place:
 def test_the_catalogue_keeps_apart_what_is_whose(database_url: str) -> None:
     store = Store(database_url)
     staff, guests = (store.create_gallery(name, PACKAGE, DIMENSION) for name in ("staff", "guests"))
-    here, there = Catalogue(store.database, "here"), Catalogue(store.database, "there")
-    first, second, foreign, third = here.begin(staff), here.begin(staff), there.begin(staff), here.begin(guests)
-    assert here.current(staff) is None
-    here.switch(staff, first)
-    there.switch(staff, foreign)
-    here.switch(guests, third)
-    here.switch(staff, second)
-    assert (here.current(staff), there.current(staff), here.current(guests)) == (second, foreign, third)
+    here, there = Collections(store.database, "here"), Collections(store.database, "there")
+    first, second = (here.begin(staff.index_spec.key) for _ in range(2))
+    foreign, third = there.begin(staff.index_spec.key), here.begin(guests.index_spec.key)
+    assert here.current(staff.index_spec.key) is None
+    here.switch(staff.index_spec, first)
+    there.switch(staff.index_spec, foreign)
+    here.switch(guests.index_spec, third)
+    here.switch(staff.index_spec, second)
+    found = [place.current(staff.index_spec.key) for place in (here, there)]
+    assert [*found, here.current(guests.index_spec.key)] == [second, foreign, third]
     late, soon = timedelta(hours=1), timedelta()
     assert list(here.unwanted(replaced=late, abandoned=late)) == []
     assert list(here.unwanted(replaced=soon, abandoned=late)) == [first]
     here.forget(first)
-    making = here.begin(staff)
+    making = here.begin(staff.index_spec.key)
     assert list(here.unwanted(replaced=soon, abandoned=soon)) == [making]
     assert list(here.orphans(guests.key)) == []
     store.delete_gallery(guests)
     assert list(here.orphans(guests.key)) == [third]
     assert list(here.unwanted(replaced=late, abandoned=late)) == [third]
     with pytest.raises(NotFound):
-        here.switch(guests, third)
+        here.switch(guests.index_spec, third)
     store.close()
 
 

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from app.bulk.backup import restore, write_backup
 from app.client import ApiError, AsyncClient, Client
 from app.errors import NotFound
-from app.gallery.records import IndexKind
 from app.gallery.service import Galleries
-from app.search.follower import LiveIndex
+from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
+from app.search.types import IndexKind
 from tests.db.test_migrations import downgrade
 from tests.support.commands import run as likeness
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
@@ -28,8 +28,8 @@ OLD_KINDS = {"fp32": "fp32", "fp16": "int8", "int8": "int8", "approximate": "int
 
 def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
     """By which kind this process's index is searched; None where it isn't made."""
-    index = galleries._current.of(galleries.gallery(gallery))
-    assert isinstance(index, LiveIndex)
+    index = galleries._indexes.index(galleries.gallery(gallery).index_spec)
+    assert isinstance(index, LocalIndex)
     return index._index.kind if index._index else None
 
 

@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from app.concurrency.scheduler import Scheduler
-from app.gallery.change_reader import Feed
-from app.gallery.records import Gallery
+from app.gallery.change_reader import ChangeReader
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.search.follower import LocalBackend
 from app.search.snapshots import HEADER_BYTES, Snapshots
+from app.search.types import IndexSpec
 from tests.conftest import PROJECT
 from tests.support.following import DIMENSION, NEVER_S, PACKAGE, enroll, found, quiet, template
 
@@ -66,13 +67,13 @@ def snapshot_of(folder: Path) -> Path:
 def moments(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Each time that an index is made from SQL (a check reads it too)."""
     seen: list[str] = []
-    real = Feed.moment
+    real = ChangeReader.read_all
 
-    def moment(self: Feed, gallery: Gallery) -> object:
-        seen.append(gallery.id)
-        return real(self, gallery)
+    def read_all(self: ChangeReader, spec: IndexSpec) -> object:
+        seen.append(spec.gallery_id)
+        return real(self, spec)
 
-    monkeypatch.setattr(Feed, "moment", moment)
+    monkeypatch.setattr(ChangeReader, "read_all", read_all)
     return seen
 
 
@@ -185,7 +186,7 @@ def test_a_snapshot_that_the_pruned_log_does_not_reach_is_not_used(
     galleries = start(saved, folder)
     assert found(galleries, FACES) == ["late"]
     assert moments == ["staff"]
-    assert "doesn't lead on from the snapshot" in caplog.text
+    assert "doesn't continue the snapshot" in caplog.text
     galleries.close()
 
 
@@ -326,7 +327,8 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
 
 
 def test_galleries_write_by_themselves_in_the_background(saved: str, folder: Path) -> None:
-    galleries = Galleries(Store(saved), snapshots=Snapshots(folder, min_faces=1))
+    store = Store(saved)
+    galleries = Galleries(store, LocalBackend(store.change_reader, Snapshots(folder, min_faces=1)))
     galleries.load()
     before = snapshot_of(folder).stat().st_mtime_ns
     end = time.monotonic() + PATIENCE_S

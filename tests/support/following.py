@@ -9,6 +9,7 @@ from app.db.schema import CHANGES, SUBJECTS
 from app.gallery.records import Enrolled, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Quality, Template
 
@@ -36,7 +37,8 @@ def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:
 
 def quiet(url: str, snapshots: Snapshots | None = None) -> Galleries:
     """Galleries whose background work a test does by hand (`follow`, `keep`)."""
-    return Galleries(Store(url), snapshots=snapshots)
+    store = Store(url)
+    return Galleries(store, LocalBackend(store.change_reader, snapshots))
 
 
 def engine_of(url: str) -> sa.Engine:

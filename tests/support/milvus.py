@@ -14,7 +14,7 @@ import pytest
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import RemoteIndexes
+from app.search.milvus.indexes import MilvusBackend
 
 START_S = 60.0
 SERVE = "import sys; from milvus_lite.cmdline import main; sys.exit(main())"
@@ -35,7 +35,7 @@ def lite(folder: Path) -> Milvus:
 def remote(url: str, milvus: Milvus) -> Galleries:
     """Galleries in Milvus whose background work a test does by hand (`follow`, `keep`)."""
     store = Store(url)
-    return Galleries(store, indexes=RemoteIndexes(store, milvus))
+    return Galleries(store, MilvusBackend(store.change_reader, store.database, milvus))
 
 
 @contextmanager

@@ -1,8 +1,7 @@
-"""Milvus behind few calls: collections of faces, and of each the place in a change log that it holds.
+"""A small client of Milvus: collections of faces, each with the position in a change log up to which it holds it.
 
-Knows integers and vectors only. What comes back is what Milvus has, as Milvus scores it: `app.search.milvus.indexes`
-makes
-answers of it.
+Knows integers and vectors only. It returns what Milvus has, with Milvus's scores; `app.search.milvus.search` makes
+answers of that.
 """
 
 from __future__ import annotations
@@ -19,42 +18,42 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 
 from app.errors import Unusable
-from app.gallery.records import FaceBlock, Position
+from app.search.types import FaceBlock, LogPosition
 from app.types import Vectors
 
 TIMEOUT_S = 10
-"""Of one call, with what pymilvus tries again inside it; an int, since some of its waits take no other."""
+"""Time of one call including pymilvus's retries; an int, since some of its waits take nothing else."""
 MAKE_TIMEOUT_S = 60
-"""Of one that makes or loads a collection."""
+"""Time of a call that makes or loads a collection."""
 DEFAULT_PORT = 19_530
 FETCH_MAX = 16_384
-"""Milvus takes no more as a search's or query's limit."""
+"""Milvus's largest limit of a search or query."""
 BLOCK_BYTES = 8 * 1024 * 1024
-"""Of vectors in one message; Milvus takes messages of up to 64 MiB."""
+"""Bytes of vectors in one message; Milvus takes messages of up to 64 MiB."""
 KEYS_AT_ONCE = 5_000
 MARK = -1
-"""Key of the row that says how far the collection has followed; faces' keys are positive."""
+"""Key of the row that holds the collection's log position; faces' keys are positive."""
 NOT_FOUND, NOT_LOADED, NOT_FULLY_LOADED = 100, 101, 103
-"""Milvus's error codes of a collection that isn't there, or can't be searched as it is."""
+"""Milvus's error codes for a collection that is missing or not ready to be searched."""
 HNSW = {"M": 32, "efConstruction": 256}
 EF_MIN = 256
 _DATABASE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class CollectionLost(Unusable):
-    """The collection is not there any more, or not loaded."""
+    """The collection is gone or not loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a Milvus is: `uri` as pymilvus takes it; ``name`` tells it apart from others and holds no secret."""
+    """Where a Milvus is: ``uri`` as pymilvus takes it; ``name`` identifies it without secrets."""
 
     uri: str
     database: str
     kind: Literal["FLAT", "HNSW"]
     name: str
     is_file: bool = False
-    """Of milvus-lite, inside this process."""
+    """milvus-lite, inside this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +67,20 @@ class Found:
 
 def parse_address(text: str) -> Address:
     """``milvus://host[:port][/database]``, ``milvus+tls://…``, or ``milvus:///path/file.db`` for milvus-lite; with
-    ``?index=hnsw`` the search is approximate. Raises ValueError, which says what is wrong."""
+    ``?index=hnsw`` the search is approximate. Raises ValueError with a message for the operator."""
     parts = urlsplit(text)
     options = parse_qs(parts.query, keep_blank_values=True)
     kinds = options.pop("index", ["flat"])
     if parts.scheme not in {"milvus", "milvus+tls"}:
-        raise ValueError("`faiss` or milvus://host:port/database is due")
+        raise ValueError("use `faiss` or milvus://host:port/database")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("what Milvus asks for goes into LIKENESS_INDEX_TOKEN, not into the address")
+        raise ValueError("put Milvus's token or password into LIKENESS_INDEX_TOKEN, not into the address")
     if options or kinds not in (["flat"], ["hnsw"]) or parts.fragment:
         raise ValueError("after `?` only index=flat or index=hnsw is known")
     kind: Literal["FLAT", "HNSW"] = "HNSW" if kinds == ["hnsw"] else "FLAT"
     if not parts.hostname:
         if parts.scheme != "milvus" or not parts.path.endswith(".db"):
-            raise ValueError("a host is due, or the path of a file that ends in .db, for milvus-lite")
+            raise ValueError("give a host or, for milvus-lite, the path of a file that ends in .db")
         path = str(Path(parts.path).absolute())
         return Address(path, "", kind, f"milvus://{path}", is_file=True)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -94,15 +93,15 @@ def parse_address(text: str) -> Address:
 
 
 class Milvus:
-    """One connection, safe to share between threads; it comes back by itself after an interruption.
+    """One connection, which reconnects by itself; safe to share between threads.
 
-    Every read is strongly consistent: it sees whatever was written before it began, by whomever.
-    Every call raises Unusable ``index_unavailable`` where Milvus can't be reached or refuses, within `timeout_s`
-    (calls that make a collection: MAKE_TIMEOUT_S); and those that name a collection CollectionLost.
+    Every read is strongly consistent: it sees all that was written before it began, by any server.
+    Every call raises Unusable ``index_unavailable`` if Milvus can't be reached or refuses, within `timeout_s` (calls
+    that make a collection: MAKE_TIMEOUT_S); calls that name a collection also raise CollectionLost.
     """
 
     def __init__(self, address: Address, token: str | None = None, *, timeout_s: int = TIMEOUT_S) -> None:
-        """`token` is Milvus's: an API key or ``user:password``. Raises Unusable ``index_driver_missing`` too."""
+        """`token` is an API key or ``user:password``. Raises also Unusable ``index_driver_missing``."""
         try:
             import pymilvus  # noqa: PLC0415 - an extra, and slow to import
 
@@ -111,7 +110,7 @@ class Milvus:
         except ModuleNotFoundError as error:
             message = f"Milvus needs {error.name}: pip install 'likeness[milvus]', and milvus-lite for a file."
             raise Unusable(message, code="index_driver_missing") from error
-        # It logs what we raise, and with it whatever the server said.
+        # It would log the errors raised here, with the server's messages.
         logging.getLogger("pymilvus").setLevel(logging.CRITICAL + 1)
         self.name = address.name
         self._kind = address.kind
@@ -128,19 +127,19 @@ class Milvus:
 
     @property
     def version(self) -> str:
-        """As Milvus calls it."""
+        """Milvus's own version."""
         with self._translated():
             return str(self._client.get_server_version(timeout=self._timeout_s))
 
     @property
     def available(self) -> bool:
-        """Whether Milvus answered when last asked by `ping`. Where it didn't, every other call fails at once."""
+        """Whether Milvus answered the last `ping`. If not, all other calls fail at once."""
         return self._available
 
     def ping(self, timeout_s: float) -> None:
-        """Finds out whether Milvus answers."""
+        """Update `available`."""
         try:
-            with self._translated(whatever=True):
+            with self._translated(always=True):
                 self._client.list_collections(timeout=timeout_s)
             self._available = True
         except Unusable:
@@ -149,7 +148,7 @@ class Milvus:
     # Collections
 
     def make(self, name: str, dimension: int) -> None:
-        """An empty collection, ready to be searched; one shard, so that all of a write is seen at once."""
+        """Make an empty collection, ready to be searched; one shard, so that a write becomes visible at once."""
         types = self._module.DataType
         schema = self._client.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("face", types.INT64, is_primary=True)
@@ -163,12 +162,12 @@ class Milvus:
             self._client.create_collection(
                 name, schema=schema, num_shards=1, consistency_level="Strong", timeout=MAKE_TIMEOUT_S
             )
-            # There is nothing to be indexed yet, so nothing to wait for.
+            # There is nothing to index yet, so nothing to wait for.
             self._client.create_index(name, indexes, timeout=MAKE_TIMEOUT_S, sync=False)
             self._client.load_collection(name, timeout=MAKE_TIMEOUT_S)
 
     def open(self, name: str, dimension: int) -> bool:
-        """Makes the collection ready to be searched; False where there is none, or one of another form."""
+        """Load the collection so that it can be searched; False if it is missing or has another schema."""
         with self._translated():
             if not self._client.has_collection(name, timeout=self._timeout_s):
                 return False
@@ -181,12 +180,12 @@ class Milvus:
             return True
 
     def drop(self, name: str) -> None:
-        """Removes the collection, where there is one."""
+        """Remove the collection if it exists."""
         with self._translated():
             self._client.drop_collection(name, timeout=MAKE_TIMEOUT_S)
 
     def purge(self, name: str) -> None:
-        """Asks for what was removed to be dropped from Milvus's files too: done some time later."""
+        """Ask Milvus to drop what was removed from its files too, which it does some time later."""
         with self._translated():
             self._client.flush(name, timeout=self._timeout_s)
             self._client.compact(name, timeout=self._timeout_s)
@@ -194,7 +193,7 @@ class Milvus:
     # Rows
 
     def add(self, name: str, block: FaceBlock) -> None:
-        """Adds faces; those that are in already are replaced."""
+        """Add faces; replace those that exist."""
         step = max(1, BLOCK_BYTES // max(1, block.vectors.shape[1] * 4))
         for start in range(0, len(block.faces), step):
             some = slice(start, start + step)
@@ -202,14 +201,14 @@ class Milvus:
             self._upsert(name, [_row(*values) for values in zip(*columns, strict=True)])
 
     def remove(self, name: str, faces: Sequence[int]) -> None:
-        """Removes faces; those that aren't in are none the worse for it."""
+        """Remove those of the faces that exist."""
         for start in range(0, len(faces), KEYS_AT_ONCE):
             some = [int(key) for key in faces[start : start + KEYS_AT_ONCE]]
             with self._translated():
                 self._client.delete(name, ids=some, timeout=self._timeout_s)
 
     def remove_subjects(self, name: str, subjects: Sequence[int]) -> None:
-        """Removes all faces of these subjects."""
+        """Remove all faces of these subjects."""
         for start in range(0, len(subjects), KEYS_AT_ONCE):
             some = [int(key) for key in subjects[start : start + KEYS_AT_ONCE]]
             with self._translated():
@@ -218,7 +217,7 @@ class Milvus:
                 )
 
     def which(self, name: str, faces: Sequence[int]) -> set[int]:
-        """Those of `faces` that are in."""
+        """Return those of the faces that exist."""
         found: set[int] = set()
         for start in range(0, len(faces), KEYS_AT_ONCE):
             some = [int(key) for key in faces[start : start + KEYS_AT_ONCE]]
@@ -226,8 +225,9 @@ class Milvus:
         return found
 
     def blocks(self, name: str, after: int, until: int | None, dimension: int) -> Iterator[FaceBlock]:
-        """Faces with keys above `after`, up to `until`, in order of their keys, as many at a time as fit a message;
-        without their qualities, which Milvus doesn't hold."""
+        """Yield faces with keys above `after`, up to `until`, in order of their keys, in blocks that fit a message.
+
+        Their qualities are 0: Milvus doesn't hold them."""
         upto = "" if until is None else f" and face <= {until}"
         with self._translated():
             rows = self._client.query_iterator(
@@ -250,8 +250,10 @@ class Milvus:
             rows.close()
 
     def search(self, name: str, probes: Vectors, fetch: int, without: Sequence[int] = ()) -> list[list[Found]]:
-        """For each probe, (Q, D) float32, the `fetch` faces with the highest scores, or one more, best first; none of
-        the subjects `without`. Fewer than `fetch` (less than FETCH_MAX) only where there are no others."""
+        """Return for each probe, (Q, D) float32, the `fetch` faces with the highest scores, or one more, best first.
+
+        `fetch` is less than FETCH_MAX. Subjects in `without` are left out. There are fewer only if there are no others.
+        """
         params = {"ef": max(EF_MIN, 2 * fetch)} if self._kind == "HNSW" else {}
         with self._translated():
             results = self._client.search(
@@ -270,16 +272,16 @@ class Milvus:
             for hits in results
         ]
 
-    # How far it has followed
+    # Log positions
 
-    def position(self, name: str) -> Position | None:
-        """The place in the change log up to which the collection holds everything; None where it doesn't say."""
+    def position(self, name: str) -> LogPosition | None:
+        """Return the position up to which the collection holds the change log; None if it isn't marked."""
         rows = self._query(name, f"face in [{MARK}]", ["position"])
         match = re.fullmatch("([0-9]+):([0-9]+)", rows[0]["position"]) if rows else None
-        return Position(int(match[1]), int(match[2])) if match else None
+        return LogPosition(int(match[1]), int(match[2])) if match else None
 
-    def mark(self, name: str, position: Position, dimension: int) -> None:
-        """Says that the collection holds everything up to `position`."""
+    def mark(self, name: str, position: LogPosition, dimension: int) -> None:
+        """Record that the collection holds the change log up to `position`."""
         row = _row(MARK, 0, np.zeros(dimension, np.float32)) | {"position": f"{position.number}:{position.stamp}"}
         self._upsert(name, [row])
 
@@ -305,18 +307,20 @@ class Milvus:
             return list(rows.next())
 
     @contextmanager
-    def _translated(self, *, whatever: bool = False) -> Iterator[None]:
-        """Milvus's troubles as errors of ours; its own text stays in the cause, for the log. Nothing is tried, but with
-        `whatever`, while Milvus doesn't answer: callers would queue up behind each other's waiting."""
+    def _translated(self, *, always: bool = False) -> Iterator[None]:
+        """Translate Milvus's errors; their text stays in the cause, for the log.
+
+        While Milvus doesn't answer, fail at once unless `always`: callers would queue up behind each other's timeouts.
+        """
         import grpc  # noqa: PLC0415 - comes with pymilvus
 
-        if not self._available and not whatever:
+        if not self._available and not always:
             raise _unavailable()
         try:
             yield
         except self._module.MilvusException as error:
             if error.code in {NOT_FOUND, NOT_LOADED, NOT_FULLY_LOADED}:
-                raise CollectionLost("Milvus has lost a collection.", code="index_unavailable") from error
+                raise CollectionLost("A collection is missing in Milvus.", code="index_unavailable") from error
             raise _unavailable() from error
         except (grpc.RpcError, grpc.FutureTimeoutError, OSError) as error:
             raise _unavailable() from error
@@ -327,4 +331,6 @@ def _row(face: int, subject: int, vector: object) -> dict[str, object]:
 
 
 def _unavailable() -> Unusable:
-    return Unusable("Milvus, where vectors are searched, can't be used at the moment.", code="index_unavailable")
+    return Unusable(
+        "Milvus, where vectors are searched, can't be used at the moment. Try again later.", code="index_unavailable"
+    )

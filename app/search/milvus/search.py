@@ -1,43 +1,43 @@
-"""Answers from Milvus and SQL: Milvus says which subjects are worth a look, their faces are read from SQL and scored.
+"""Searches in Milvus: it proposes subjects, whose faces are then read from the database and scored again.
 
-They are scored as `app.search.index` does, by it: an answer doesn't depend on where vectors are searched, and a face
-that Milvus has still, or again, though SQL hasn't, is never answered.
+`app.search.index` scores them, so an answer doesn't depend on where vectors are searched, and a face that Milvus still
+has, though it was deleted from the database, is never in an answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
-from app.gallery.change_reader import Feed
-from app.gallery.records import Counts, Gallery, Position
-from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, WIDEN, Index, Match
+from app.search.face_table import WIDEN
+from app.search.index import FETCH_MIN, FETCH_PER_SUBJECT, Index
 from app.search.milvus.client import FETCH_MAX, CollectionLost, Found, Milvus
+from app.search.types import FaceBlock, FaceSource, IndexSpec, LogPosition, Match
 from app.types import Vector, Vectors
 
 COUNT_CHEAP_S = 0.02
 COUNT_SHARE = 100
-"""Once counting takes longer than COUNT_CHEAP_S, it takes one part in so many of the time at most."""
+"""Counting that takes longer than COUNT_CHEAP_S takes at most one part in COUNT_SHARE of the time."""
 
 
 class Searcher:
-    """One collection as it is searched; without a name, a gallery that never had a face."""
+    """Searches one collection; without a name, a gallery that never had a face."""
 
     def __init__(
         self,
-        gallery: Gallery,
-        feed: Feed,
+        spec: IndexSpec,
+        source: FaceSource,
         milvus: Milvus,
         name: str | None,
         *,
         count: Count,
         renew: Callable[[Searcher], Searcher],
     ) -> None:
-        """`renew` finds what is searched now, where this collection is not there any more."""
-        self._gallery = gallery
-        self._feed = feed
+        """`renew` returns what replaces this searcher when its collection is gone."""
+        self._spec = spec
+        self._source = source
         self._milvus = milvus
         self._count = count
         self._renew = renew
@@ -45,14 +45,14 @@ class Searcher:
 
     @property
     def subjects(self) -> int:
-        return self._count.counted().subjects
+        return self._count.counted()[0]
 
     @property
     def quick(self) -> bool:
         return False
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
-        """Exactly, where Milvus searches exactly (FLAT)."""
+        """As `Searchable.search`; exact if Milvus searches exactly (FLAT)."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or self.name is None:
             return [[] for _ in probes]
@@ -63,13 +63,13 @@ class Searcher:
             return [[] for _ in probes] if renewed.name is None else renewed._search(renewed.name, probes, limit)
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
-        """Asks SQL alone."""
+        """As `Searchable.verify`, from the database alone."""
         return self._candidates([subject]).verify(vectors, subject)
 
     def _search(self, name: str, probes: Vectors, limit: int) -> list[list[Match]]:
         fetch = min(FETCH_MAX - 1, max(FETCH_MIN, FETCH_PER_SUBJECT * limit))
         found = self._milvus.search(name, probes, fetch)
-        candidates = Index(self._gallery.dimension)
+        candidates = Index(self._spec.dimension)
         near = [_promising(rows, limit, fetch, candidates.rounding) for rows in found]
         seen = set().union(*(subjects for subjects, _ in near))
         self._add(candidates, seen)
@@ -80,8 +80,8 @@ class Searcher:
         return matches
 
     def _search_on(self, name: str, probe: Vector, limit: int, rows: list[Found], fetch: int) -> list[Match]:
-        """Looks at ever more subjects until no face that wasn't looked at can belong among the best."""
-        candidates = Index(self._gallery.dimension)
+        """Look at more and more subjects until no other face can belong among the best."""
+        candidates = Index(self._spec.dimension)
         seen: set[int] = set()
         while True:
             new = {row.subject for row in rows} - seen
@@ -94,36 +94,36 @@ class Searcher:
             rows = self._milvus.search(name, probe[None], fetch, sorted(seen))[0]
 
     def _candidates(self, subjects: Collection[int]) -> Index:
-        candidates = Index(self._gallery.dimension)
+        candidates = Index(self._spec.dimension)
         self._add(candidates, subjects)
         return candidates
 
     def _add(self, candidates: Index, subjects: Collection[int]) -> None:
-        """With all their faces, as SQL has them."""
-        block = self._feed.faces_of(self._gallery, sorted(subjects))
+        """Add all faces of these subjects, as the database has them."""
+        block = self._source.faces_of(self._spec, sorted(subjects))
         if block is not None:
             candidates.add(block)
 
 
 class Count:
-    """How many subjects and faces there are to search, counted when that is asked for and may have changed."""
+    """The numbers of subjects and faces to search, counted on demand after the log has moved on."""
 
-    def __init__(self, feed: Feed, gallery: Gallery) -> None:
-        self._feed = feed
-        self._gallery = gallery
-        self._position: Position | None = None
-        self._counted_at: Position | None = None
+    def __init__(self, source: FaceSource, spec: IndexSpec) -> None:
+        self._source = source
+        self._spec = spec
+        self._position: LogPosition | None = None
+        self._counted_at: LogPosition | None = None
         self._next = 0.0
-        self.known = Counts(0, 0)
+        self.known = (0, 0)
 
-    def changed(self, position: Position) -> None:
+    def changed(self, position: LogPosition) -> None:
         self._position = position
 
-    def counted(self) -> Counts:
+    def counted(self) -> tuple[int, int]:
         start, position = time.monotonic(), self._position
         if self._counted_at == position or start < self._next:
             return self.known
-        self.known = self._feed.indexable(self._gallery)
+        self.known = self._source.count(self._spec)
         self._counted_at = position
         took = time.monotonic() - start
         self._next = start + (COUNT_SHARE * took if took > COUNT_CHEAP_S else 0)
@@ -131,8 +131,8 @@ class Count:
 
 
 def _promising(rows: Sequence[Found], limit: int, fetched: int, rounding: float) -> tuple[set[int], float]:
-    """The subjects of the `limit` best, by Milvus's scores, with those that float32 may have ranked wrongly; and the
-    score that no face of any other subject is above."""
+    """Return the `limit` best subjects by Milvus's scores, with those that float32 may have ranked wrongly, and the
+    highest score that a face of any other subject can have."""
     subjects: set[int] = set()
     last = -np.inf
     for row in rows:
@@ -146,5 +146,45 @@ def _promising(rows: Sequence[Found], limit: int, fetched: int, rounding: float)
 
 
 def _is_complete(best: Sequence[Match], floor: float, limit: int, rounding: float) -> bool:
-    """Whether no face of a subject not looked at, all of them at most `floor`, can belong among the best."""
+    """Return whether no face of other subjects, all of which score `floor` at most, can belong among the best."""
     return floor == -np.inf or (len(best) == limit and best[-1].score > floor + rounding)
+
+
+class Comparison:
+    """Compares a collection with the database's faces, given in order of their keys."""
+
+    def __init__(self, milvus: Milvus, name: str, dimension: int) -> None:
+        self._milvus = milvus
+        self._name = name
+        self._dimension = dimension
+        self._last = 0
+        self.missing: list[int] = []
+        self.different: list[int] = []
+        self.extra: list[int] = []
+        self.held = 0
+
+    def look(self, block: FaceBlock) -> None:
+        until = int(block.faces[-1])
+        pages = list(self._pages(until))
+        held = {key: place for place, key in enumerate(key for page in pages for key in page.faces.tolist())}
+        keys: list[int] = block.faces.tolist()
+        self.missing += [key for key in keys if key not in held]
+        self.extra += sorted(held.keys() - set(keys))
+        there = np.array([key in held for key in keys])
+        if there.any():
+            places = np.array([held[key] for key in keys if key in held])
+            vectors = np.concatenate([page.vectors for page in pages])[places]
+            subjects = np.concatenate([page.subjects for page in pages])[places]
+            equal = (vectors == block.vectors[there]).all(axis=1) & (subjects == block.subjects[there])
+            self.different += block.faces[there][~equal].tolist()
+        self._last = until
+
+    def look_beyond(self) -> None:
+        """Compare what follows the database's last face."""
+        for page in self._pages(None):
+            self.extra += page.faces.tolist()
+
+    def _pages(self, until: int | None) -> Iterator[FaceBlock]:
+        for page in self._milvus.blocks(self._name, self._last, until, self._dimension):
+            self.held += len(page.faces)
+            yield page

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.gallery.records import IndexKind
-from app.search.int8_products import LARGEST, Columns
-from app.search.quantised import NO_ROW, rounding
+from app.search.quantised import LARGEST, NO_ROW, Columns, rounding
 from app.search.rows import Rows
+from app.search.types import IndexKind
 from app.types import Vectors
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)

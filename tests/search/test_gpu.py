@@ -3,80 +3,33 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, get_args
+from collections.abc import Iterator
+from typing import get_args
 
 import faiss
 import numpy as np
 import pytest
 
-from app.gallery.records import IndexKind
 from app.search import index as module
-from app.search.gpu import Mirror, find_gpu
+from app.search.gpu import GpuIndex, find_gpu
 from app.search.index import Index
 from app.search.quantised import ExactScan
-from app.types import Vectors
-from tests.search.test_index import Face, block, random_units
+from app.search.types import IndexKind
+from tests.support.cpu_gpu import CpuGpu
+from tests.support.index_faces import Face, block, random_units
 
 DIMENSION = 32
-R = TypeVar("R")
-
-
-class Beside:
-    """FAISS's indexes in this machine's memory, with room for so many rows."""
-
-    def __init__(self, room: int = 1_000_000) -> None:
-        self.room = room
-        self.made: list[Any] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-        self._thread = ThreadPoolExecutor(1, "gpu search")
-
-    def flat(self, dimension: int, *, half: bool) -> Any:
-        assert threading.current_thread().name.startswith("gpu search")
-        kind = faiss.ScalarQuantizer.QT_fp16
-        metric = faiss.METRIC_INNER_PRODUCT
-        made = faiss.IndexScalarQuantizer(dimension, kind, metric) if half else faiss.IndexFlatIP(dimension)
-        self.made.append(_Watched(self, made))
-        return self.made[-1]
-
-    def run(self, work: Callable[[], R]) -> R:
-        return self._thread.submit(work).result()
-
-    def close(self) -> None:
-        self._thread.shutdown()
-
-
-class _Watched:
-    def __init__(self, gpu: Beside, index: Any) -> None:
-        self._gpu, self._index = gpu, index
-
-    @property
-    def ntotal(self) -> int:
-        return int(self._index.ntotal)
-
-    def add(self, vectors: Vectors) -> None:
-        if self.ntotal + len(vectors) > self._gpu.room:
-            raise RuntimeError("Error: 'err == cudaSuccess' failed: out of memory")
-        self._gpu.meanwhile()
-        self._index.add(vectors)
-
-    def search(self, probes: Vectors, fetch: int) -> Any:
-        found = self._index.search(probes, fetch)
-        self._gpu.meanwhile()
-        return found
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Beside]:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[CpuGpu]:
     monkeypatch.setattr(module, "QUICK_NUMBERS", 0)
-    made = Beside()
+    made = CpuGpu()
     yield made
     made.close()
 
 
-def both(gpu: Beside, kind: IndexKind, faces: list[Face]) -> tuple[Index, Index]:
+def both(gpu: CpuGpu, kind: IndexKind, faces: list[Face]) -> tuple[Index, Index]:
     indexes = Index(DIMENSION), Index(DIMENSION, kind=kind, gpu=gpu)
     for one in indexes:
         one.add(block(faces, DIMENSION))
@@ -90,10 +43,10 @@ def people(count: int, first: int = 1, seed: int = 0) -> list[Face]:
 
 @pytest.mark.parametrize("kind", get_args(IndexKind))
 def test_a_gpu_changes_no_answer_while_faces_come_and_go(
-    gpu: Beside, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
+    gpu: CpuGpu, kind: IndexKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MIRROR_COME", 100)
-    monkeypatch.setattr(module, "MIRROR_MOVED", 40)
+    monkeypatch.setattr(module, "GPU_EXTEND_FROM", 100)
+    monkeypatch.setattr(module, "GPU_REPLACE_FROM", 40)
     faces = people(1_000)
     indexes = both(gpu, kind, faces)
     generator = np.random.default_rng(7)
@@ -128,7 +81,7 @@ def test_a_gpu_changes_no_answer_while_faces_come_and_go(
     assert 2 < len(gpu.made) < 12, "brought up to date now and then, made anew more seldom"
 
 
-def test_what_changes_during_a_pass_on_a_gpu_is_in_the_answer(gpu: Beside) -> None:
+def test_what_changes_during_a_pass_on_a_gpu_is_in_the_answer(gpu: CpuGpu) -> None:
     faces = people(500)
     plain, index = both(gpu, "int8", faces)
     probe = faces[17][3][None]
@@ -146,7 +99,7 @@ def test_what_changes_during_a_pass_on_a_gpu_is_in_the_answer(gpu: Beside) -> No
         assert index.search(probe, 1)[0][0].face == 5_000
 
 
-def test_a_full_gpu_leaves_the_search_to_the_cpu(gpu: Beside, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_gpu_leaves_the_search_to_the_cpu(gpu: CpuGpu, caplog: pytest.LogCaptureFixture) -> None:
     plain, index = both(gpu, "fp32", people(400))
     probes = random_units(4, DIMENSION, seed=3)
     assert index.search(probes, 3) == plain.search(probes, 3)
@@ -159,31 +112,31 @@ def test_a_full_gpu_leaves_the_search_to_the_cpu(gpu: Beside, caplog: pytest.Log
     assert len(gpu.made) == made
 
 
-def test_what_was_removed_leaves_the_gpu_too(gpu: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_removed_leaves_the_gpu_too(gpu: CpuGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     faces = people(50)
     _, index = both(gpu, "fp32", faces)
     index.search(faces[0][3][None], 1)
-    monkeypatch.setattr(module, "MIRROR_S", 0.0)
+    monkeypatch.setattr(module, "GPU_KEEPS_REMOVED_S", 0.0)
     index.drop_stale_copies()
     index.search(faces[0][3][None], 1)
     assert len(gpu.made) == 1, "nothing was removed"
     index.remove(1, 0)
     index.drop_stale_copies()
-    assert index._mirrored is None
+    assert index._gpu_copy is None
     index.search(faces[0][3][None], 1)
     assert [one.ntotal for one in gpu.made] == [50, 49]
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_scores_of_a_mirror_are_as_wrong_as_it_says_at_most(half: bool) -> None:
+def test_scores_of_a_gpu_index_are_as_wrong_as_it_says_at_most(half: bool) -> None:
     vectors, probes = random_units(3_000, DIMENSION), random_units(20, DIMENSION, seed=5)
-    gpu = Beside()
-    mirror = gpu.run(lambda: Mirror(gpu, DIMENSION, half=half))
-    mirror.extend(vectors[:1_000])
-    mirror.extend(vectors)
-    near = mirror.nearest(0, 3_000, probes, 40)
+    gpu = CpuGpu()
+    copy = gpu.run(lambda: GpuIndex(gpu, DIMENSION, half=half))
+    copy.extend(vectors[:1_000])
+    copy.extend(vectors)
+    near = copy.nearest(0, 3_000, probes, 40)
     exact = np.take_along_axis(probes.astype(np.float64) @ vectors.astype(np.float64).T, near.rows, 1)
-    errors = mirror.errors(probes)
+    errors = copy.errors(probes)
     assert (np.abs(near.scores - exact) <= errors[:, None]).all()
     assert errors.max() < (3e-3 if half else 1e-4)
     expected = ExactScan(vectors).nearest(0, 3_000, probes, 40)

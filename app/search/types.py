@@ -1,0 +1,180 @@
+"""What the search indexes are built from, follow and answer with. They know keys and vectors; names and photos are
+`app.gallery`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.errors import GalleryNotFound
+from app.types import Vectors
+
+IndexKind: TypeAlias = Literal["fp32", "int8"]
+"""How vectors are searched (`app.search.quantised`); answers are exact either way."""
+Keys: TypeAlias = NDArray[np.int64]
+"""(N,) int64: keys of faces or subjects, which are never used again."""
+
+
+class IndexKey(NamedTuple):
+    """Names an index: a gallery has one for each generation of a package's templates."""
+
+    gallery: int
+    package: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSpec:
+    """What one index holds: the templates of one package in one gallery, each `dimension` numbers long."""
+
+    key: IndexKey
+    gallery_id: str
+    dimension: int
+    kind: IndexKind = "fp32"
+
+    def not_found(self) -> GalleryNotFound:
+        """Return the error to raise if the gallery is gone."""
+        return GalleryNotFound(f"There is no gallery {self.gallery_id!r}.", gallery=self.gallery_id)
+
+
+@dataclass(frozen=True, slots=True)
+class FaceBlock:
+    """Some faces of a gallery, one row a face in each array."""
+
+    faces: Keys
+    subjects: Keys
+    qualities: NDArray[np.float32]
+    """(N,) 0-100."""
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A place in a gallery's change log: the number of the last change before it, and that change's stamp.
+
+    Stamps are random, so equal positions mean the same history, even after a database was restored from an older copy.
+    """
+
+    number: int
+    stamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A removed face, or all faces of a subject where ``face`` is None."""
+
+    subject: int
+    face: int | None
+    erased: bool = False
+    """No copy on disk may keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened to a gallery's faces after a position, in order; ``position`` is the place after it."""
+
+    steps: tuple[FaceBlock | Removed, ...]
+    position: LogPosition
+    more: bool
+    """Whether the log had further entries when it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryState:
+    """Where a gallery's change log ends, and the indexes that can answer for it, that of its own package first."""
+
+    head: LogPosition
+    specs: tuple[IndexSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A subject's best face for a probe; among equal scores the face enrolled first.
+
+    ``score`` is that face's cosine, ``mean_score`` that of the subject's mean template (`app.search.index.Index.mean`).
+    """
+
+    subject: int
+    face: int
+    score: float
+    mean_score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How an index differs from the database: keys of faces, and the number of faces that only the index has."""
+
+    missing: tuple[int, ...]
+    different: tuple[int, ...]
+    extra: int
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Number of faces that indexes hold, and their bytes of memory."""
+
+    faces: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How many changes the indexes lack of the logs as they were ``age_s`` ago, when they were last read."""
+
+    behind: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshotted:
+    """The snapshots on disk: their number, their bytes, and the age of the oldest, None without any."""
+
+    count: int
+    size: int
+    oldest_s: float | None
+
+
+class FaceSource(Protocol):
+    """Where indexes read faces and change logs; safe to share between threads.
+
+    Every call may raise Unusable ``database_unavailable``, ``template_damaged`` and Overloaded ``database_busy``.
+    """
+
+    def states(self) -> dict[int, GalleryState]:
+        """Return the state of every gallery, by its key."""
+        ...
+
+    def head(self, spec: IndexSpec) -> LogPosition | None:
+        """Return where the change log ends; None if the gallery is gone."""
+        ...
+
+    def log_start(self, spec: IndexSpec) -> LogPosition | None:
+        """Return the first position from which the change log can be read; None if the gallery is gone."""
+        ...
+
+    def changes(
+        self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
+    ) -> Changes | None:
+        """Return up to `limit` changes after `since`, none after `until`; None if the log doesn't continue `since`."""
+        ...
+
+    def read_all(self, spec: IndexSpec) -> AbstractContextManager[tuple[LogPosition, Iterator[FaceBlock]]]:
+        """Yield the log's end and all faces in order of their keys, both as of one moment. Raises GalleryNotFound."""
+        ...
+
+    def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
+        """Return all faces of these subjects in order of their keys; None if they have none."""
+        ...
+
+    def existing(self, faces: Sequence[int]) -> set[int]:
+        """Return those of the faces that still exist."""
+        ...
+
+    def count(self, spec: IndexSpec) -> tuple[int, int]:
+        """Count the subjects with a face to search, and the faces. Reads as many rows."""
+        ...
