@@ -31,11 +31,11 @@ from app.access.audit import AuditLog
 from app.access.grants import Rate, parse_rate
 from app.access.keys import Keys
 from app.access.store import AuditStore, KeyStore
-from app.api import answers, auth, headers, logs, metrics, openapi, page, schemas
+from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
 from app.api.endpoints import METRICS
-from app.api.middleware import RequestMiddleware, answer_error
+from app.api.middleware import answer_error
 from app.api.operation import OperationTable
 from app.api.protocols import WireProtocol
 from app.api.router import add_routers
@@ -120,7 +120,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     app: FastAPI = FastAPIOffline(
         docs_url=None,
         redoc_url=None,
-        static_url=openapi.ASSETS_PATH,
+        static_url=page.ASSETS_PATH,
         title="Likeness",
         version=version(DISTRIBUTION),
         lifespan=partial(_lifespan, settings, models),
@@ -130,13 +130,11 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
     )
     app.state.metrics = metrics.Metrics()
     app.state.operations = OperationTable()
-    app.add_middleware(RequestMiddleware)
-    headers.install(app, settings.cors_origins)
+    middleware.install(app, settings.cors_origins)
     for error in (HTTPException, RequestValidationError):
         app.add_exception_handler(error, answer_error)
     add_routers(app, ROUTERS)
     _add_compatible_protocols(app, settings)
-    openapi.install(app)
     page.install(app)
     return app
 

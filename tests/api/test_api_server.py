@@ -31,8 +31,8 @@ from app.access.store import KeyStore
 from app.api import schemas
 from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
-from app.api.headers import CSP, HEADERS
 from app.api.logs import JsonFormatter
+from app.api.middleware import CSP, HEADERS
 from app.concurrency.worker_pool import Workers
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
