@@ -36,8 +36,6 @@ from app.api.protocols import WireProtocol
 from app.api.router import add_routers
 from app.api.routes import ROUTERS
 from app.bulk.import_batch import BulkContext
-from app.bulk.reembedding import KIND as REEMBED
-from app.bulk.reembedding import Reembedder
 from app.bulk.service import BulkService
 from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
@@ -56,7 +54,6 @@ from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
-from app.gallery.reembedding import Reembeddings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
@@ -68,6 +65,9 @@ from app.jobs.store import JobStore
 from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.reembedding.job import KIND as REEMBED
+from app.reembedding.job import Reembedder
+from app.reembedding.steps import Reembeddings
 from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address

@@ -18,7 +18,6 @@ from app.access.records import AuditEntry
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
-from app.bulk.reembedding import Reembedder
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
 from app.db.signing import Signer
@@ -29,6 +28,7 @@ from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.reembedding.job import Reembedder
 
 T = TypeVar("T")
 Params = TypeVar("Params", bound=schemas.Params)
