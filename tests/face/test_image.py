@@ -439,6 +439,12 @@ def deep_grid() -> bytes:
     return grown
 
 
+@cache
+def flat_avif() -> bytes:
+    """7,200 × 7,200 pixels of one colour, in a kilobyte."""
+    return encoded(Image.new("RGB", (7200, 7200), (120, 90, 60)), "AVIF", speed=10)
+
+
 BOMBS: dict[str, Callable[[], bytes]] = {
     "png": lambda: png_bomb(60_000),
     "jpeg": jpeg_bomb,
@@ -455,12 +461,6 @@ BOMBS: dict[str, Callable[[], bytes]] = {
     "tiff": lambda: tiff({256: 60_000, 257: 60_000, 258: 8, 259: 1, 262: 1, 273: 200, 278: 60_000, 279: 4096}),
     "tiff tile": lambda: tiff({256: 64, 257: 64, 258: 8, 259: 5, 262: 1, 322: 2**20, 323: 2**20, 324: 200, 325: 4096}),
 }
-
-
-@cache
-def flat_avif() -> bytes:
-    """7,200 × 7,200 pixels of one colour, in a kilobyte."""
-    return encoded(Image.new("RGB", (7200, 7200), (120, 90, 60)), "AVIF", speed=10)
 
 
 class TestBombs:
