@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from app.concurrency.batcher import Batcher
-from app.concurrency.group_commit import MOST, Together
+from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.db.pagination import Page
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
@@ -105,7 +105,7 @@ class Galleries:
         self._indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
-        self._enrollments = Together[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
+        self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
         self._searches = Batcher(
             _search_together,
             max_batch=search_batch,
