@@ -1,7 +1,7 @@
 """int8 packages make the same templates with and without VNNI: a process on an emulated processor shows it.
 
 QEMU emulates one without VNNI and AVX-512 (`apt-get install qemu-user`); without QEMU these tests are skipped.
-`make test-portable` runs whole test files on it.
+`make test-portable` runs these and others with what else can be held to such a processor.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.errors import InvalidInput, Unusable
-from app.runtime import session
+from app.runtime import golden, session
 from app.runtime.package import Package, RunAsIs, find_packages, load_package
 from app.runtime.quantize import LARGEST_WEIGHT, LEAST_CROPS, quantize_package
 from app.runtime.session import Session, open_embedder
@@ -84,6 +84,7 @@ def test_it_is_a_package_of_its_own_without_operating_points(source: Package, tm
     assert manifest.calibrations == ()
     assert manifest.licence == source.manifest.licence
     assert isinstance(manifest.prepare, RunAsIs)
+    assert manifest.golden == golden.record(open_embedder(made, tmp_path, "cpu").run)
     assert "blocks of colour" in manifest.provenance.text
     assert float(str(manifest.provenance.figures["cosine_to_source_lowest"])) > 0.98
 
