@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from app.concurrency.batcher import Batcher
-from app.concurrency.group_commit import MOST, Together
+from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.db.pagination import Page
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
-from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
-from app.gallery.enrollment import Enrolling
+from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
@@ -106,7 +105,7 @@ class Galleries:
         self._indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
-        self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
+        self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
         self._searches = Batcher(
             _search_together,
             max_batch=search_batch,
@@ -377,7 +376,7 @@ class Galleries:
         for package in gallery.templates.packages:
             check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
-        wanted = Enrolling(subject_id, faces, crops, name, metadata, terms)
+        wanted = Enrollment(subject_id, faces, crops, name, metadata, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
 
     def check_subject(self, subject: BulkSubject) -> None:
@@ -555,7 +554,7 @@ class Galleries:
 
     # Inside
 
-    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
+    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
         with self._indexes.changing(gallery.index_specs):
             return self._store.enroll(gallery, wanted)
 

@@ -95,9 +95,9 @@ class Server:
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
         self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
-        self.runner = Runner(self.jobs, {KIND: self.reembedder.work}, look_s=0.05, renew_s=0.1)
+        self.runner = Runner(self.jobs, look_s=0.05, renew_s=0.1)
         if runs:
-            self.runner.start(self.scheduler)
+            self.runner.start({KIND: self.reembedder.work}, self.scheduler)
 
     def close(self) -> None:
         self.runner.close()
