@@ -9,11 +9,11 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cpuinfo
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
 from app.inference.package import CROP_SIDE, Package
 from app.inference.prepare import Target, prepared
+from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
 Device: TypeAlias = Literal["cpu", "cuda", "auto"]
