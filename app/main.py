@@ -251,7 +251,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
     scheduler.every(PRUNE_AUDIT_S, "audit log", log.prune, at_once=True)
     api_keys = _keys(settings, KeyStore(sql.database), secrets)
-    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
+    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.indexes.load)  # while the models load
     models = opening.result() if opening else open_models(settings)
     settings, detector = models.settings, models.detector
     stack.callback(detector.close)
@@ -413,7 +413,7 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
     """The default, and those that galleries use, up to `count`. One of a gallery's that can't be opened is told of,
     and stops that gallery alone. Raises Unusable where the default can't."""
     embedders.open_default()
-    for package_id in sorted(galleries.packages() - {embedders.default.id})[: count - 1]:
+    for package_id in sorted(galleries.store.packages() - {embedders.default.id})[: count - 1]:
         try:
             with embedders.use(package_id):
                 pass

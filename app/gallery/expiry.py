@@ -27,7 +27,7 @@ class Expiry:
         """Erases everybody who has expired, and completes receipts that servers left which died; says how many were
         erased here."""
         erased = 0
-        while found := self._galleries.expired(AT_ONCE):
+        while found := self._galleries.store.expired(AT_ONCE):
             pending = [receipt for gallery, subject in found if (receipt := self._erase(gallery, subject))]
             self._erasures.complete(pending)
             erased += len(pending)

@@ -37,7 +37,7 @@ class Roster:
             return list(connection.execute(query).scalars())
 
     def face_ids(
-        self, gallery: Gallery, subject_id: str | None, offset: int, limit: int
+        self, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
     ) -> tuple[list[tuple[str, str]], int]:
         """The ids of some faces and of their subjects, and how many faces there are: the gallery's, or one subject's,
         who need not be there. For those who page by number: what is skipped is counted through."""
