@@ -1,4 +1,4 @@
-"""What an enrollment is, before it is in a transaction and after."""
+"""Enrollments: what is asked for, what is written, and what is answered."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from app.gallery.templates import TemplatePlan
 
 @dataclass(frozen=True, slots=True)
 class Enrolling:
-    """Faces, with a JPEG or None for each, for a subject, which is made where it is missing. `name`, `metadata` and
-    `terms` replace the subject's where given."""
+    """Faces to add to a subject, each with a JPEG or None; the subject is created if it is missing.
+
+    `name`, `metadata` and `terms` replace the subject's where given.
+    """
 
     subject: str
     faces: Sequence[NewFace]
@@ -25,9 +27,10 @@ class Enrolling:
 
 
 def placed(one: Enrolling, subject: str, plan: TemplatePlan) -> list[BulkFace]:
-    """Its faces as they are written for the subject of this clean id, each with an id of its own.
+    """Return the faces to write for the subject, given by its clean id, each with a new id.
 
-    Raises Conflict ``package_mismatch`` where one lacks a template that `plan` writes."""
+    Raises Conflict ``package_mismatch`` if one lacks a template that `plan` writes.
+    """
     return [
         bulk_face(subject, fit_face(face, plan), crop, face_id=uuid.uuid4().hex)
         for face, crop in zip(one.faces, one.crops, strict=True)
@@ -35,7 +38,7 @@ def placed(one: Enrolling, subject: str, plan: TemplatePlan) -> list[BulkFace]:
 
 
 def face_rows(one: Enrolling, written: Sequence[tuple[BulkFace, int]], package: str, now: str) -> tuple[FaceRow, ...]:
-    """As SQL would give them back; with each face the key that it has now."""
+    """Return the faces as a read would, given those written and their keys."""
     return tuple(
         FaceRow(
             key=key,
