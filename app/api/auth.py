@@ -38,6 +38,8 @@ KEY_BYTES = 32
 """Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
 OPEN_PATHS = frozenset(operation.path for operation in ENDPOINTS if operation.public)
 """Paths that need no key."""
+PAGE_PATH, PAGE_FILES = "/", "/page/"
+PAGE_METHODS = ("GET", "HEAD")
 BROWSER_PATHS = ("/docs", "/openapi.json")
 """Paths that also take the key as the password of HTTP Basic, so that a browser can open them. No others do: browsers
 send Basic credentials along with requests that other sites make."""
@@ -71,7 +73,7 @@ class Guard:
         Raises InvalidInput (``missing_key``, ``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded
         (``too_many_failures``, ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
-        given = _given_key(headers, path)
+        given = given_key(headers, path)
         if given is None:
             raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
         if hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self.digest):
@@ -124,7 +126,8 @@ def authorize(grant: Grant, matched: MatchedOperation) -> None:
         raise gallery_not_found(matched.gallery)
 
 
-def _given_key(headers: Headers, path: str) -> str | None:
+def given_key(headers: Headers, path: str) -> str | None:
+    """Return the key that a request sends."""
     if key := headers.get("x-api-key"):
         return key
     scheme, _, rest = headers.get("authorization", "").partition(" ")
@@ -138,7 +141,13 @@ def _given_key(headers: Headers, path: str) -> str | None:
     return None
 
 
+def is_page(method: str, path: str) -> bool:
+    """Whether this requests the web page, which needs no key."""
+    return method in PAGE_METHODS and (path == PAGE_PATH or path.startswith(PAGE_FILES))
+
+
 def is_browser_path(path: str) -> bool:
+    """Whether a browser may sign in here by HTTP Basic."""
     return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
 
 

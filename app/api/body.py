@@ -11,7 +11,8 @@ import binascii
 import json
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -208,6 +209,15 @@ def _parse_form(body: Body, wanted: ImageFields, limits: BodyLimits, known: Coll
     return parts
 
 
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    """Raise InvalidInput (``invalid_multipart``) in place of the parser's error."""
+    try:
+        yield
+    except FormParserError:
+        raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart") from None
+
+
 class FormReader:
     """Splits a multipart form into its parts while its bytes arrive."""
 
@@ -231,28 +241,25 @@ class FormReader:
             "on_part_data": lambda data, start, end: self._add(data[start:end]),
             "on_end": self._end,
         }
-        self._parser = MultipartParser(boundary, callbacks)
+        with _well_formed():
+            self._parser = MultipartParser(boundary, callbacks)
 
     def feed(self, data: bytes) -> list[tuple[int, str, bytes]]:
         """Return the pieces of parts in ``data``: each with its part's index and field name.
 
         Raises InvalidInput (``invalid_multipart``, ``payload_too_large``).
         """
-        self._call(lambda: self._parser.write(data))
+        with _well_formed():
+            self._parser.write(data)
         found, self._pieces = self._pieces, []
         return found
 
     def finish(self) -> None:
         """Check that the form is complete. Raises InvalidInput (``invalid_multipart``)."""
-        self._call(self._parser.finalize)
+        with _well_formed():
+            self._parser.finalize()
         if not self._complete:
             raise InvalidInput("The form is cut short.", code="invalid_multipart")
-
-    def _call(self, step: Callable[[], object]) -> None:
-        try:
-            step()
-        except FormParserError:
-            raise InvalidInput("The body is not a well-formed form.", code="invalid_multipart") from None
 
     def _collect(self, into: bytearray, data: bytes) -> None:
         into += data

@@ -1,5 +1,5 @@
-"""What happens around every request, in this order: request id, log and metrics, authentication, authorization, the
-limit of requests in progress, the audit log, and errors as answers."""
+"""What happens around every request, in this order: security headers, request id, log and metrics, authentication,
+authorization, the limit of requests in progress, the audit log, and errors as answers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from urllib.parse import unquote
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,13 +24,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.audit import AuditLog
 from app.access.grants import Grant
 from app.access.records import AuditEntry, fit_id
-from app.api.auth import OPEN_PATHS, authorize
+from app.api.auth import OPEN_PATHS, authorize, is_page
 from app.api.body import invalid_request
 from app.api.dependencies import Service, find_service
 from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.operation import MatchedOperation
-from app.api.page import is_page
 from app.api.protocols import protocol_of
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
 
@@ -41,6 +42,25 @@ _ERROR_STATUS = 500
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
 """A request that was told to try again later did nothing; a flood of them must not become a flood of rows."""
+
+CSP = "content-security-policy"
+ANSWER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+"""A browser may show an answer and nothing else. Pages have a policy of their own."""
+HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+CORS_METHODS = ("GET", "POST", "PATCH", "DELETE")
+CORS_HEADERS = ("authorization", "x-api-key", "content-type", "x-request-id")
+CORS_EXPOSED = ("x-request-id", "retry-after")
+PREFLIGHT_S = 600
+"""How long a browser may cache which requests it may send."""
+_RAW = tuple((name.encode(), value.encode()) for name, value in (HEADERS | {CSP: ANSWER_POLICY}).items())
 
 log = logging.getLogger(LOGGER)
 
@@ -241,3 +261,39 @@ def _count_request(scope: Scope, status: int, seconds: float) -> None:
         "request_id": scope["request_id"],
     }
     log.log(level, "request", extra={"fields": fields})
+
+
+class SecurityHeaders:
+    """ASGI middleware around everything else: adds the security headers that an answer does not set itself."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def add(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                said = message.get("headers", ())
+                names = {name.lower() for name, _ in said}
+                message["headers"] = [*said, *(one for one in _RAW if one[0] not in names)]
+            await send(message)
+
+        await self._app(scope, receive, add)
+
+
+def install(app: FastAPI, origins: Sequence[str]) -> None:
+    """Put the middleware around ``app``.
+
+    ``origins`` are the exact origins whose pages may read answers and send requests that need a browser's permission;
+    without any, no other site's page can. Cookies and stored passwords are never allowed.
+    """
+    app.add_middleware(RequestMiddleware)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=origins,
+            allow_methods=CORS_METHODS,
+            allow_headers=CORS_HEADERS,
+            expose_headers=CORS_EXPOSED,
+            max_age=PREFLIGHT_S,
+        )
+    app.add_middleware(SecurityHeaders)

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from fastapi import FastAPI, Response
-from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.api import schemas
 from app.api.body import FORM_TYPE, JSON_TYPE, RAW_TYPE
-from app.api.examples import ANSWERS, REQUESTS
-from app.api.headers import CSP
 from app.api.operation import AnyOperation, File, ImageFields
 from app.api.problems import BY_CODE
 
 Responses: TypeAlias = dict[int | str, dict[str, Any]]
 """FastAPI's ``responses``: what an operation may answer, by status."""
-PAGE_PATH = "/docs"
-ASSETS_PATH = "/docs/assets"
-_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 BINARY, TEXT = {"type": "string", "format": "binary"}, {"type": "string"}
 TEXT_TYPES = frozenset({"text/plain", "text/csv", "application/x-ndjson"})
 COMPREFACE, REKOGNITION = "CompreFace", "Amazon Rekognition"
@@ -83,55 +73,15 @@ def request_body(operation: AnyOperation) -> dict[str, Any] | None:
             if images.many:
                 content[FORM_TYPE]["encoding"] = {images.names[0]: {"contentType": "image/*"}}
         content[JSON_TYPE] = {"schema": {"$ref": REF.format(model=model.__name__)}}
-        if example := getattr(model, "example", None) or REQUESTS.get(model.__name__):
+        if example := _example(model):
             content[JSON_TYPE]["example"] = example
         if images and images.raw:
             content |= {kind: {"schema": BINARY} for kind in (RAW_TYPE, "image/*")}
     return {"requestBody": {"required": True, "content": content}}
 
 
-def install(app: FastAPI) -> None:
-    """Make ``app`` serve the document and a page that shows it. The page's files are already at ``ASSETS_PATH``."""
-    page = get_swagger_ui_html(
-        openapi_url="/openapi.json",
-        title=app.title,
-        swagger_js_url=f"{ASSETS_PATH}/swagger-ui-bundle.js",
-        swagger_css_url=f"{ASSETS_PATH}/swagger-ui.css",
-        swagger_favicon_url=f"{ASSETS_PATH}/favicon.png",
-    )
-    html = bytes(page.body).decode()
-    policy = _page_policy(html)
-
-    @app.get(PAGE_PATH, include_in_schema=False)
-    async def show() -> Response:
-        return HTMLResponse(html, headers={CSP: policy})
-
-    def openapi() -> dict[str, Any]:
-        if not app.openapi_schema:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
-
-
-def _page_policy(html: str) -> str:
-    """Allow the page's own files, its inline script by its hash, and Swagger UI's inline styles."""
-    scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _SCRIPT.findall(html)]
-    return "; ".join(
-        (
-            "default-src 'none'",
-            " ".join(("script-src 'self'", *(f"'sha256-{digest}'" for digest in scripts))),
-            "style-src 'self' 'unsafe-inline'",
-            "img-src 'self' data:",
-            "connect-src 'self'",
-            "base-uri 'none'",
-            "form-action 'none'",
-            "frame-ancestors 'none'",
-        )
-    )
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
+def document(app: FastAPI) -> dict[str, Any]:
+    """Return the document of all operations of ``app``."""
     document = get_openapi(
         title=app.title, version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
     )
@@ -177,8 +127,12 @@ def _good_response(operation: AnyOperation) -> dict[str, Any]:
     description = (model.__doc__ or "").split("\n")[0] if model.__doc__ else "Done."
     return {
         "description": description,
-        "content": {JSON_TYPE: {"example": getattr(model, "example", None) or ANSWERS[model.__name__]}},
+        "content": {JSON_TYPE: {"example": _example(model)}},
     }
+
+
+def _example(model: type[BaseModel]) -> Any:
+    return getattr(model, "example", None)
 
 
 def _upload_content(upload: File) -> dict[str, Any]:

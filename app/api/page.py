@@ -1,32 +1,48 @@
-"""The web page at `/`: the files of `app/page`, as they are, for whoever asks.
+"""The web page at `/` and the API page at `/docs`.
 
-They hold nothing of anybody: what the page shows it asks the API for, with the key of the person who uses it.
+The web page is the files of `app/page`, as they are, for everyone: they hold no data. The page reads what it shows from
+the API, with the key of the person who uses it. The API page is Swagger UI, behind a key.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 from starlette.exceptions import HTTPException
 
-from app.api.headers import CSP
+from app.api import openapi
+from app.api.auth import PAGE_FILES, PAGE_METHODS, PAGE_PATH, given_key
+from app.api.middleware import CSP
 
-PATH = "/"
-FILES_PATH = "/page/"
 START = "index.html"
-METHODS = ("GET", "HEAD")
+DOCS_PATH, ASSETS_PATH = "/docs", "/docs/assets"
+SWAGGER_START = "SwaggerUIBundle({"
+AUTHORIZE = """
+        onComplete: () => {
+            const key = document.body.dataset.key || sessionStorage.getItem("likeness.key");
+            if (key) ui.preauthorizeApiKey("api_key", key);
+            document.body.removeAttribute("data-key");
+        },"""
+"""Authorizes "Try it out" with the key of the sign-in: on this page, or on the web page in the same tab."""
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""What the folder holds besides Python; nothing else of it is served."""
+"""Kinds of files that are served, with their content types."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -41,28 +57,33 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""Its own files and its own server, nothing inline or made of text; `blob:` is for photos that are here already."""
+"""The page's own files and its own server, nothing inline; `blob:` is for photos that the browser already has."""
 HEADERS = {
     CSP: POLICY,
     "cache-control": "no-cache",
     "permissions-policy": "camera=(self), geolocation=(), microphone=()",
 }
-"""A browser keeps the files, and asks each time whether they are still the same."""
+"""A browser caches the files, and revalidates them each time."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
     content: bytes
     headers: dict[str, str]
-    """With the content's type and its ETag."""
+    """Including content type and ETag."""
 
 
 def install(app: FastAPI) -> None:
-    """Makes ``app`` serve the page."""
+    """Make ``app`` serve both pages and the OpenAPI document."""
+    _install_web_page(app)
+    _install_api_page(app)
+
+
+def _install_web_page(app: FastAPI) -> None:
     files = read_files()
 
     async def show(request: Request) -> Response:
-        name = request.scope["path"].removeprefix(FILES_PATH) if request.scope["path"] != PATH else START
+        name = request.scope["path"].removeprefix(PAGE_FILES) if request.scope["path"] != PAGE_PATH else START
         found = files.get(name)
         if found is None:
             raise HTTPException(404)
@@ -70,17 +91,54 @@ def install(app: FastAPI) -> None:
             return Response(status_code=304, headers=found.headers)
         return Response(found.content, headers=found.headers)
 
-    app.add_api_route(PATH, show, methods=[*METHODS], include_in_schema=False)
-    app.add_api_route(FILES_PATH + "{name:path}", show, methods=[*METHODS], include_in_schema=False)
+    app.add_api_route(PAGE_PATH, show, methods=[*PAGE_METHODS], include_in_schema=False)
+    app.add_api_route(PAGE_FILES + "{name:path}", show, methods=[*PAGE_METHODS], include_in_schema=False)
 
 
-def is_page(method: str, path: str) -> bool:
-    """Whether this asks for the page, which needs no key."""
-    return method in METHODS and (path == PATH or path.startswith(FILES_PATH))
+def _install_api_page(app: FastAPI) -> None:
+    """Swagger UI's files are already at ``ASSETS_PATH``."""
+    page = get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title=app.title,
+        swagger_js_url=f"{ASSETS_PATH}/swagger-ui-bundle.js",
+        swagger_css_url=f"{ASSETS_PATH}/swagger-ui.css",
+        swagger_favicon_url=f"{ASSETS_PATH}/favicon.png",
+    )
+    html = bytes(page.body).decode().replace(SWAGGER_START, SWAGGER_START + AUTHORIZE)
+    headers = {CSP: _api_page_policy(html)}
+
+    @app.get(DOCS_PATH, include_in_schema=False)
+    async def show(request: Request) -> Response:
+        key = escape(given_key(request.headers, DOCS_PATH) or "")
+        return HTMLResponse(html.replace("<body>", f'<body data-key="{key}">'), headers=headers)
+
+    def openapi_document() -> dict[str, Any]:
+        if not app.openapi_schema:
+            app.openapi_schema = openapi.document(app)
+        return app.openapi_schema
+
+    app.openapi = openapi_document  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _api_page_policy(html: str) -> str:
+    """Allow the page's own files, its inline script by its hash, and Swagger UI's inline styles."""
+    scripts = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in _SCRIPT.findall(html)]
+    return "; ".join(
+        (
+            "default-src 'none'",
+            " ".join(("script-src 'self'", *(f"'sha256-{digest}'" for digest in scripts))),
+            "style-src 'self' 'unsafe-inline'",
+            "img-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+        )
+    )
 
 
 def read_files() -> dict[str, File]:
-    """The page's files by their path below its folder."""
+    """Return the web page's files by their path below its folder."""
     return {name: _file(name, file.read_bytes()) for name, file in _walk(resources.files("app.page"), "")}
 
 
@@ -99,5 +157,5 @@ def _file(name: str, content: bytes) -> File:
 
 
 def _tags(text: str) -> set[str]:
-    """Of an `If-None-Match`; weak ones count as their strong selves (RFC 9110, 13.1.2)."""
+    """Return the tags of an `If-None-Match`; weak ones compare as strong ones (RFC 9110, 13.1.2)."""
     return {tag.strip().removeprefix("W/") for tag in text.split(",")}

@@ -4,7 +4,7 @@ A change is written to SQL together with an entry in the gallery's change log, a
 and this process's index has applied the log. Other processes over the same database follow a moment later (`follow_s`).
 An index that can't follow is built again from the database.
 
-Calls that only read are `Store`'s, `Placement`'s and `Roster`'s.
+Calls that only read are `Store`'s, `Faces`' and `SubjectList`'s.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from app.concurrency.batcher import Batcher
-from app.concurrency.group_commit import MOST, Together
+from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
 from app.gallery.bulk import BulkFace, BulkSubject, Written
-from app.gallery.crops import encode_crop
 from app.gallery.enrollment import Enrolling
-from app.gallery.faces import KeptAnswer, Placement
+from app.gallery.face_rows import encode_crop
+from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -46,7 +46,7 @@ from app.gallery.records import (
     fit_face,
 )
 from app.gallery.store import Store
-from app.gallery.subject_list import Roster
+from app.gallery.subject_list import SubjectList
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend, Searchable
 from app.search.registry import IndexRegistry
@@ -96,8 +96,8 @@ class Galleries:
         """`backend` keeps the indexes, by default in this process's memory, without snapshots. `search_workers` passes
         run at a time, of different galleries. The change log is kept for `log_kept`."""
         self.store = store
-        self.placement = Placement(store.database)
-        self.roster = Roster(store.database)
+        self.faces = Faces(store.database)
+        self.subject_list = SubjectList(store.database)
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self.searches = Batcher(
             _search_together,
@@ -109,7 +109,7 @@ class Galleries:
         )
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
-        self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
+        self._enrollments = GroupCommit[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
 
     def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
         """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
@@ -198,14 +198,14 @@ class Galleries:
         """Give the subject another id; if that is another subject's, move its faces there. Raises SubjectNotFound."""
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            kept = self.roster.rename(gallery, subject_id, new_id)
+            kept = self.subject_list.rename(gallery, subject_id, new_id)
         return self.store.subject(gallery, kept)
 
     def delete_subjects(self, gallery_id: str) -> Counts:
         """Delete all subjects with their faces, crops and vectors in one transaction; return their numbers."""
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            return self.roster.clear(gallery)
+            return self.subject_list.clear(gallery)
 
     def erase_subject(
         self,
@@ -227,7 +227,7 @@ class Galleries:
         """
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            self.placement.dissolve(gallery, subject_id, answer)
+            self.faces.dissolve(gallery, subject_id, answer)
 
     # Faces
 
@@ -292,7 +292,7 @@ class Galleries:
         """Delete faces of any subjects, and unnamed subjects with their last face; return the ids of those deleted."""
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            return self.placement.delete(gallery, face_ids)
+            return self.faces.delete(gallery, face_ids)
 
     def move_faces(self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
         """Move faces between subjects, all or none. `answer` is kept in the same transaction.
@@ -302,7 +302,7 @@ class Galleries:
         """
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            self.placement.move(gallery, moves, answer)
+            self.faces.move(gallery, moves, answer)
 
     # Search
 

@@ -19,9 +19,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.api.headers import ANSWER_POLICY, CSP, HEADERS
 from app.api.logs import LOGGER
-from app.api.middleware import ID_HEADER
+from app.api.middleware import ANSWER_POLICY, CSP, HEADERS, ID_HEADER
 from app.api.problems import answer_problem
 from app.errors import InvalidInput, Unusable
 

@@ -20,13 +20,14 @@ from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.schemas import APIOperation
 
-from app.api import examples, schemas
+from app.api import schemas
 from app.api.endpoints import ENDPOINTS
 from app.api.problems import KINDS
 from tests.conftest import PROJECT
 from tests.support.service import COLLINS
 
 METHODS = {"get", "post", "patch", "delete", "put"}
+MODELS = [model for model in vars(schemas).values() if isinstance(model, type) and "example" in vars(model)]
 COMPATIBLE = {"CompreFace", "Amazon Rekognition"}
 OPEN = {"/livez", "/readyz", "/version"}
 CHECKS = [
@@ -257,10 +258,9 @@ def test_every_operation_is_in_one_group_and_other_services_have_their_own(docum
     assert document["paths"]["/api/v1/recognition/recognize"]["post"]["x-scope"] == "recognize"
 
 
-@pytest.mark.parametrize("name", [*examples.ANSWERS, *examples.REQUESTS])
-def test_examples_are_what_they_are_examples_of(name: str) -> None:
-    example = {**examples.ANSWERS, **examples.REQUESTS}[name]
-    getattr(schemas, name).model_validate(example, strict=name in examples.REQUESTS)
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_examples_are_what_they_are_examples_of(model: Any) -> None:
+    assert model.model_validate(model.example, strict=issubclass(model, schemas.Params))
 
 
 # ---------------------------------------------------------------- generated requests

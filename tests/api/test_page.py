@@ -8,7 +8,7 @@ import tomllib
 import httpx
 import pytest
 
-from app.api.headers import CSP
+from app.api.middleware import CSP
 from app.api.page import POLICY, TYPES, read_files
 from app.api.problems import KINDS
 from app.types import Reason

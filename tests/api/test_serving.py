@@ -23,7 +23,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI, Request
 
-from app.api.headers import HEADERS
+from app.api.middleware import HEADERS
 from app.config import Settings, load_settings
 from app.errors import Unusable
 from app.server.http import Waits, server_config

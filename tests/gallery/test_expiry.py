@@ -179,7 +179,7 @@ def test_more_time_given_just_before_the_sweep_is_kept(database_url: str, monkey
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     enroll(galleries, "eileen", 1)
     work, log = open_expiry(galleries)
-    monkeypatch.setattr(Galleries, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
+    monkeypatch.setattr(Store, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
     assert work.sweep() == 0
     assert found(galleries, 1) == ["eileen"]
     log.close()

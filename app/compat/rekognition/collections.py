@@ -23,7 +23,7 @@ def describe(call: Call, wanted: asked.OfCollection) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
         "FaceCount": call.service.galleries.store.counts(gallery).faces,
-        "UserCount": call.service.galleries.placement.count_people(gallery),
+        "UserCount": call.service.galleries.faces.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
         "CreationTimestamp": seconds(gallery.created_at),

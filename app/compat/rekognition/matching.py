@@ -31,7 +31,7 @@ def match_faces(
     near = [one for one in _rank(call, gallery, probe, limit + 1) if one.score >= floor]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     best = sorted((-score, face) for score, face in scored if score >= floor and face != leave_out)[:limit]
-    found = call.service.galleries.placement.find(gallery, [face for _, face in best])
+    found = call.service.galleries.faces.find(gallery, [face for _, face in best])
     return [
         {"Similarity": percent(scale.of_cosine(-score)), "Face": stored_face(found[face], gallery)}
         for score, face in best

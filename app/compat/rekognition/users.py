@@ -41,7 +41,7 @@ def create(call: Call, wanted: asked.OfUser) -> Shape:
 
     def make(keeping: Keeping) -> Shape:
         galleries = call.service.galleries
-        galleries.store.create_subject(gallery, wanted.UserId, note=galleries.placement.noting(gallery, keeping({})))
+        galleries.store.create_subject(gallery, wanted.UserId, note=galleries.faces.noting(gallery, keeping({})))
         return {}
 
     return _once(call, gallery, "CreateUser", wanted, make)
@@ -61,7 +61,7 @@ def delete(call: Call, wanted: asked.OfUser) -> Shape:
 
 def list_all(call: Call, wanted: asked.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    page = call.service.galleries.placement.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
+    page = call.service.galleries.faces.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
     listed: Shape = {
         "Users": [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
     }
@@ -120,7 +120,7 @@ def search_by_image(call: Call, wanted: asked.SearchUsersByImage) -> Shape:
 def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keeping: Keeping) -> Shape:
     user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.placement.find(gallery, ids)
+    found = call.service.galleries.faces.find(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     for face in ids:
@@ -145,7 +145,7 @@ def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keepi
 def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces, keeping: Keeping) -> Shape:
     user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.placement.find(gallery, ids)
+    found = call.service.galleries.faces.find(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
@@ -209,7 +209,7 @@ def _once(call: Call, gallery: Gallery, operation: str, wanted: asked.OfUser, wo
 
 
 def _recalled(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
-    before = call.service.galleries.placement.recall_answer(gallery, operation, token)
+    before = call.service.galleries.faces.recall_answer(gallery, operation, token)
     if before is None:
         return None
     if before[0] != digest:

@@ -79,11 +79,11 @@ def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Ga
     face_id, subject = unnamed(one, 1)
     one.store.create_subject(one.store.gallery("staff"), "ann")
     assert is_unnamed(subject)
-    assert [person.id for person in one.placement.people(one.store.gallery("staff")).items] == ["ann"]
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
     one.move_faces("staff", [Move(face_id, subject, "ann")])
     with pytest.raises(NotFound):
         one.store.subject(one.store.gallery("staff"), subject)
-    assert [(person.id, person.has_faces) for person in one.placement.people(one.store.gallery("staff")).items] == [
+    assert [(person.id, person.has_faces) for person in one.faces.people(one.store.gallery("staff")).items] == [
         ("ann", True)
     ]
     again = unnamed_id()
@@ -94,9 +94,7 @@ def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Ga
     with pytest.raises(NotFound):
         one.store.subject(one.store.gallery("staff"), again)
     assert (
-        one.store.counts(one.store.gallery("staff")).subjects
-        == one.placement.count_people(one.store.gallery("staff"))
-        == 1
+        one.store.counts(one.store.gallery("staff")).subjects == one.faces.count_people(one.store.gallery("staff")) == 1
     )
     assert agree(one, other)
 
@@ -131,7 +129,7 @@ def test_a_dissolved_subject_leaves_its_faces(pair: tuple[Galleries, Galleries])
     owners = [found(one, 1)[0], found(one, 2)[0]]
     assert all(map(is_unnamed, owners))
     assert owners[0] != owners[1]
-    assert [person.id for person in one.placement.people(one.store.gallery("staff")).items] == ["bob"]
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["bob"]
     assert one.store.counts(one.store.gallery("staff")).faces == 3
     assert agree(one, other)
 
@@ -140,24 +138,24 @@ def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galle
     one, _ = pair
     known, _ = unnamed(one, 1, ORIGIN)
     plain = enroll(one, "ann", 2).faces[0].face_id
-    page = one.placement.faces(one.store.gallery("staff"), limit=1)
-    rest = one.placement.faces(one.store.gallery("staff"), page.next_cursor)
+    page = one.faces.faces(one.store.gallery("staff"), limit=1)
+    rest = one.faces.faces(one.store.gallery("staff"), page.next_cursor)
     assert [face.face_id for face in (*page.items, *rest.items)] == [known, plain]
     assert page.items[0].origin == ORIGIN
     assert page.items[0].box == Box(1, 2, 3, 4)
     assert (rest.items[0].subject, rest.items[0].origin, rest.next_cursor) == ("ann", None, None)
-    assert [face.face_id for face in one.placement.faces(one.store.gallery("staff"), subject="ann").items] == [plain]
-    assert one.placement.faces(one.store.gallery("staff"), subject="nobody").items == ()
-    assert [face.face_id for face in one.placement.faces(one.store.gallery("staff"), only=[known, "0" * 32]).items] == [
+    assert [face.face_id for face in one.faces.faces(one.store.gallery("staff"), subject="ann").items] == [plain]
+    assert one.faces.faces(one.store.gallery("staff"), subject="nobody").items == ()
+    assert [face.face_id for face in one.faces.faces(one.store.gallery("staff"), only=[known, "0" * 32]).items] == [
         known
     ]
-    assert set(one.placement.find(one.store.gallery("staff"), [plain, known, "0" * 32])) == {known, plain}
-    assert [face.face_id for face in one.placement.of_image(one.store.gallery("staff"), ORIGIN.image_id)] == [known]
+    assert set(one.faces.find(one.store.gallery("staff"), [plain, known, "0" * 32])) == {known, plain}
+    assert [face.face_id for face in one.faces.of_image(one.store.gallery("staff"), ORIGIN.image_id)] == [known]
     with pytest.raises(InvalidInput) as caught:
-        one.placement.faces(one.store.gallery("staff"), page.next_cursor, subject="ann")
+        one.faces.faces(one.store.gallery("staff"), page.next_cursor, subject="ann")
     assert caught.value.code == "invalid_cursor"
     one.delete_faces("staff", [known])
-    assert one.placement.of_image(one.store.gallery("staff"), ORIGIN.image_id) == []
+    assert one.faces.of_image(one.store.gallery("staff"), ORIGIN.image_id) == []
 
 
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
@@ -165,19 +163,19 @@ def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleri
 
     def make(galleries: Galleries, subject: str, answer: KeptAnswer) -> None:
         staff = galleries.store.gallery("staff")
-        galleries.store.create_subject(staff, subject, note=galleries.placement.noting(staff, answer))
+        galleries.store.create_subject(staff, subject, note=galleries.faces.noting(staff, answer))
 
     kept = KeptAnswer("CreateUser", "token", b"digest", "{}")
-    assert one.placement.recall_answer(one.store.gallery("staff"), "CreateUser", "token") is None
+    assert one.faces.recall_answer(one.store.gallery("staff"), "CreateUser", "token") is None
     make(one, "ann", kept)
     with pytest.raises(AlreadyAnswered):
         make(other, "bob", replace(kept, digest=b"another"))
-    assert [person.id for person in one.placement.people(one.store.gallery("staff")).items] == ["ann"]
-    assert other.placement.recall_answer(other.store.gallery("staff"), "CreateUser", "token") == (b"digest", "{}")
-    assert other.placement.recall_answer(other.store.gallery("staff"), "DeleteUser", "token") is None
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
+    assert other.faces.recall_answer(other.store.gallery("staff"), "CreateUser", "token") == (b"digest", "{}")
+    assert other.faces.recall_answer(other.store.gallery("staff"), "DeleteUser", "token") is None
     with pytest.raises(Conflict):
         make(one, "ann", replace(kept, token="failed"))
-    assert one.placement.recall_answer(one.store.gallery("staff"), "CreateUser", "failed") is None, (
+    assert one.faces.recall_answer(one.store.gallery("staff"), "CreateUser", "failed") is None, (
         "what failed is not answered"
     )
 
@@ -196,8 +194,8 @@ def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) 
     one.store.create_subject(one.store.gallery("staff"), "ann")
     with pytest.raises(AlreadyAnswered):
         other.dissolve_subject("staff", "ann", end)
-    assert [person.id for person in one.placement.people(one.store.gallery("staff")).items] == ["ann"]
-    assert one.placement.count_people(one.store.gallery("staff")) == 1
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
+    assert one.faces.count_people(one.store.gallery("staff")) == 1
     assert agree(one, other)
 
 
@@ -248,7 +246,7 @@ def test_a_database_of_the_version_before_origins_is_kept(database_url: str) -> 
         assert FACE_ORIGINS.name not in sa.inspect(connection).get_table_names()
     again = quiet(database_url)
     assert again.store.gallery("staff") == made
-    assert again.placement.faces(again.store.gallery("staff")).items == ()
+    assert again.faces.faces(again.store.gallery("staff")).items == ()
     again.close()
 
 

@@ -1,0 +1,120 @@
+"""Types and bases that the models of several resources share."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+MAX_ID_LENGTH = 255
+MAX_NOTE_LENGTH = 1000
+MAX_CANDIDATES = 100
+MAX_PAGE = 1000
+MAX_GRACE_S = 30 * 24 * 3600
+FIRST_YEAR, LAST_YEAR = 1970, 9998
+# Values in examples
+TIME = "2026-01-31T12:00:00Z"
+PHOTO = "/9j/4AAQSkZJRgABAQAAAQABAAD..."
+"""The beginning of a JPEG in base64."""
+MODEL = "sface@1.0.0"
+FACE_ID = "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"
+PUBLIC_KEY = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
+Example: TypeAlias = dict[str, Any]
+"""A model's ``example`` is one request or answer, for the OpenAPI document."""
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+
+
+Id: TypeAlias = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="An id in any script, 1 to 255 characters, kept in Unicode's form NFC; neither `.` nor `..`, no "
+        "control characters. Percent-encode it in paths (`/` as `%2F`).",
+        examples=["collins"],
+    ),
+]
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
+Metadata: TypeAlias = dict[str, JsonValue]
+Base64: TypeAlias = Annotated[
+    str, Field(description="An image file as base64 (RFC 4648); a data URL (`data:image/jpeg;base64,...`) will do.")
+]
+Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+
+
+def _time(value: object) -> object:
+    """RFC 3339 in text, and nothing else that pydantic would take for a time (numbers among them)."""
+    if not isinstance(value, str) or not _RFC3339.fullmatch(value):
+        raise ValueError("a time with its zone is due, as in 2026-01-31T12:00:00Z")
+    time = datetime.fromisoformat(value)
+    if not FIRST_YEAR <= time.year <= LAST_YEAR:
+        raise ValueError(f"a year from {FIRST_YEAR} to {LAST_YEAR} is due")
+    return time
+
+
+Note: TypeAlias = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=MAX_NOTE_LENGTH,
+        description="A few words, e.g. where the form is that was signed.",
+        examples=["form of 31 January, folder 12"],
+    ),
+]
+Time: TypeAlias = Annotated[AwareDatetime, BeforeValidator(_time)]
+KeyIdText: TypeAlias = Annotated[
+    str,
+    Field(
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$",
+        max_length=63,
+        description="A key's id: 1 to 63 of a-z, 0-9 and inner hyphens.",
+        examples=["door"],
+    ),
+]
+RateText: TypeAlias = Annotated[
+    str,
+    Field(
+        max_length=32,
+        description="Requests in a second or a minute, and how many of them at once: `10/s`, `600/m`, `600/m:20`, or "
+        "`unlimited`.",
+        examples=["10/s"],
+    ),
+]
+ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin"]
+QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
+StoreMode: TypeAlias = Literal["crop", "none"]
+SearchKind: TypeAlias = Literal["fp32", "int8"]
+SEARCH_KINDS = (
+    "How the vectors are searched, with the same answers either way. `fp32`: as they are. `int8`: by a copy of a "
+    "quarter of their size, whose best are scored again exactly; faster, for that much more memory."
+)
+
+
+def _not_removed(kind: object) -> object:
+    if kind in ("fp16", "approximate"):
+        message = f"{kind!r} was removed: use 'int8' (exact answers too), or Milvus past one machine (docs/milvus.md)"
+        raise ValueError(message)
+    return kind
+
+
+AskedSearchKind: TypeAlias = Annotated[SearchKind, BeforeValidator(_not_removed)]
+
+
+class Wire(BaseModel):
+    """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
+
+
+class Params(BaseModel):
+    """Base of what a caller may say besides images: in the query, as form fields or as JSON fields alike."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class PageParams(Params):
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE, description="How many rows one page has at most.")
+    cursor: str | None = Field(default=None, max_length=2048, description="`next_cursor` of the page before.")

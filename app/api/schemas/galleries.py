@@ -1,0 +1,181 @@
+"""Galleries, and moving them to another model package."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from app.api.schemas.base import (
+    MAX_ID_LENGTH,
+    MODEL,
+    SEARCH_KINDS,
+    TIME,
+    AskedSearchKind,
+    Example,
+    Id,
+    Metadata,
+    Params,
+    QualityGate,
+    SearchKind,
+    StoreMode,
+    Wire,
+)
+from app.api.schemas.jobs import Job
+
+
+class GalleryCreate(Params):
+    example: ClassVar[Example] = {"id": "staff"}
+    id: Id
+    embedder: str | None = Field(
+        default=None,
+        max_length=MAX_ID_LENGTH,
+        description="The model package whose templates this gallery holds, as `name` or `name@version`; "
+        "the server's default if absent.",
+    )
+    store: StoreMode = Field(
+        default="crop",
+        description="`crop` keeps each face's aligned 112x112 crop (for display and for moving to another "
+        "model); `none` keeps templates alone.",
+    )
+    search: AskedSearchKind = Field(
+        default="fp32",
+        description=SEARCH_KINDS,
+    )
+    metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+
+
+class GalleryPatch(Params):
+    example: ClassVar[Example] = {"search": "int8"}
+    search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+
+
+class Gallery(Wire):
+    example: ClassVar[Example] = {
+        "id": "staff",
+        "embedder": MODEL,
+        "store": "crop",
+        "search": "fp32",
+        "metadata": {},
+        "subjects": 1,
+        "faces": 1,
+        "created_at": TIME,
+    }
+    id: str
+    embedder: str = Field(description="The model package whose templates this gallery holds.")
+    store: StoreMode
+    search: SearchKind
+    metadata: Metadata
+    subjects: int = Field(ge=0)
+    faces: int = Field(ge=0)
+    created_at: datetime
+
+
+class GalleryPage(Wire):
+    example: ClassVar[Example] = {"galleries": [Gallery.example], "next_cursor": None}
+    galleries: list[Gallery]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class GalleryCheck(Wire):
+    """Whether the database and the search index hold the same faces with the same vectors."""
+
+    example: ClassVar[Example] = {
+        "ok": True,
+        "subjects": 1,
+        "faces": 1,
+        "indexed": 1,
+        "problems": [],
+        "examples": [],
+    }
+
+    ok: bool
+    subjects: int
+    faces: int = Field(description="Faces in the database, which is the truth.")
+    indexed: int = Field(description="Faces in the index.")
+    problems: list[str] = Field(description="What disagrees; empty when all is well.")
+    examples: list[str] = Field(description="Ids of some faces that are missing or different.")
+
+
+class ImportParams(Params):
+    content: Literal["photos", "templates", "archive"] = Field(
+        default="photos",
+        description="What is in the tar: `photos` in a folder a person; `templates.npy` with `faces.jsonl` or "
+        "`ids.txt`; the `archive` that an export made.",
+    )
+    quality: QualityGate = Field(default="medium", description="Photos: the least quality that is taken.")
+    package: str | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that made them."
+    )
+    normalize: bool = Field(default=False, description="Templates: bring them to length 1 first.")
+    trust: str | None = Field(
+        default=None,
+        max_length=128,
+        description="Archives: the public key of the server that signed it, base64, or that key's SHA-256.",
+    )
+
+    @model_validator(mode="after")
+    def _package_named(self) -> Self:
+        if self.content == "templates" and self.package is None:
+            raise ValueError("name the package that made the templates")
+        return self
+
+
+class ExportParams(Params):
+    crops: bool = Field(default=True, description="Whether the stored crops go with it.")
+
+
+class ReembedStart(Params):
+    example: ClassVar[Example] = {"embedder": "mine"}
+    embedder: str = Field(
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="The model package to move to, as `name` or `name@version`.",
+    )
+    without_crop: Literal["refuse", "drop"] = Field(
+        default="refuse",
+        description="What to do about faces that have no crop to embed again. `refuse`: nothing is begun. `drop`: they "
+        "stay behind, found again by a rollback, until `finish` deletes them.",
+    )
+    keep_days: float = Field(
+        default=7,
+        ge=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="How long after the switch a rollback is possible; then `finish` comes by itself.",
+    )
+
+
+class Reembedding(Wire):
+    """A gallery on its way from one model package to another."""
+
+    example: ClassVar[Example] = {
+        "gallery": "staff",
+        "source": MODEL,
+        "target": "mine@1",
+        "state": "embedding",
+        "without_crop": "refuse",
+        "missing": 0,
+        "keep_days": 7,
+        "started_at": TIME,
+        "switched_at": None,
+        "keep_until": None,
+        "job": Job.example | {"kind": "reembed", "gallery": "staff"},
+    }
+
+    gallery: str
+    source: str = Field(description="The package that the gallery comes from.")
+    target: str = Field(description="The package that it goes to.")
+    state: Literal["embedding", "ready", "switched", "ending"] = Field(
+        description="`embedding`: faces get templates of the target, the source answers. `ready`: all have both (also "
+        "after a rollback), the source answers. `switched`: the target answers. `ending`: what is not needed any more "
+        "is being removed."
+    )
+    without_crop: Literal["refuse", "drop"]
+    missing: int = Field(ge=0, description="Faces that have no template of the target, for want of a crop.")
+    keep_days: float
+    started_at: datetime
+    switched_at: datetime | None
+    keep_until: datetime | None = Field(description="Until when a rollback is possible.")
+    job: Job | None = Field(description="The job that works on it, or did so last.")

@@ -1,0 +1,66 @@
+"""Jobs: work that outlasts a request."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from app.api.schemas.base import MAX_ID_LENGTH, TIME, Example, PageParams, Params, Wire
+
+JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+class JobPageParams(PageParams):
+    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only jobs of this gallery.")
+    state: JobState | None = Field(default=None, description="Only jobs in this state.")
+
+
+class ReportParams(Params):
+    format: Literal["jsonl", "csv"] = Field(default="jsonl", description="Lines of JSON, or CSV with a head.")
+
+
+class JobError(Wire):
+    code: str = Field(description="One of the error codes, or `job_crashed`.")
+    message: str
+
+
+class Job(Wire):
+    """Work that outlasts a request."""
+
+    example: ClassVar[Example] = {
+        "id": "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10",
+        "kind": "import",
+        "gallery": "staff",
+        "state": "running",
+        "done": 1200,
+        "total": 5000,
+        "counts": {"enrolled": 1187, "refused": 13},
+        "error": None,
+        "has_result": False,
+        "key": "admin.key",
+        "created_at": TIME,
+        "started_at": TIME,
+        "finished_at": None,
+    }
+
+    id: str
+    kind: str = Field(description="What it does.")
+    gallery: str | None = Field(description="Whose faces it is about; null: about all, or none.")
+    state: JobState
+    done: int = Field(description="How many of its items it has been through.")
+    total: int | None = Field(description="How many there are, where that is known.")
+    counts: dict[str, int] = Field(description="What it counts: `refused` items are in its report.")
+    error: JobError | None = Field(description="Why it failed.")
+    has_result: bool = Field(description="Whether it has left a file to be fetched.")
+    key: str | None = Field(description="The id of the key that asked for it.")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class JobPage(Wire):
+    example: ClassVar[Example] = {"jobs": [Job.example], "next_cursor": None}
+    jobs: list[Job]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")

@@ -1,0 +1,324 @@
+"""Photos in, answers out: detect, embed, verify, identify."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from app.api.schemas.base import (
+    FACE_ID,
+    MAX_CANDIDATES,
+    MAX_ID_LENGTH,
+    MODEL,
+    PHOTO,
+    Base64,
+    Example,
+    Params,
+    Rate,
+    Wire,
+)
+
+Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+Point: TypeAlias = tuple[float, float]
+
+
+class DetectParams(Params):
+    explain: bool = Field(default=False, description="Add stage timings and batch size to the answer.")
+
+
+class ModelParams(Params):
+    model: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_ID_LENGTH,
+        description="The model package to use, as `name` or `name@version`; the server's default if absent.",
+        examples=["sface"],
+    )
+
+
+class EmbedParams(DetectParams, ModelParams):
+    pass
+
+
+class VerifyParams(DetectParams):
+    fmr: Rate | None = Field(
+        default=None,
+        description="False match rate of the operating point to decide at; the server's default if absent.",
+        examples=[0.0001],
+    )
+
+
+class VerifyAnyParams(VerifyParams, ModelParams):
+    pass
+
+
+class IdentifyParams(DetectParams):
+    limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="How many candidates each face gets at most.")
+    fmr: Rate | None = Field(
+        default=None, description="False match rate of each single comparison. Not together with `fpir`."
+    )
+    fpir: Rate | None = Field(
+        default=None,
+        description="False positive identification rate: how often someone who is not enrolled may be taken for "
+        "anyone in the gallery; corrected for the number of subjects. Not together with `fmr`.",
+        examples=[0.01],
+    )
+
+    @model_validator(mode="after")
+    def _one_rate(self) -> Self:
+        if self.fmr is not None and self.fpir is not None:
+            raise ValueError("give fmr or fpir, not both")
+        return self
+
+
+class DetectRequest(DetectParams):
+    example: ClassVar[Example] = {"image": PHOTO}
+    image: Base64
+
+
+class EmbedRequest(EmbedParams):
+    example: ClassVar[Example] = {"image": PHOTO}
+    image: Base64
+
+
+class VerifyRequest(VerifyAnyParams):
+    example: ClassVar[Example] = {"image1": PHOTO, "image2": PHOTO, "fmr": 0.0001}
+    image1: Base64
+    image2: Base64
+
+
+class SubjectVerifyRequest(VerifyParams):
+    example: ClassVar[Example] = {"image": PHOTO, "fmr": 0.0001}
+    image: Base64
+
+
+class IdentifyRequest(IdentifyParams):
+    example: ClassVar[Example] = {"image": PHOTO, "limit": 5, "fpir": 0.01}
+    image: Base64
+
+
+class Box(Wire):
+    """An upright rectangle; it may reach over the photo's edge."""
+
+    example: ClassVar[Example] = {"x": 177.4, "y": 68.2, "width": 92.1, "height": 121.7}
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class Quality(Wire):
+    example: ClassVar[Example] = {"score": 92.4, "reasons": []}
+    score: float = Field(ge=0, le=100, description="Higher = fewer false non-matches expected.")
+    reasons: list[str] = Field(description="What is poor, e.g. `small_face`, `low_sharpness`, `extreme_pose`.")
+
+
+class ImageSize(Wire):
+    """The upright original's size; boxes and landmarks are in its pixels."""
+
+    example: ClassVar[Example] = {"width": 512, "height": 512, "rotated": 0}
+
+    width: int = Field(ge=1)
+    height: int = Field(ge=1)
+    rotated: Literal[0, 90, 180, 270] = Field(
+        default=0, description="Clockwise degrees by which the photo had to be turned before a face was found."
+    )
+
+
+class DetectedFace(Wire):
+    example: ClassVar[Example] = {
+        "box": Box.example,
+        "landmarks": [[204.1, 113.6], [244.9, 111.2], [227.8, 137.5], [209.3, 158.8], [243.7, 156.9]],
+        "score": 0.93,
+        "quality": Quality.example,
+    }
+    box: Box
+    landmarks: list[Point] = Field(
+        min_length=5,
+        max_length=5,
+        description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner.",
+    )
+    score: float = Field(ge=0, le=1, description="The detector's own certainty that this is a face.")
+    quality: Quality
+
+
+class EmbeddedFace(DetectedFace):
+    example: ClassVar[Example] = DetectedFace.example | {"embedding": [0.0132, -0.0871, 0.0456]}
+    embedding: list[float] = Field(description="The face's template: a vector of length 1.")
+
+
+class ChosenFace(DetectedFace):
+    """The face of a photo that an operation used."""
+
+    example: ClassVar[Example] = DetectedFace.example | {"image": ImageSize.example, "faces": 1}
+
+    image: ImageSize
+    faces: int = Field(ge=1, description="How many faces the photo has; the most prominent one was used.")
+
+
+class Choice(Wire):
+    """Which face of a photo was used, and why."""
+
+    index: int = Field(ge=0, description="Its place in the list that `/v1/detect` gives for the photo.")
+    why: str
+    runner_up_share: float | None = Field(
+        description="The next most prominent face's prominence as a share of the chosen one's; null if it was alone."
+    )
+
+
+class NearestOther(Wire):
+    """The subject that came closest without being the answer: how near a false match was."""
+
+    subject: str
+    name: str | None
+    score: float
+
+
+class Explain(Wire):
+    """Asked for by `explain=true`."""
+
+    stages: dict[str, float] = Field(
+        description="Milliseconds spent in each stage (decode, detect, align, quality, embed, search, store), waiting "
+        "included; several photos are added up."
+    )
+    batch_size: int | None = Field(
+        description="How many faces shared the largest embedding batch, those of other requests included."
+    )
+    chosen: list[Choice] = Field(
+        default_factory=list, description="For each photo that had to yield one face: which one, and why."
+    )
+    nearest_other: list[NearestOther | None] = Field(
+        default_factory=list, description="For each face of the answer: the nearest subject that is not its match."
+    )
+
+
+class DetectAnswer(Wire):
+    example: ClassVar[Example] = {"image": ImageSize.example, "faces": [DetectedFace.example], "explain": None}
+    image: ImageSize
+    faces: list[DetectedFace]
+    explain: Explain | None = None
+
+
+class EmbedAnswer(Wire):
+    example: ClassVar[Example] = {
+        "image": ImageSize.example,
+        "faces": [EmbeddedFace.example],
+        "model": MODEL,
+        "explain": None,
+    }
+    image: ImageSize
+    faces: list[EmbeddedFace]
+    model: str = Field(description="The package that made the embeddings; only equal ones may be compared.")
+    explain: Explain | None = None
+
+
+class VerifyAnswer(Wire):
+    example: ClassVar[Example] = {
+        "match": True,
+        "score": 0.871,
+        "threshold": 0.412,
+        "fmr": 0.0001,
+        "fmr_asked": None,
+        "face1": ChosenFace.example,
+        "face2": ChosenFace.example,
+        "model": MODEL,
+        "explain": None,
+    }
+    match: bool
+    score: float
+    threshold: float
+    fmr: float = Field(description="The false match rate measured at this threshold.")
+    fmr_asked: float | None = Field(description="The one that was asked for; null: the server's default.")
+    face1: ChosenFace
+    face2: ChosenFace
+    model: str
+    explain: Explain | None = None
+
+
+class Candidate(Wire):
+    example: ClassVar[Example] = {
+        "subject": "collins",
+        "name": "Eileen Collins",
+        "score": 0.871,
+        "template_score": 0.884,
+        "face_id": FACE_ID,
+    }
+    subject: str
+    name: str | None
+    score: float = Field(description="The best over the subject's faces; what the decision is made on.")
+    template_score: float = Field(description="Against the subject's quality-weighted mean template.")
+    face_id: str = Field(description="The enrolled face that gave the score.")
+
+
+class SubjectVerifyAnswer(Wire):
+    example: ClassVar[Example] = Candidate.example | {
+        "match": True,
+        "threshold": 0.412,
+        "fmr": 0.0001,
+        "fmr_asked": 0.0001,
+        "face": ChosenFace.example,
+        "model": MODEL,
+        "explain": None,
+    }
+    match: bool
+    subject: str
+    name: str | None
+    score: float = Field(description="The best over the subject's faces; what the decision is made on.")
+    template_score: float = Field(description="Against the subject's quality-weighted mean template.")
+    face_id: str = Field(description="The enrolled face that gave the score.")
+    threshold: float
+    fmr: float
+    fmr_asked: float | None
+    face: ChosenFace
+    model: str
+    explain: Explain | None = None
+
+
+class IdentifiedFace(DetectedFace):
+    example: ClassVar[Example] = DetectedFace.example | {
+        "decision": "known",
+        "candidates": [Candidate.example],
+        "margin": None,
+        "threshold": 0.446,
+        "threshold_uncertain": 0.371,
+    }
+    decision: Decision = Field(
+        description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches "
+        "`threshold_uncertain` only; `unknown`: neither."
+    )
+    candidates: list[Candidate] = Field(
+        description="The nearest subjects, best first, without those given to another face of the photo."
+    )
+    margin: float | None = Field(description="First candidate's score minus the second's; null without a second.")
+    threshold: float = Field(description="From here on a face is `known`.")
+    threshold_uncertain: float = Field(
+        description="From here to `threshold` a face is `uncertain`: the operating point of ten times the FMR, or the "
+        "highest that was measured."
+    )
+
+
+class IdentifyAnswer(Wire):
+    example: ClassVar[Example] = {
+        "image": ImageSize.example,
+        "faces": [IdentifiedFace.example],
+        "fmr": 0.00002,
+        "fpir": 0.01,
+        "fmr_asked": None,
+        "fpir_asked": 0.01,
+        "subjects": 500,
+        "model": MODEL,
+        "explain": None,
+    }
+    image: ImageSize
+    faces: list[IdentifiedFace]
+    fmr: float = Field(description="The false match rate of one comparison at `threshold`.")
+    fpir: float = Field(
+        description="What that makes of the whole gallery: the false positive identification rate expected."
+    )
+    fmr_asked: float | None
+    fpir_asked: float | None
+    subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")
+    model: str
+    explain: Explain | None = None

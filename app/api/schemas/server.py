@@ -1,0 +1,148 @@
+"""The server itself: its models, key, version, health and errors."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from app.api.schemas.base import MODEL, PUBLIC_KEY, Example, Wire
+
+
+class Licence(Wire):
+    name: str = Field(description="SPDX identifier, or the licence's own name.")
+    non_commercial: bool
+    url: str | None
+
+
+class OperatingPoint(Wire):
+    """A threshold named by the false match rate it was measured at; `_low`, `_high`: 95 % interval."""
+
+    fmr: float
+    threshold: float
+    threshold_low: float | None = None
+    threshold_high: float | None = None
+    fnmr: float | None = None
+    fnmr_low: float | None = None
+    fnmr_high: float | None = None
+
+
+class Scores(Wire):
+    """How many compared pairs had a score in each of 100 equal stretches from -1 to 1."""
+
+    nonmated: list[int]
+    mated: list[int]
+
+
+class Calibration(Wire):
+    name: str
+    measured_on: str
+    comparisons: int = Field(description="Non-mated comparisons.")
+    mated: int
+    default: bool = Field(description="Whether decisions are made by this one.")
+    points: list[OperatingPoint]
+    scores: Scores | None = Field(default=None, description="Where the package's manifest has them.")
+
+
+class Model(Wire):
+    example: ClassVar[Example] = {
+        "id": MODEL,
+        "name": "sface",
+        "version": "1.0.0",
+        "task": "embed",
+        "title": "SFace",
+        "description": "128-d face templates.",
+        "loaded": True,
+        "source": "carrier",
+        "sha256": "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee",
+        "licence": {"name": "Apache-2.0", "non_commercial": False, "url": None},
+        "dimension": 128,
+        "calibrations": [
+            {
+                "name": "lfw-view1",
+                "measured_on": "LFW View 1",
+                "comparisons": 12000000,
+                "mated": 60000,
+                "default": True,
+                "points": [{"fmr": 0.0001, "threshold": 0.412}],
+            }
+        ],
+        "device": "cpu",
+        "providers": ["CPUExecutionProvider"],
+        "provenance": {},
+    }
+    id: str = Field(description="`name@version`.")
+    name: str
+    version: str
+    task: str = Field(description="`detect` or `embed`.")
+    title: str
+    description: str
+    loaded: bool = Field(description="Whether this server runs it now.")
+    source: str = Field(description="Where its file comes from: `file`, `carrier` (a Python package) or `url`.")
+    sha256: str
+    licence: Licence
+    dimension: int | None = Field(description="Length of its templates; null for detectors.")
+    calibrations: list[Calibration]
+    device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
+    providers: list[str] = Field(description="What computes it: ONNX Runtime's execution providers.")
+    provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
+
+
+class SkippedModel(Wire):
+    """A folder of the models folder that holds no usable package."""
+
+    folder: str
+    problem: str = Field(description="What is wrong with its manifest.")
+
+
+class ModelList(Wire):
+    example: ClassVar[Example] = {
+        "models": [Model.example],
+        "skipped": [
+            {"folder": "arcface", "problem": "arcface/manifest.json is no valid manifest; correct or restore it."}
+        ],
+    }
+    models: list[Model]
+    skipped: list[SkippedModel] = Field(
+        default_factory=list, description="Folders whose manifest can't be used; the server goes on without them."
+    )
+
+
+class ServerKey(Wire):
+    """The public half of the key that the server signs with."""
+
+    example: ClassVar[Example] = {
+        "key_id": "21fe31dfa154a261",
+        "algorithm": "Ed25519",
+        "public_key": PUBLIC_KEY,
+        "pem": f"-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA{PUBLIC_KEY}\n-----END PUBLIC KEY-----\n",
+    }
+
+    key_id: str = Field(description="The first 8 bytes of the public key's SHA-256, hexadecimal.")
+    algorithm: Literal["Ed25519"]
+    public_key: str = Field(description="Its 32 bytes (RFC 8032) as base64.")
+    pem: str = Field(description="The same as other programs read it.")
+
+
+class Version(Wire):
+    example: ClassVar[Example] = {"name": "likeness", "version": "0.1.0"}
+    name: str
+    version: str
+
+
+class Health(Wire):
+    example: ClassVar[Example] = {"status": "ok"}
+    status: Literal["ok", "starting", "draining", "index_unavailable"]
+
+
+class Problem(Wire):
+    code: str = Field(description="Stable; what programs switch on.")
+    message: str = Field(description="One sentence for people.")
+    details: dict[str, Any] = Field(description="What the code's description promises; empty for most.")
+
+
+class ErrorAnswer(Wire):
+    """The one shape of every error."""
+
+    error: Problem
+    request_id: str = Field(description="Also in the header `x-request-id`, and in the server's log.")

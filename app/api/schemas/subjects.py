@@ -1,0 +1,188 @@
+"""Subjects and their faces."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar
+
+from pydantic import Field
+
+from app.api.schemas.base import (
+    FACE_ID,
+    MAX_ID_LENGTH,
+    MODEL,
+    PHOTO,
+    TIME,
+    Base64,
+    Example,
+    Id,
+    Metadata,
+    Name,
+    Note,
+    PageParams,
+    Params,
+    QualityGate,
+    Time,
+    Wire,
+)
+from app.api.schemas.recognition import Box, DetectParams, Explain, Quality
+
+
+class Consent(Params):
+    note: Note
+    given_at: Time | None = Field(default=None, description="Now if absent.", examples=[TIME])
+
+
+class SubjectCreate(Params):
+    example: ClassVar[Example] = {"id": "collins", "name": "Eileen Collins", "metadata": {"team": "STS-114"}}
+    id: Id
+    name: Name | None = Field(default=None, description="How people call the subject; free text in any script.")
+    metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    expires_at: Time | None = Field(
+        default=None, description="From then on nobody is answered with the subject, and soon it is erased."
+    )
+    consent: Consent | None = Field(default=None, description="On what grounds the subject is kept.")
+
+
+class SubjectPatch(Params):
+    """What is given is replaced as a whole (metadata too: nothing is merged); what is absent stays as it is."""
+
+    example: ClassVar[Example] = {"name": "Eileen Marie Collins"}
+
+    name: Name | None = Field(default=None, description="The new name; null removes it.")
+    metadata: Metadata = Field(default_factory=dict, description="The new metadata, in place of all of the old.")
+    expires_at: Time | None = Field(default=None, description="The new time of expiry; null: never.")
+    consent: Consent | None = Field(default=None, description="In place of the old one; null removes it.")
+
+
+class EraseParams(Params):
+    rewrite: bool = Field(
+        default=False,
+        description="PostgreSQL only: rewrite all tables (VACUUM FULL), which locks them meanwhile, so that nothing "
+        "stays in their files. SQLite's are overwritten anyway.",
+    )
+
+
+class SubjectPageParams(PageParams):
+    search: str | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
+    )
+    expires_before: Time | None = Field(
+        default=None, description="Only subjects that expire before this time.", examples=[TIME]
+    )
+
+
+class GivenConsent(Wire):
+    note: str
+    given_at: datetime
+
+
+class Subject(Wire):
+    example: ClassVar[Example] = {
+        "id": "collins",
+        "name": "Eileen Collins",
+        "metadata": {"team": "STS-114"},
+        "face_count": 1,
+        "created_at": TIME,
+        "updated_at": TIME,
+        "expires_at": None,
+        "consent": {"note": "form of 31 January, folder 12", "given_at": TIME},
+    }
+    id: str
+    name: str | None
+    metadata: Metadata
+    face_count: int = Field(ge=0)
+    created_at: datetime
+    updated_at: datetime
+    expires_at: datetime | None = Field(description="From then on nobody is answered with it; null: never.")
+    consent: GivenConsent | None
+
+
+class SubjectPage(Wire):
+    example: ClassVar[Example] = {"subjects": [Subject.example], "next_cursor": None}
+    subjects: list[Subject]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class FaceMove(Params):
+    example: ClassVar[Example] = {"subject": "eileen"}
+    subject: Id = Field(description="Whose it becomes; somebody of the same gallery.")
+
+
+class StoredFace(Wire):
+    """One enrolled image of a subject."""
+
+    example: ClassVar[Example] = {
+        "face_id": FACE_ID,
+        "box": Box.example,
+        "quality": Quality.example,
+        "model": MODEL,
+        "has_crop": True,
+        "created_at": TIME,
+    }
+
+    face_id: str
+    box: Box = Field(description="Where the face was in the photo that was enrolled.")
+    quality: Quality
+    model: str
+    has_crop: bool = Field(description="Whether `.../crop` has a picture of it.")
+    created_at: datetime
+
+
+class FacePage(Wire):
+    example: ClassVar[Example] = {"faces": [StoredFace.example], "next_cursor": None}
+    faces: list[StoredFace]
+    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+
+
+class EnrollParams(DetectParams):
+    quality: QualityGate = Field(default="medium", description="The least quality that is taken; `none` takes all.")
+    expires_at: Time | None = Field(
+        default=None,
+        description="When the subject is to be erased, with all its faces; as it was if absent.",
+        examples=["2096-01-31T12:00:00Z"],
+    )
+    consent: Note | None = Field(default=None, description="On what grounds, given now; as it was if absent.")
+
+
+class EnrollRequest(EnrollParams):
+    example: ClassVar[Example] = {"images": [PHOTO, PHOTO], "quality": "medium"}
+    images: list[Base64] = Field(min_length=1, description="One or many photos of the one person.")
+
+
+class EnrolledFace(Wire):
+    index: int = Field(ge=0, description="Which of the images sent this is, counted from 0.")
+    face_id: str
+    quality: Quality
+    box: Box
+
+
+class RejectedImage(Wire):
+    index: int = Field(ge=0, description="Which of the images sent this is, counted from 0.")
+    code: str = Field(description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `invalid_image`, ...")
+    reasons: list[str] = Field(description="For `low_quality`: what is poor.")
+    message: str
+
+
+class EnrollAnswer(Wire):
+    example: ClassVar[Example] = {
+        "subject": "collins",
+        "created": True,
+        "enrolled": [{"index": 0, "face_id": FACE_ID, "quality": Quality.example, "box": Box.example}],
+        "rejected": [
+            {
+                "index": 1,
+                "code": "low_quality",
+                "reasons": ["small_face", "low_sharpness"],
+                "message": "Quality 21 is below 35, the least for `medium`.",
+            }
+        ],
+        "model": MODEL,
+        "explain": None,
+    }
+    subject: str
+    created: bool = Field(description="Whether the subject was new.")
+    enrolled: list[EnrolledFace]
+    rejected: list[RejectedImage]
+    model: str
+    explain: Explain | None = None
