@@ -23,8 +23,7 @@ from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
-from app.gallery.bulk import BulkFace, BulkSubject, Written
-from app.gallery.enrollment import Enrolling
+from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
@@ -109,7 +108,7 @@ class Galleries:
         )
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
-        self._enrollments = GroupCommit[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
+        self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
 
     def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
         """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
@@ -254,7 +253,7 @@ class Galleries:
         for package in gallery.templates.packages:
             check_templates(gallery.view(package), [one for face in faces if (one := face.template_of(package))])
         crops = [crop_to_keep(gallery, face) for face in faces]
-        wanted = Enrolling(subject_id, faces, crops, name, metadata, terms)
+        wanted = Enrollment(subject_id, faces, crops, name, metadata, terms)
         return self._enrollments.run(gallery.key, wanted, partial(self._enroll_all, gallery))
 
     def write_many(
@@ -368,7 +367,7 @@ class Galleries:
         except NotFound:
             return True
 
-    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
+    def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
         with self.indexes.changing(gallery.index_specs):
             return self.store.enroll(gallery, wanted)
 

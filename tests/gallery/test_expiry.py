@@ -21,8 +21,7 @@ from app.access.store import AuditStore
 from app.client import Client
 from app.db import signing
 from app.errors import Conflict, InvalidInput, NotFound
-from app.gallery.erasure import check_receipt
-from app.gallery.expiry import Expiry
+from app.gallery.erasure import Expiry, check_receipt
 from app.gallery.records import Consent, NewFace, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store

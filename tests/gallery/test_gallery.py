@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.enrollment import Enrolling
+from app.gallery.bulk import Enrollment
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Enrolled, Gallery, NewFace
 from app.gallery.service import Galleries
@@ -297,7 +297,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monke
     enroll(galleries, "ann", 1)
     real_enroll = Store.enroll
 
-    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrolling]) -> None:
+    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrollment]) -> None:
         real_enroll(self, gallery, wanted)
         raise ConnectionError("gone before the answer")
 
