@@ -84,11 +84,9 @@ def own_key(settings: Settings) -> str:
 
 
 def has_data(settings: Settings) -> bool:
-    """Return whether a server or a command has stored anything with these settings."""
-    if not (settings.data_dir / ADMIN_KEY_FILE).exists():
-        return False
+    """Return whether there is a database to read: its file, or, for PostgreSQL, the data folder beside it."""
     file = settings.database.removeprefix(_SQLITE)
-    return file == settings.database or Path(file).exists()
+    return settings.data_dir.exists() if file == settings.database else Path(file).exists()
 
 
 def missing(settings: Settings) -> Unusable:
