@@ -273,7 +273,7 @@ class Reembeddings:
         self._database.request_scrub()
         return True
 
-    def _decrypted(self, row: Row[Any]) -> bytes | None:
+    def _decrypted(self, row: Any) -> bytes | None:
         return None if row.jpeg is None else self._blobs.unpack("crop", row.face_id, bytes(row.jpeg))
 
 
