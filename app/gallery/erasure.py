@@ -195,7 +195,7 @@ class Expiry:
     def sweep(self) -> int:
         """Erase all expired subjects and complete the receipts of dead servers; return how many were erased."""
         erased = 0
-        while found := self._galleries.expired(EXPIRED_AT_ONCE):
+        while found := self._galleries.store.expired(EXPIRED_AT_ONCE):
             pending = [receipt for gallery, subject in found if (receipt := self._erase(gallery, subject))]
             self._erasures.complete(pending)
             erased += len(pending)
