@@ -48,6 +48,13 @@ def connect(server: str | None, key: str | None, data: Data = Data.EXISTING) -> 
         with _in_process(data) as client:
             yield client
         return
+    with answering(found) as client:
+        yield client
+
+
+@contextmanager
+def answering(found: Client) -> Iterator[Client]:
+    """Yield the client and close it. An Unreachable because nothing listens there says how to start a server."""
     try:
         with found as client:
             yield client
