@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
-from app.access.records import AuditEntry
 from app.api.dependencies import Service
 from app.compat.rekognition import errors
 from app.compat.rekognition.asked import ImageSource
