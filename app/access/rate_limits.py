@@ -24,7 +24,7 @@ class _Bucket:
 
 
 class Buckets:
-    """One token bucket per caller: it holds ``burst`` tokens and gains ``per_second``. Safe to share between threads."""
+    """One token bucket per caller: it holds ``burst`` tokens and gains ``per_second``. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_BUCKETS) -> None:
         self._clock = clock
