@@ -119,7 +119,7 @@ def document() -> dict[str, Any]:
 
 
 def endpoints_table() -> str:
-    """Each operation with its scope and audit word as a Markdown table."""
+    """Return each operation with its scope and audit word as a Markdown table."""
     lines = ["| operation | scope | in the audit log |", "|---|---|---|"]
     for name, one in TARGETS.items():
         declared = one.operation

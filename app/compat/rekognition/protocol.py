@@ -59,7 +59,7 @@ class Rekognition(WireProtocol):
         return None if target is None else MatchedOperation(target.operation)
 
     async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
-        """Raises Refused or InvalidInput if the signature is not valid, Overloaded if the key sends too many requests."""
+        """Raises Refused or InvalidInput if the signature is invalid, Overloaded if the key sends too many requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
         if not self._signatures.is_known(claim):  # do not read the body of an unknown key
