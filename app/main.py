@@ -1,19 +1,15 @@
-"""Builds the server from its settings, and runs it."""
+"""Builds the service from its settings: storage, inference, recognition and background work."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
-import shlex
 import shutil
-import socket
-import ssl
-import sys
 from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -21,7 +17,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import uvloop
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
@@ -41,19 +36,17 @@ from app.api.operation import OperationTable
 from app.api.protocols import WireProtocol
 from app.api.router import add_routers
 from app.api.routes import ROUTERS
-from app.bulk.import_batch import Tools
-from app.bulk.reembedding import KIND as REEMBED
-from app.bulk.reembedding import Reembedder
-from app.bulk.service import Desk
+from app.bulk.import_batch import BulkContext
+from app.bulk.service import BulkService
 from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
 from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
 from app.compat.rekognition.protocol import Rekognition
-from app.concurrency.fair_semaphore import Turns
-from app.concurrency.machine import cores
+from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
-from app.concurrency.worker_pool import Workers
+from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
+from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
@@ -62,54 +55,48 @@ from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
 from app.gallery.erasure import Erasures
 from app.gallery.expiry import Expiry
-from app.gallery.reembedding import Reembeddings
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
 from app.inference.package import CROP_SIDE, Package, find_packages, scan_packages
-from app.inference.prepare import Target
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.memory import give_back
+from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.reembedding.job import KIND as REEMBED
+from app.reembedding.job import Reembedder
+from app.reembedding.steps import Reembeddings
 from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
 from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
-from app.server import data_folder, http
+from app.server import data_folder
 from app.server.models import Models, open_models
 from app.types import Pixels
 
-DISTRIBUTION = "likeness"
+VERSION = version("likeness")
 JSON_OVERHEAD = 64 * 1024
 """Bytes of a JSON body beside the metadata; escapes make six bytes of one."""
 CROPS_WAITING = 4096
 """Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
-WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (the address is looked up here, not listened on)
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
-SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
-"""What the line to paste uses, where the server was started in the project's own folder."""
 SNAPSHOT_FOLDER = "snapshots"
 JOBS_FOLDER = "jobs"
 JOBS = 2
-"""At once in one process: a long import should not keep an export waiting."""
+"""Jobs that run at the same time: a long import should not delay an export."""
 IMPORT_THREADS = 4
-"""For photos of imports: the others are for those who wait for an answer."""
-SWITCH_S = 0.0005
-"""How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
-models, or the one that answers HTTP, would wait so long with a core idle; with much less they push each other off the
-cores too often (docs/performance.md)."""
+"""Threads for the photos of an import; the other threads are for requests."""
 REEMBEDDINGS_S = 60.0
-"""Between looks for re-embeddings whose time to roll back is over."""
+"""Between looks for re-embeddings that can no longer be rolled back."""
 PRUNE_AUDIT_S = 3600.0
-"""Between the times that old entries of the audit log are deleted."""
+"""Between deletions of old audit entries."""
 MEMORY_S = 60.0
-"""Between the times that freed memory goes back to the system: a gigabyte after large photos by sixteen clients."""
+"""Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
 
 
@@ -123,7 +110,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         redoc_url=None,
         static_url=page.ASSETS_PATH,
         title="Likeness",
-        version=version(DISTRIBUTION),
+        version=VERSION,
         lifespan=partial(_lifespan, settings, models),
         redirect_slashes=False,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # whose being off is looked up at each request
@@ -152,63 +139,6 @@ def _add_compatible_protocols(app: FastAPI, settings: Settings) -> None:
     app.state.protocols = tuple(protocols)
 
 
-def serve(settings: Settings, models: Future[Models]) -> None:
-    """Runs the server on its data folder, which is there, until it is told to stop (SIGINT, SIGTERM), which ends
-    requests in work first.
-
-    Raises Unusable with one clear sentence where settings, models, the data folder or the port are.
-    """
-    sys.setswitchinterval(SWITCH_S)
-    tls = settings.tls_cert and settings.tls_key and http.tls_context(settings.tls_cert, settings.tls_key)
-    with _listen(settings) as listener:
-        url = _url(listener, "https" if tls else "http")
-        loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
-        with data_folder.announce(settings.data_dir, url), loops as runner:
-            runner.run(_serve(settings, models, listener, url, tls or None))
-
-
-def admin_key(data_dir: Path) -> str:
-    """The key in the data folder, made if it is missing."""
-    data_folder.prepare_data_dir(data_dir)
-    return auth.load_key(data_dir)[0]
-
-
-def rotate_admin_key(data_dir: Path) -> str:
-    """A new key in place of the old one, which a running server keeps until its next start."""
-    data_folder.prepare_data_dir(data_dir)
-    return auth.replace_key(data_dir)
-
-
-async def _serve(
-    settings: Settings, models: Future[Models], listener: socket.socket, url: str, tls: ssl.SSLContext | None
-) -> None:
-    """Answers from the first moment on, `not_ready` until everything is built."""
-    key, made = auth.load_key(settings.data_dir)
-    app = create_app(settings, models)
-    waits = http.Waits(
-        head_s=settings.header_timeout,
-        idle_s=settings.keep_alive,
-        answer_s=settings.request_timeout,
-        drain_s=settings.drain_seconds,
-    )
-    config = http.server_config(app, waits, trusted_proxies=settings.trusted_proxies, tls=tls)
-    server = http.Server(config, app, settings.drain_seconds)
-    http.ignore_signals()
-    answering = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        async with app.router.lifespan_context(app):
-            gc.freeze()  # what is there now stays: every full collection would go through all of it, for 0.1 s and more
-            gc.enable()
-            if not server.should_exit:
-                told_key = key if sys.stdout.isatty() else None
-                sys.stdout.write(_greeting(settings, url, key=told_key, new=made))
-                sys.stdout.flush()
-            await answering
-    finally:
-        server.should_exit = True
-        await answering
-
-
 @asynccontextmanager
 async def _lifespan(settings: Settings, models: Future[Models] | None, app: FastAPI) -> AsyncIterator[None]:
     stack = ExitStack()
@@ -224,85 +154,64 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
         app.state.service = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    """What keeps state: the database, and what works on nothing else."""
+
+    database: Database
+    galleries: Galleries
+    reembeddings: Reembeddings
+    secrets: SecretStore
+    signer: Signer
+    erasures: Erasures
+    keys: KeyStore
+    audit: AuditLog
+    jobs: JobStore
+    files: JobFiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Inference:
+    """The loaded models, and the semaphore of the threads that find faces."""
+
+    models: Models
+    cores: FairSemaphore
+    embedders: Embedders
+
+
+@dataclass(frozen=True, slots=True)
+class _Background:
+    """Jobs, and what hands them in. Everything that runs at intervals is in the scheduler."""
+
+    runner: Runner
+    reembedder: Reembedder
+    bulk: BulkService
+
+
 def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
-    """Everything, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
-    cv2.setNumThreads(1)  # requests run side by side already: OpenCV's own threads would only fight theirs
+    """Build the service, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
+    cv2.setNumThreads(1)  # requests run side by side; OpenCV's own threads would only compete with them
     data_folder.prepare_data_dir(settings.data_dir)
     key, _ = auth.load_key(settings.data_dir)
-    rings = load_rings(
-        settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
-    )
-    sql = Store(
-        settings.database,
-        max_metadata_bytes=settings.max_metadata_bytes,
-        blobs=Blobs(rings.faces, seals=rings.seals),
-    )
-    store = _open_galleries(settings, sql, rings)
-    stack.callback(store.close)
-    secrets = SecretStore(sql.database, rings.secrets)
-    signer = _signer(settings, secrets)
-    erasures = Erasures(store, sql.database, signer)
-    log = AuditLog(AuditStore(sql.database), days=settings.audit_days)
-    stack.callback(log.close)
-    expiry = Expiry(store, erasures, partial(log.recorded, "expire_subject"))
-    scheduler = stack.enter_context(Scheduler())
-    store.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
-    scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
-    scheduler.every(PRUNE_AUDIT_S, "audit log", log.prune, at_once=True)
-    api_keys = _keys(settings, KeyStore(sql.database), secrets)
-    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(store.load)  # while the models load
-    models = opening.result() if opening else open_models(settings)
-    settings, detector = models.settings, models.detector
-    stack.callback(detector.close)
-    turns = Turns(cores())
-    embedders = _embedders(models, turns)
-    stack.callback(embedders.close)
-    limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
-    workers = Workers(
+    storage = _build_storage(settings, stack)
+    api_keys = _keys(settings, storage.keys, storage.secrets)
+    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.load)  # while the models load
+    inference = _build_inference(opening.result() if opening else open_models(settings), stack)
+    settings = inference.models.settings
+    operations = _build_recognition(settings, storage, inference, counted)
+    workers = WorkerPool(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
     )
     stack.callback(workers.close)
-    operations = Operations(
-        Pipeline(detector, limits, turn=turns),
-        embedders,
-        store,
-        fmr=settings.fmr,
-        fpir=settings.fpir,
-        observe=counted.stages,
-    )
-    job_store = JobStore(sql.database)
-    runner: Runner
-
-    def wake() -> None:
-        runner.wake()
-
-    reembedder = Reembedder(store, Reembeddings(sql), embedders, job_store, wake)
-    files = JobFiles(settings.data_dir / JOBS_FOLDER)
-    tools = Tools(
-        operations=operations,
-        galleries=store,
-        files=files,
-        max_image_bytes=settings.max_image_bytes,
-        max_bytes=settings.max_import_bytes,
-        threads=min(settings.threads, IMPORT_THREADS),
-        package_sha256=partial(_package_sha256, embedders),
-        signer=signer,
-    )
-    desk = Desk(tools, job_store)
-    works = {**desk.works(), REEMBED: reembedder.work}
-    runner = Runner(job_store, works, files=files, workers=JOBS, kept=timedelta(days=settings.job_days))
-    detector.detect(_grey())
-    _open_embedders(embedders, store, settings.max_embedders)
+    inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
+    _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
     loading.result()
-    stack.callback(runner.close)
-    runner.start(scheduler)
-    scheduler.every(REEMBEDDINGS_S, "reembeddings", reembedder.look)
-    scheduler.every(MEMORY_S, "memory", give_back)
+    background = _build_background(settings, storage, inference, operations, stack)
     return Service(
         operations=operations,
-        embedders=embedders,
-        galleries=store,
-        reembedder=reembedder,
+        embedders=inference.embedders,
+        galleries=storage.galleries,
+        reembedder=background.reembedder,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
@@ -313,16 +222,100 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         ),
         guard=auth.Guard.of(key, api_keys, _failures(settings)),
         keys=api_keys,
-        audit=log,
-        signer=signer,
-        erasures=erasures,
-        jobs=job_store,
-        runner=runner,
-        desk=desk,
+        audit=storage.audit,
+        signer=storage.signer,
+        erasures=storage.erasures,
+        jobs=storage.jobs,
+        runner=background.runner,
+        bulk=background.bulk,
         open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
-        models=partial(_models, models.detector_package, detector.device, embedders),
+        models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir),
     )
+
+
+def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
+    """Open the database, migrate it if needed, and make the stores over it.
+
+    Raises Unusable if the database, the keys, or Milvus can't be used.
+    """
+    rings = load_rings(
+        settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
+    )
+    sql = Store(
+        settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)
+    )
+    galleries = _open_galleries(settings, sql, rings)
+    stack.callback(galleries.close)
+    secrets = SecretStore(sql.database, rings.secrets)
+    signer = _signer(settings, secrets)
+    audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)
+    stack.callback(audit.close)
+    return _Storage(
+        database=sql.database,
+        galleries=galleries,
+        reembeddings=Reembeddings(sql),
+        secrets=secrets,
+        signer=signer,
+        erasures=Erasures(galleries, sql.database, signer),
+        keys=KeyStore(sql.database),
+        audit=audit,
+        jobs=JobStore(sql.database),
+        files=JobFiles(settings.data_dir / JOBS_FOLDER),
+    )
+
+
+def _build_inference(models: Models, stack: ExitStack) -> _Inference:
+    """Take over the open models; other embedders are opened when they are used."""
+    stack.callback(models.detector.close)
+    semaphore = FairSemaphore(cores())
+    embedders = _embedders(models, semaphore)
+    stack.callback(embedders.close)
+    return _Inference(models, semaphore, embedders)
+
+
+def _build_recognition(
+    settings: Settings, storage: _Storage, inference: _Inference, counted: metrics.Metrics
+) -> Operations:
+    limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
+    return Operations(
+        Pipeline(inference.models.detector, limits, turn=inference.cores),
+        inference.embedders,
+        storage.galleries,
+        fmr=settings.fmr,
+        fpir=settings.fpir,
+        observe=counted.stages,
+    )
+
+
+def _build_background(
+    settings: Settings, storage: _Storage, inference: _Inference, operations: Operations, stack: ExitStack
+) -> _Background:
+    """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
+    embedders = inference.embedders
+    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=timedelta(days=settings.job_days))
+    reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
+    context = BulkContext(
+        operations=operations,
+        galleries=storage.galleries,
+        files=storage.files,
+        max_image_bytes=settings.max_image_bytes,
+        max_bytes=settings.max_import_bytes,
+        threads=min(settings.threads, IMPORT_THREADS),
+        package_sha256=partial(_package_sha256, embedders),
+        signer=storage.signer,
+    )
+    bulk = BulkService(context, storage.jobs, runner.wake)
+    expiry = Expiry(storage.galleries, storage.erasures, partial(storage.audit.recorded, "expire_subject"))
+    scheduler = stack.enter_context(Scheduler())
+    storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
+    scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
+    scheduler.every(PRUNE_AUDIT_S, "audit log", storage.audit.prune, at_once=True)
+    scheduler.every(REEMBEDDINGS_S, "reembeddings", reembedder.look)
+    scheduler.every(MEMORY_S, "memory", release_memory)
+    stack.callback(runner.close)
+    runner.start({**bulk.works(), REEMBED: reembedder.work}, scheduler)
+    return _Background(runner, reembedder, bulk)
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
@@ -389,8 +382,8 @@ def _rate(name: str, text: str) -> Rate | None:
         raise InvalidSetting(f"{PREFIX}{name.upper()}: {error.message}") from None
 
 
-def _embedders(models: Models, turns: Turns) -> Embedders:
-    """None of them taken into use yet."""
+def _embedders(models: Models, semaphore: FairSemaphore) -> Embedders:
+    """Make the owner of the embedders; none is open yet."""
     settings = models.settings
 
     def open_one(package: Package) -> Embedder:
@@ -399,7 +392,7 @@ def _embedders(models: Models, turns: Turns) -> Embedders:
             max_batch=settings.max_batch,
             queue_limit=CROPS_WAITING,
             workers=settings.embed_workers,
-            spare=lambda busy: busy < turns.free,  # of other packages' embedders nothing is known here
+            spare=lambda busy: busy < semaphore.free,  # of other packages' embedders nothing is known here
         )
         embedder.embed([_grey()])  # so that no first caller waits for what that sets up
         return embedder
@@ -420,9 +413,10 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
             _log.warning("galleries wait for their model package", extra={"fields": {"error": error.message}})
 
 
-def _models(detector: Package, device: Target, embedders: Embedders) -> list[schemas.Model]:
-    """All that are installed, and where those run that do."""
-    devices = embedders.devices()
+def _models(inference: _Inference) -> list[schemas.Model]:
+    """List the installed packages, and the device that each loaded one runs on."""
+    detector, embedders = inference.models.detector_package, inference.embedders
+    device, devices = inference.models.detector.device, embedders.devices()
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]
@@ -442,35 +436,13 @@ def _grey() -> Pixels:
     return np.full((CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
 
 
-def _listen(settings: Settings) -> socket.socket:
-    """A socket that listens already, so that its port is known. Raises Unusable (``port_unusable``)."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except OSError as error:
-        message = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
-        raise Unusable(message, code="port_unusable") from None
-    # Connections inherit it. asyncio, which would set it, does not know this socket as TCP; without it the body of an
-    # answer waits for the acknowledgement of its head: 40 ms on a connection that is used again.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
+def admin_key(data_dir: Path) -> str:
+    """The key in the data folder, made if it is missing."""
+    data_folder.prepare_data_dir(data_dir)
+    return auth.load_key(data_dir)[0]
 
 
-def _url(listener: socket.socket, scheme: str) -> str:
-    host, port = listener.getsockname()[:2]
-    host = WILDCARDS.get(host, host)
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def _greeting(settings: Settings, url: str, *, key: str | None, new: bool) -> str:
-    """Where it answers, a link to the page, where the key is, and one line to paste. ``key`` is told to a person only:
-    in the link, where it stands behind the `#` that browsers keep to themselves, and by itself when it is new."""
-    path = settings.data_dir / auth.KEY_FILE
-    photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
-    told = f"The admin key was made: {key}\nIt is kept in {path}" if key and new else f"The admin key is in {path}"
-    link = f"{url}/#key={key} (signed in as admin)" if key else f"{url}/"
-    return (
-        f"Likeness {version(DISTRIBUTION)} answers at {url}, described at {url}/docs (whose password is the key)\n"
-        f"The page: {link}\n{told}\nTry it:\n"
-        f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
-    )
+def rotate_admin_key(data_dir: Path) -> str:
+    """A new key in place of the old one, which a running server keeps until its next start."""
+    data_folder.prepare_data_dir(data_dir)
+    return auth.replace_key(data_dir)

@@ -5,7 +5,6 @@ glibc's malloc keeps much of what is freed: in each thread's arena all that lies
 
 from __future__ import annotations
 
-import ctypes
 import math
 import mmap
 import os
@@ -17,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cores
-
 MAPPED_FROM = 1024 * 1024
 """Bytes of an array from which on it is mapped by itself."""
 HUGE_FROM = 4 * 1024 * 1024
@@ -26,19 +23,6 @@ HUGE_FROM = 4 * 1024 * 1024
 GROWTH = 1.5
 RESERVED_FROM = 64 * 1024 * 1024
 """Bytes from which on what grows is given addresses for all the memory that the machine has."""
-ARENAS_PER_CORE = 2
-"""Of malloc's own, which threads share; glibc's default is 8. With 4 arenas in place of 16, a server of two cores into
-which 500,000 faces were imported holds 22 % beyond their vectors, in place of 34 %, and nothing is slower."""
-_M_ARENA_MAX = -8
-"""<malloc.h>"""
-
-
-def share_arenas() -> None:
-    """Has threads share few arenas. To be called before there are many; a user's MALLOC_ARENA_MAX stays. Where the C
-    library isn't glibc, nothing happens."""
-    option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if option is not None and "MALLOC_ARENA_MAX" not in os.environ:
-        option(_M_ARENA_MAX, ARENAS_PER_CORE * cores())
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -78,11 +62,3 @@ def _addresses_are_free() -> bool:
 def _installed() -> int:
     """Bytes of memory that the machine has."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def give_back() -> None:
-    """What malloc keeps and nobody uses. Takes milliseconds, in which others who allocate may wait: to be called now
-    and then, and at the end of large work. Where the C library isn't glibc, nothing happens."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -6,7 +6,7 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
-from app.concurrency.machine import cores, cpuinfo, processor
+from app.machine import cores, cpuinfo, processor
 
 LIBRARIES = (
     "numpy",

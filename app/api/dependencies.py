@@ -18,9 +18,8 @@ from app.access.keys import Keys
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
-from app.bulk.reembedding import Reembedder
-from app.bulk.service import Desk
-from app.concurrency.worker_pool import Workers
+from app.bulk.service import BulkService
+from app.concurrency.worker_pool import WorkerPool
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
@@ -29,6 +28,7 @@ from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.reembedding.job import Reembedder
 
 T = TypeVar("T")
 Params = TypeVar("Params", bound=schemas.Params)
@@ -42,7 +42,7 @@ class Service:
     embedders: Embedders
     galleries: Galleries
     reembedder: Reembedder
-    workers: Workers
+    workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard
     keys: Keys
@@ -51,7 +51,7 @@ class Service:
     erasures: Erasures
     jobs: JobStore
     runner: Runner
-    desk: Desk
+    bulk: BulkService
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]

@@ -20,10 +20,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.bulk import json_lines, npy
-from app.bulk.import_batch import Batch, Tools, Upload, face_of, gallery_of
+from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of
 from app.bulk.json_lines import FaceLine, SubjectLine
 from app.bulk.npy import RowReader
-from app.bulk.sealed_files import Pieces, SpoolWriter, read_sealed
+from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
 from app.bulk.tar_stream import TAR_END, Entry, cut_short, header, padding
 from app.db import signing
 from app.db.encryption import Sealer
@@ -80,7 +80,7 @@ class Signature(_Document):
 # ---------------------------------------------------------------- export
 
 
-def export_gallery(tools: Tools, job: Running) -> None:
+def export_gallery(tools: BulkContext, job: Running) -> None:
     """Begins anew where it was interrupted: it reads the gallery as one moment saw it."""
     secret = job.secret
     if secret is None:
@@ -114,13 +114,15 @@ class _Part:
     def __init__(self, name: str, path: Path, secret: bytes) -> None:
         self.name = name
         self.path = path
-        self.writer = SpoolWriter(path, secret)
+        self.writer = SealedWriter(path, secret)
 
     def remove(self) -> None:
         self.writer.abort()
 
 
-def _write_parts(tools: Tools, job: Running, secret: bytes, stack: ExitStack) -> tuple[Gallery, Sequence[_Part]] | None:
+def _write_parts(
+    tools: BulkContext, job: Running, secret: bytes, stack: ExitStack
+) -> tuple[Gallery, Sequence[_Part]] | None:
     """With the gallery as they are of; None where the job is cancelled."""
     crops = bool(job.params["crops"])
     names = (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))
@@ -168,7 +170,7 @@ def _face_line(one: BulkFace) -> dict[str, Any]:
     }
 
 
-def _manifest(tools: Tools, gallery: Gallery, job: Running, parts: Sequence[_Part]) -> bytes:
+def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Sequence[_Part]) -> bytes:
     document = Manifest(
         format=FORMAT,
         version=VERSION,
@@ -198,7 +200,7 @@ def _sign(signer: signing.Signer, manifest: bytes) -> bytes:
 # ---------------------------------------------------------------- import
 
 
-def import_archive(tools: Tools, job: Running) -> None:
+def import_archive(tools: BulkContext, job: Running) -> None:
     """Checks all of it before anything is written: signature, signer, checksums, order, that it fits the gallery."""
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
@@ -212,7 +214,7 @@ def import_archive(tools: Tools, job: Running) -> None:
         _import_faces(tools, job, upload, gallery)
 
 
-def _import_subjects(tools: Tools, job: Running, upload: Upload, gallery: Gallery) -> None:
+def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
     at = int(job.saved["subjects"])
     for some in _some(islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
         told = [json_lines.parse(line, SubjectLine) for line in some]
@@ -229,11 +231,11 @@ def _subject(told: SubjectLine) -> BulkSubject:
     return BulkSubject(**told.model_dump(exclude={"consent"}), consent=consent)
 
 
-def _import_faces(tools: Tools, job: Running, upload: Upload, gallery: Gallery) -> None:
+def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
     at = int(job.saved["faces"])
-    rows = RowReader(Pieces(upload.member(TEMPLATES).pieces()), gallery.dimension)
+    rows = RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
     rows.skip(at)
-    crops = Pieces(upload.member(CROPS).pieces()) if job.saved["crops"] else None
+    crops = PieceReader(upload.member(CROPS).pieces()) if job.saved["crops"] else None
     told = (json_lines.parse(line, FaceLine) for line in json_lines.split(upload.member(FACES).pieces()))
     for done in islice(told, at):
         _crop(crops, done)
@@ -254,7 +256,7 @@ def _import_faces(tools: Tools, job: Running, upload: Upload, gallery: Gallery) 
             return
 
 
-def _crop(crops: Pieces | None, face: FaceLine) -> bytes | None:
+def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
     """The next crop, where the face has one in the archive."""
     if crops is None or face.crop is None:
         return None
@@ -282,7 +284,7 @@ def fingerprint(public_key: bytes) -> str:
     return hashlib.sha256(public_key).hexdigest()
 
 
-def _verify(upload: Upload, tools: Tools, trust: str) -> Manifest:
+def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
     """Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
     entries = upload.entries()
     manifest, raw, signed = read_manifest(entries)
@@ -321,7 +323,7 @@ def _is_trusted(public_key: bytes, trust: str, own: signing.Signer) -> bool:
     )
 
 
-def _check_fit(manifest: Manifest, gallery: Gallery, tools: Tools) -> None:
+def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None:
     """Raises Conflict ``package_mismatch``; InvalidInput ``invalid_archive``."""
     here = tools.package_sha256(gallery.embedder)
     other_file = None not in {here, manifest.package_sha256} and here != manifest.package_sha256

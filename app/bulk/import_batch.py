@@ -25,7 +25,7 @@ from app.types import Box, Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class BulkContext:
     """What imports and exports work with."""
 
     operations: Operations
@@ -43,7 +43,7 @@ class Tools:
 class Upload:
     """What was uploaded for a job: a tar stream that can be read any number of times."""
 
-    def __init__(self, tools: Tools, job: Running) -> None:
+    def __init__(self, tools: BulkContext, job: Running) -> None:
         secret = job.secret
         if secret is None:
             raise Unusable("The key of the job's upload is gone.", code="upload_missing")
@@ -76,7 +76,7 @@ class Batch:
         self.faces.append(face)
         self.vectors.append(vector)
 
-    def write(self, tools: Tools, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
+    def write(self, tools: BulkContext, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
         """The faces, and that they are written: in one transaction."""
         if not self.faces and not self.subjects:
             job.checkpoint(saved)
@@ -94,7 +94,7 @@ class Batch:
         tools.galleries.write_many(gallery.id, self.subjects, self.faces, vectors, package, also=also)
 
 
-def gallery_of(tools: Tools, job: Running) -> Gallery:
+def gallery_of(tools: BulkContext, job: Running) -> Gallery:
     """Raises NotFound ``gallery_not_found``."""
     return tools.galleries.gallery(job.job.gallery or "")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
-from app.bulk.sealed_files import Pieces
+from app.bulk.sealed_files import PieceReader
 from app.errors import InvalidInput
 from app.types import Vectors
 
@@ -23,7 +23,7 @@ class RowReader:
     length.
     """
 
-    def __init__(self, file: Pieces, dimension: int) -> None:
+    def __init__(self, file: PieceReader, dimension: int) -> None:
         self._file = file
         try:
             opened: Any = file  # numpy asks for no more than `read`

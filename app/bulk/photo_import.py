@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.bulk import json_lines
-from app.bulk.import_batch import Batch, Tools, Upload, gallery_of, refuse
+from app.bulk.import_batch import Batch, BulkContext, Upload, gallery_of, refuse
 from app.bulk.json_lines import PhotoLine
 from app.bulk.tar_stream import Entry
 from app.errors import ImageTooLarge, InvalidInput
@@ -52,7 +52,7 @@ class Found:
     face: NewFace
 
 
-def import_photos(tools: Tools, job: Running) -> None:
+def import_photos(tools: BulkContext, job: Running) -> None:
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
     people = _people(upload)
@@ -78,7 +78,7 @@ def import_photos(tools: Tools, job: Running) -> None:
                 return
 
 
-def _write(tools: Tools, job: Running, gallery: Gallery, good: Sequence[Found], last: int) -> None:
+def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Found], last: int) -> None:
     """Raises Conflict ``package_mismatch`` where the gallery changed its packages meanwhile."""
     batch = Batch()
     package = gallery.embedder
@@ -92,7 +92,7 @@ def _write(tools: Tools, job: Running, gallery: Gallery, good: Sequence[Found], 
 
 
 def _look(
-    tools: Tools, gallery: Gallery, level: QualityLevel, people: Mapping[str, PhotoLine], photo: Photo
+    tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, PhotoLine], photo: Photo
 ) -> NewFace | InvalidInput:
     if photo.problem is not None:
         return photo.problem

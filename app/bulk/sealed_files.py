@@ -16,10 +16,10 @@ from app.errors import InvalidInput, Unusable
 
 PURPOSE = b"job file"
 WAITING = 4
-"""Pieces that may wait for the disk."""
+"""PieceReader that may wait for the disk."""
 
 
-class SpoolWriter:
+class SealedWriter:
     """Seals what is written to a new file, in a thread; knows the size and SHA-256 of what was written.
 
     Raises InvalidInput ``payload_too_large`` beyond `limit` bytes, Unusable ``upload_not_kept`` where the disk won't.
@@ -97,8 +97,8 @@ def read_sealed(path: Path, sealer: Sealer) -> Iterator[bytes]:
         yield from sealer.open_stream(file, PURPOSE)
 
 
-class Pieces:
-    """Pieces as a file that can only be read on."""
+class PieceReader:
+    """PieceReader as a file that can only be read on."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

@@ -8,20 +8,20 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from app.bulk.archive import export_gallery, import_archive
-from app.bulk.import_batch import Tools
+from app.bulk.import_batch import BulkContext
 from app.bulk.photo_import import import_photos
-from app.bulk.sealed_files import SpoolWriter, read_sealed
+from app.bulk.sealed_files import SealedWriter, read_sealed
 from app.bulk.template_import import import_templates
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, PackageMismatch, Unusable
 from app.gallery.records import Gallery, two_packages
 from app.jobs.records import Job
-from app.jobs.runner import Runner, Running, Work
+from app.jobs.runner import Running, Work
 from app.jobs.store import JobStore, new_job_id
 
 IMPORT, EXPORT = "import", "export"
 Content: TypeAlias = Literal["photos", "templates", "archive"]
-_IMPORTS: Mapping[str, Callable[[Tools, Running], None]] = {
+_IMPORTS: Mapping[str, Callable[[BulkContext, Running], None]] = {
     "photos": import_photos,
     "templates": import_templates,
     "archive": import_archive,
@@ -42,40 +42,43 @@ class ImportTerms:
 class Arrival:
     """An upload on its way in, sealed with a key that its job's row will hold alone."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: BulkContext) -> None:
         self.secret = new_key()
-        self.writer = SpoolWriter(tools.files.draft(), self.secret, tools.max_bytes)
+        self.writer = SealedWriter(tools.files.draft(), self.secret, tools.max_bytes)
 
 
-class Desk:
-    def __init__(self, tools: Tools, jobs: JobStore) -> None:
-        self._tools = tools
+class BulkService:
+    """Creates the jobs of imports and exports. `wake` makes the runner look for a new job at once."""
+
+    def __init__(self, context: BulkContext, jobs: JobStore, wake: Callable[[], None]) -> None:
+        self._context = context
         self._jobs = jobs
+        self._wake = wake
 
     def works(self) -> dict[str, Work]:
         """What the runner is to do, by kind."""
-        return {IMPORT: partial(_import, self._tools), EXPORT: partial(export_gallery, self._tools)}
+        return {IMPORT: partial(_import, self._context), EXPORT: partial(export_gallery, self._context)}
 
     def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
         """Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
         ``upload_not_kept``."""
-        gallery = self._tools.galleries.gallery(gallery_id)
+        gallery = self._context.galleries.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
             raise PackageMismatch(message, expected=gallery.embedder, given=terms.package)
         if terms.content != "photos" and len(gallery.templates.written) > 1:  # photos are embedded here, with both
             raise two_packages(gallery.id)
         try:
-            return gallery, Arrival(self._tools)
+            return gallery, Arrival(self._context)
         except OSError as error:
             raise Unusable(f"The upload can't be kept: {error.strerror}", code="upload_not_kept") from None
 
-    def begin_import(self, gallery: Gallery, terms: ImportTerms, arrival: Arrival, who: str, runner: Runner) -> Job:
+    def begin_import(self, gallery: Gallery, terms: ImportTerms, arrival: Arrival, who: str) -> Job:
         """The job over what has arrived. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
         if not arrival.writer.size:
             raise InvalidInput("there is nothing in the upload", code="empty_upload")
         job_id = new_job_id()
-        target = self._tools.files.upload(job_id)
+        target = self._context.files.upload(job_id)
         arrival.writer.finish(target)
         params = {
             "content": terms.content,
@@ -86,27 +89,27 @@ class Desk:
         }
         try:
             job = self._jobs.create(
-                IMPORT, gallery, params, who=who, place=self._tools.files.place, secret=arrival.secret, job_id=job_id
+                IMPORT, gallery, params, who=who, place=self._context.files.place, secret=arrival.secret, job_id=job_id
             )
         except BaseException:
             target.unlink(missing_ok=True)
             raise
-        runner.wake()
+        self._wake()
         return job
 
-    def begin_export(self, gallery_id: str, who: str, runner: Runner, *, crops: bool) -> Job:
+    def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
         """Raises NotFound ``gallery_not_found``."""
-        gallery = self._tools.galleries.gallery(gallery_id)
+        gallery = self._context.galleries.gallery(gallery_id)
         job = self._jobs.create(
-            EXPORT, gallery, {"crops": crops}, who=who, place=self._tools.files.place, secret=new_key()
+            EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
         )
-        runner.wake()
+        self._wake()
         return job
 
     def result(self, job: Job) -> Iterator[bytes]:
         """What the job has left to be fetched. Raises NotFound ``result_not_found``."""
         secret = self._jobs.secret(job)
-        path = self._tools.files.result(job.id)
+        path = self._context.files.result(job.id)
         if job.result is None or secret is None:
             raise NotFound("The job has left nothing to be fetched.", code="result_not_found", job=job.id)
         if not path.exists():
@@ -115,5 +118,5 @@ class Desk:
         return read_sealed(path, Sealer([secret]))
 
 
-def _import(tools: Tools, job: Running) -> None:
+def _import(tools: BulkContext, job: Running) -> None:
     _IMPORTS[job.params["content"]](tools, job)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from app.bulk.sealed_files import Pieces
+from app.bulk.sealed_files import PieceReader
 from app.errors import InvalidInput
 
 BLOCK = 512
@@ -69,8 +69,8 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
 
     Raises InvalidInput ``invalid_archive``, ``payload_too_large``.
     """
-    packed = Pieces(open_stream())
-    zipped = Pieces(open_stream()).read(2) == GZIP_MAGIC
+    packed = PieceReader(open_stream())
+    zipped = PieceReader(open_stream()).read(2) == GZIP_MAGIC
     limited = _Limited(_Unzipped(packed) if zipped else packed, max_bytes)
     open_tar: Any = tarfile.open  # its stubs know files, and a stream needs no more than `read`
     with _reading():
@@ -123,7 +123,7 @@ def _problem(member: tarfile.TarInfo) -> str | None:
 class _Unzipped:
     """A gzip stream's content; several streams behind each other count as one."""
 
-    def __init__(self, source: Pieces) -> None:
+    def __init__(self, source: PieceReader) -> None:
         self._source = source
         self._inflate = zlib.decompressobj(wbits=31)
         self._waiting = b""
@@ -149,7 +149,7 @@ class _Unzipped:
 class _Limited:
     """Ends a bomb, and knows whether the two empty blocks at a tar's end have been seen."""
 
-    def __init__(self, source: Pieces | _Unzipped, most: int) -> None:
+    def __init__(self, source: PieceReader | _Unzipped, most: int) -> None:
         self._source = source
         self._left = most
         self._tail = b""

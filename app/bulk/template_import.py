@@ -8,10 +8,10 @@ from itertools import islice
 import numpy as np
 
 from app.bulk import json_lines
-from app.bulk.import_batch import Batch, Tools, Upload, face_of, gallery_of, refuse
+from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of, refuse
 from app.bulk.json_lines import FaceLine
 from app.bulk.npy import RowReader
-from app.bulk.sealed_files import Pieces
+from app.bulk.sealed_files import PieceReader
 from app.errors import InvalidInput, PackageMismatch
 from app.gallery.bulk import BulkSubject
 from app.gallery.records import Gallery
@@ -25,7 +25,7 @@ AT_ONCE = 2_000
 """With more, what a batch frees lies among what lives on, and less of it goes back (docs/performance.md)."""
 
 
-def import_templates(tools: Tools, job: Running) -> None:
+def import_templates(tools: BulkContext, job: Running) -> None:
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
     package = str(job.params["package"])
@@ -58,7 +58,7 @@ def import_templates(tools: Tools, job: Running) -> None:
 
 
 def _add(
-    tools: Tools, batch: Batch, item: int, told: FaceLine | InvalidInput, vector: Vector | None
+    tools: BulkContext, batch: Batch, item: int, told: FaceLine | InvalidInput, vector: Vector | None
 ) -> InvalidInput | None:
     """Why it can't be added, if it can't; ``vector`` None: it is none of length 1."""
     if isinstance(told, InvalidInput):
@@ -89,7 +89,7 @@ def _check(upload: Upload, gallery: Gallery, job: Running) -> None:
 
 
 def _rows(upload: Upload, gallery: Gallery) -> RowReader:
-    return RowReader(Pieces(upload.member(TEMPLATES).pieces()), gallery.dimension)
+    return RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
 
 
 def _told(upload: Upload, begin: int) -> Iterator[FaceLine | InvalidInput]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli import options, output
+from app.machine import pause_collector
 
 if TYPE_CHECKING:
     from app.client import Client
@@ -28,7 +28,7 @@ def serve(
     data: Annotated[Path | None, typer.Option(help="Data folder. Default: LIKENESS_DATA_DIR.")] = None,
 ) -> None:
     """Start the server. Its other settings come from the environment (LIKENESS_...)."""
-    gc.disable()  # `app.main` enables it when the server is ready: nothing made until then is garbage
+    pause_collector()  # `app.server.run` resumes it when the server is ready
     from app.config import load_settings  # noqa: PLC0415 - slow to import
     from app.server import start  # noqa: PLC0415 - slow to import
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from app.concurrency.machine import compute_here
 from app.errors import LikenessError, Overloaded
 
 T = TypeVar("T")
@@ -157,7 +156,6 @@ class Batcher(Generic[T, R]):
         self._queue = deque(each for each in self._queue if not each.future.cancelled())
 
     def _work(self) -> None:
-        compute_here()
         while (batch := self._next_batch()) is not None:
             if batch:
                 self._answer(batch)

@@ -12,7 +12,7 @@ Turn: TypeAlias = AbstractContextManager[object]
 """What is held while something keeps a core busy: entered and left by many threads."""
 
 
-class Turns:
+class FairSemaphore:
     """A semaphore whose turns go to whoever has waited longest, so that nobody's request waits for those that came
     after it; Python's own lets newcomers pass."""
 

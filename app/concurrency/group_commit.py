@@ -31,7 +31,7 @@ class _Waiting(Generic[T, R]):
         return bool(self.results) or self.error is not None
 
 
-class Together(Generic[T, R]):
+class GroupCommit(Generic[T, R]):
     """Safe to share between threads; `most` is how many items are done in one go, 1 for each by itself."""
 
     def __init__(self, most: int = MOST) -> None:

@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
-from app.concurrency.machine import compute_here
 from app.errors import LikenessError, Overloaded
 
 T = TypeVar("T")
@@ -19,7 +18,7 @@ RETRY_AFTER_S = 1.0
 """About how long a full house takes to have room again."""
 
 
-class Workers:
+class WorkerPool:
     """A thread pool of its own, and the count of requests admitted and of their bodies' bytes; for one event loop.
 
     ``bytes_limit`` bounds what has arrived of all bodies together: where every request of a full house sent the
@@ -27,7 +26,7 @@ class Workers:
     """
 
     def __init__(self, threads: int, queue_limit: int, seconds: float, *, bytes_limit: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="work", initializer=compute_here)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="work")
         self.limit = queue_limit
         self.bytes_limit = bytes_limit
         self._seconds = seconds

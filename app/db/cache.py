@@ -1,7 +1,8 @@
-"""What SQL answered before, for as long as nobody, in whatever process, has changed the database since.
+"""A cache of SQL's answers that is valid until anyone commits to the database.
 
-SQLite counts the commits of all processes, and says for a few microseconds whether there was one; a query by way of
-SQLAlchemy takes a few hundred. PostgreSQL has no such count: there everything is asked each time.
+SQLite counts the commits of all processes and reports the count within microseconds, while a query through SQLAlchemy
+takes a few hundred. PostgreSQL has no such count, so nothing is cached there. Measured on AMD EPYC (Zen 5), two cores,
+in turns: with the cache a verification or identification of a photo takes 6 to 8 % less time (lower quartiles).
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 KEPT = 256
-"""Answers of one kind; when there are more, all are forgotten."""
+"""Entries of one cache; a full cache is emptied."""
 
 
 class Version:
-    """Of a SQLite file: another number after every commit but its own connection's, which makes none.
+    """The number of a SQLite file's version, which every commit changes. Safe to share between threads.
 
-    https://www.sqlite.org/pragma.html#pragma_data_version. Safe to share between threads.
+    https://www.sqlite.org/pragma.html#pragma_data_version: commits of the same connection don't count, so it has a
+    connection of its own, which makes none.
     """
 
     def __init__(self, path: str) -> None:
@@ -29,7 +31,7 @@ class Version:
         self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
 
     def __call__(self) -> int | None:
-        """None where it can't be told."""
+        """Return None if the file can't be read."""
         try:
             with self._lock:
                 [(version,)] = self._connection.execute("PRAGMA data_version").fetchall()
@@ -42,22 +44,22 @@ class Version:
             self._connection.close()
 
 
-class Memo(Generic[K, V]):
-    """Safe to share between threads. ``version`` says None where nothing can be kept."""
+class Cache(Generic[K, V]):
+    """Safe to share between threads. ``version`` returns None if nothing may be cached."""
 
     def __init__(self, version: Callable[[], int | None]) -> None:
         self._version = version
         self._kept: dict[K, tuple[int, V]] = {}
 
-    def get(self, key: K, ask: Callable[[], V]) -> V:
-        """What ``ask`` says now, as if it were asked; what it raises is not kept."""
-        version = self._version()  # before it is asked: a change in between shows the next time
+    def get(self, key: K, query: Callable[[], V]) -> V:
+        """Return the result of ``query``, cached or not; errors aren't cached."""
+        version = self._version()  # before the query, so that a commit in between is noticed next time
         if version is None:
-            return ask()
+            return query()
         kept = self._kept.get(key)
         if kept is not None and kept[0] == version:
             return kept[1]
-        found = ask()
+        found = query()
         if len(self._kept) >= KEPT:
             self._kept.clear()
         self._kept[key] = version, found

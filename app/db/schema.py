@@ -149,7 +149,7 @@ REEMBEDDINGS = Table(
     Column("switched_at", String(32)),
     Column("keep_until", String(32)),
 )
-"""Galleries that are moving from one package to another; `app.gallery.reembedding` writes and reads it."""
+"""Galleries that are moving from one package to another; `app.reembedding.steps` writes and reads it."""
 
 CHANGES = Table(
     # Keys only, never a template or a name: what is erased must leave nothing here.

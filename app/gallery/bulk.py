@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,12 +14,13 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, SECOND_TEMPLATES, SUBJECTS
 from app.db.sealed_columns import Blobs
+from app.errors import PackageMismatch
 from app.gallery import change_log
-from app.gallery.faces import ORIGIN_COLUMNS, insert_origins, origin_of
-from app.gallery.records import Consent, Counts, Gallery, Metadata, NewFace, Origin, to_bytes
-from app.gallery.subject_rows import ensure_subjects, subject_row
-from app.gallery.templates import face_columns, join_templates, template_column
-from app.gallery.text import clean_consent, clean_id, clean_name, encode_metadata, fold
+from app.gallery.face_rows import ORIGIN_COLUMNS, insert_origins, to_origin
+from app.gallery.records import Consent, Counts, Gallery, Metadata, NewFace, Origin, to_bytes, two_packages
+from app.gallery.subject_rows import ensure_subjects, from_consent, subject_values, to_consent, update_subject
+from app.gallery.templates import TemplatePlan, face_columns, join_templates, template_column
+from app.gallery.text import clean_id, clean_name, encode_metadata, fold
 from app.types import Box, Template
 
 EXPORT_ROWS = 1_000
@@ -27,13 +28,13 @@ _INSERTS = (sa.insert(FACES), sa.insert(CROPS), sa.insert(SECOND_TEMPLATES))
 _LAST_KEY = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'faces'")
 _NEXT_KEYS = sa.text("SELECT nextval(pg_get_serial_sequence('faces', 'key')) FROM generate_series(1, :count)")
 NOWHERE = Box(0.0, 0.0, 0.0, 0.0)
-"""Of a face whose photo nobody has seen here."""
+"""The box of a face that was imported without its photo."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkFace:
-    """A face to be written as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG. Without ``face_id`` or
-    ``created_at`` they are made."""
+    """A face to write as it is: ``template`` float32 little endian bytes, ``crop`` a JPEG. A missing ``face_id`` or
+    ``created_at`` is made up."""
 
     subject: str
     template: bytes
@@ -49,7 +50,7 @@ class BulkFace:
 
 
 def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str | None = None) -> BulkFace:
-    """A face of a photo; `crop` as JPEG."""
+    """Convert a face of a photo; `crop` is its JPEG."""
     return BulkFace(
         subject=subject,
         template=to_bytes(face.template),
@@ -65,7 +66,8 @@ def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str |
 
 @dataclass(frozen=True, slots=True)
 class BulkSubject:
-    """What a subject is to be: what is given replaces what it has. The times of making and changing are a new one's."""
+    """A subject to write: fields that are given replace those of an existing subject, but for ``created_at`` and
+    ``updated_at``, which only a new one takes."""
 
     id: str
     name: str | None = None
@@ -78,7 +80,7 @@ class BulkSubject:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How many subjects were new and how many faces written; ``taken`` are the places of those that the gallery had."""
+    """How many subjects and faces were added; ``taken`` are the positions of faces that the gallery already had."""
 
     subjects: int
     faces: int
@@ -87,8 +89,10 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """A gallery as one moment saw it. ``counts`` and ``faces`` are of those that have a template of its package, which
-    ``left_out`` have not; subjects and faces come in the order of their keys."""
+    """A consistent view of a gallery; subjects and faces come in the order of their keys.
+
+    ``counts`` and ``faces`` cover the faces that have a template of the gallery's package; ``left_out`` have none.
+    """
 
     gallery: Gallery
     counts: Counts
@@ -99,7 +103,7 @@ class Everything:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSubject:
-    """As it goes into SQL; ``None``: not given."""
+    """A checked subject with its columns' values; None: not given."""
 
     id: str
     name: str | None
@@ -111,7 +115,7 @@ class CheckedSubject:
 
     @property
     def changes(self) -> dict[str, object]:
-        """Of a subject that is there already."""
+        """The columns to change if the subject exists already."""
         given: dict[str, object] = {}
         if self.name is not None:
             given |= {"name": self.name, "folded": fold(self.id, self.name)}
@@ -121,7 +125,6 @@ class CheckedSubject:
 
 def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubject:
     """Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``."""
-    agreed = None if subject.consent is None else asdict(clean_consent(subject.consent))
     return CheckedSubject(
         clean_id(subject.id, "subject"),
         None if subject.name is None else clean_name(subject.name),
@@ -129,32 +132,49 @@ def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubje
         subject.created_at,
         subject.updated_at,
         subject.expires_at,
-        None if agreed is None else json.dumps(agreed, ensure_ascii=False),
+        from_consent(subject.consent),
     )
+
+
+def fit_bulk(gallery: Gallery, faces: Sequence[BulkFace], plan: TemplatePlan) -> Sequence[BulkFace]:
+    """Return the faces with exactly the templates that `plan` writes; ``template`` is of the gallery's own package.
+
+    Raises Conflict ``package_mismatch``, ``two_packages``.
+    """
+    own, *others = plan.packages
+    if faces and own != gallery.embedder:
+        message = f"Gallery {gallery.id!r} takes templates of {own} now, not of {gallery.embedder}."
+        raise PackageMismatch(message, expected=own, given=gallery.embedder)
+    if not others:
+        return [face if face.second is None else replace(face, second=None) for face in faces]
+    if any(face.second is None or face.second.package != others[0] for face in faces):
+        raise two_packages(gallery.id)
+    return faces
 
 
 def write_subjects(
     connection: Connection, database: Database, gallery: Gallery, subjects: Sequence[CheckedSubject], now: str
 ) -> tuple[dict[str, int], int]:
-    """Makes those that are missing and changes the others as far as they say; their keys by id, and how many are new.
+    """Add missing subjects and update the others; return the keys by id, and how many are new.
 
-    Where two subjects have one id, the later one's words count.
+    If two have the same id, the later one counts.
     """
     wanted = {subject.id: subject for subject in subjects}
     rows = {subject.id: _new_subject(gallery, subject, now) for subject in wanted.values()}
     keys, made = ensure_subjects(connection, database, gallery, rows)
     for subject in wanted.values():
         if subject.changes and subject.id not in made:
-            change = sa.update(SUBJECTS).where(SUBJECTS.c.key == keys[subject.id])
-            connection.execute(change.values(updated_at=now, **subject.changes))
+            update_subject(connection, keys[subject.id], subject.changes)
     return keys, len(made)
 
 
 def place_ids(
     connection: Connection, gallery: Gallery, faces: Sequence[BulkFace]
 ) -> tuple[list[BulkFace], tuple[int, ...]]:
-    """The faces to write, and the places of those that are not: the gallery has a face of that id, or one before it
-    has. A face whose id is taken in another gallery (this one's copy, maybe) gets a new one."""
+    """Return the faces to write, and the positions of those to skip, whose ids the gallery or an earlier face has.
+
+    A face whose id exists in another gallery (perhaps a copy of this one) gets a new id.
+    """
     first: dict[str, int] = {}
     taken: set[int] = set()
     for place, face in enumerate(faces):
@@ -182,7 +202,7 @@ def write_faces(
     *,
     blobs: Blobs,
 ) -> list[tuple[int, int]]:
-    """The new faces' subject keys and keys, in their order, to be told to the change log."""
+    """Insert the faces; return the key of each one's subject and its own, in their order, for `record_added`."""
     keys = _take_keys(connection, len(faces))
     rows, crops, seconds = [], [], []
     blobs.mark(connection)
@@ -217,29 +237,28 @@ def write_faces(
     return [(subject_keys[face.subject], key) for key, face in zip(keys, faces, strict=True)]
 
 
-def record_added(connection: Connection, gallery: Gallery, pairs: Sequence[tuple[int, int]], now: str) -> None:
-    """The change log's entries; to be the transaction's last write."""
-    change_log.record_all(connection, gallery.key, [(change_log.ADD, subject, face) for subject, face in pairs], now)
+def record_added(connection: Connection, gallery: Gallery, pairs: Sequence[tuple[int, int]]) -> None:
+    """Write the change log's entries for new faces; make it the transaction's last write."""
+    change_log.record(connection, gallery.key, [(change_log.ADD, subject, face) for subject, face in pairs])
 
 
 def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubject]:
-    """In order of their keys."""
+    """Read the gallery's subjects in the order of their keys."""
     query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
-        consent = None if row.consent is None else Consent(**json.loads(row.consent))
         times = (row.created_at, row.updated_at, row.expires_at)
-        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, consent)
+        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent))
 
 
 def count_faces(connection: Connection, gallery: Gallery) -> int:
-    """Those that `read_faces` reads."""
+    """Count the faces that `read_faces` reads."""
     source = join_templates(FACES, gallery.embedder)
     query = sa.select(sa.func.count()).select_from(source).where(_is_whole(gallery))
     return int(connection.execute(query).scalar_one())
 
 
 def read_faces(connection: Connection, gallery: Gallery, blobs: Blobs, *, crops: bool) -> Iterator[BulkFace]:
-    """In order of their keys, those that have a template of the gallery's package."""
+    """Read the faces that have a template of the gallery's package, in the order of their keys."""
     columns: list[Any] = [*face_columns(gallery.embedder), SUBJECTS.c.id.label("subject"), *ORIGIN_COLUMNS]
     source = join_templates(FACES.join(SUBJECTS), gallery.embedder).outerjoin(
         FACE_ORIGINS, FACE_ORIGINS.c.face_key == FACES.c.key
@@ -266,7 +285,7 @@ def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
         crop=None if crop is None else blobs.unpack("crop", row.face_id, bytes(crop)),
         face_id=row.face_id,
         created_at=row.created_at,
-        origin=origin_of(row),
+        origin=to_origin(row),
     )
 
 
@@ -274,12 +293,11 @@ def _new_subject(gallery: Gallery, subject: CheckedSubject, now: str) -> dict[st
     given = {"metadata": subject.metadata, "created_at": subject.created_at, "updated_at": subject.updated_at}
     given |= {"expires_at": subject.expires_at, "consent": subject.consent}
     columns = {name: value for name, value in given.items() if value is not None}
-    return subject_row(gallery, subject.id, now, name=subject.name, **columns)
+    return subject_values(gallery, subject.id, now, name=subject.name, **columns)
 
 
 def _take_keys(connection: Connection, count: int) -> list[int]:
-    """As many new keys of faces: rows that bring their keys are written several times as fast as rows that are asked
-    for them."""
+    """Reserve keys for new faces: inserting rows with keys is several times as fast as asking for each new key."""
     if connection.dialect.name == "sqlite":  # the caller holds the database's one write lock
         last = connection.execute(_LAST_KEY).scalar() or 0
         return list(range(last + 1, last + count + 1))

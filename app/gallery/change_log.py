@@ -1,8 +1,8 @@
 """The change log: what happened to each gallery's faces, numbered without gaps, so that every process can follow it.
 
-Written in the transaction of the change itself. The gallery's row hands out the numbers and stays locked until that
-transaction ends: a number is only ever seen when all lower ones can be seen too. Entries hold keys, never a template
-or a name. The last entry of a gallery is never pruned: a position is known by it.
+Entries are written in the transaction of the change itself. The gallery's row hands out the numbers and stays locked
+until that transaction ends, so a number becomes visible only after all lower ones. Entries hold keys, never a template
+or a name. The last entry of a gallery is never pruned: it identifies the log's end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -20,9 +20,12 @@ from app.db.sealed_columns import Blobs
 from app.gallery.records import to_block
 from app.gallery.templates import join_templates, template_column
 from app.search.types import Changes, FaceBlock, IndexSpec, LogPosition, Removed
+from app.timestamps import utc_now
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
 STAMP_BITS = 63
+Entry: TypeAlias = tuple[str, int, int | None]
+"""What happened (ADD, REMOVE, REMOVE_SUBJECT or ERASE), the subject's key, and the face's key or None for all."""
 MAX_NUMBER = 2**63 - 1
 _BUMP = (
     sa.update(GALLERIES)
@@ -50,28 +53,19 @@ _READ = _reading()
 
 
 def begin_stamp() -> int:
-    """What a new gallery's row takes as its `last_stamp`."""
+    """Return a random stamp for a new gallery's `last_stamp`."""
     return secrets.randbits(STAMP_BITS)
 
 
 def begin(connection: Connection, gallery_key: int, stamp: int, now: str) -> None:
-    """The log's entry 0, of a gallery just made."""
+    """Write entry 0 of a new gallery."""
     values = {"gallery_key": gallery_key, "number": 0, "stamp": stamp, "kind": BEGIN, "created_at": now}
     connection.execute(sa.insert(CHANGES).values(values))
 
 
-def record(
-    connection: Connection, gallery_key: int, kind: str, *, subject_key: int, faces: Sequence[int | None], now: str
-) -> None:
-    """One entry a face; to be the transaction's last write, since others that change the gallery wait from here on."""
-    record_all(connection, gallery_key, [(kind, subject_key, face) for face in faces], now)
-
-
-def record_all(
-    connection: Connection, gallery_key: int, entries: Sequence[tuple[str, int, int | None]], now: str
-) -> None:
-    """The same for entries of different kinds and subjects, in order: kind, subject's key, face's key."""
-    stamp = begin_stamp()
+def record(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -> None:
+    """Append the entries. Make it the transaction's last write: other writers to the gallery wait from here on."""
+    stamp, now = begin_stamp(), utc_now()
     new = {"gallery": gallery_key, "count": len(entries), "stamp": stamp}
     last: int = connection.execute(_BUMP, new).scalar_one()
     values = [
@@ -90,14 +84,14 @@ def record_all(
 
 
 def head(connection: Connection, gallery_key: int) -> LogPosition | None:
-    """Where the gallery's log ends; None where there is no such gallery."""
+    """Return where the gallery's log ends, or None if there is no such gallery."""
     query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == gallery_key)
     row = connection.execute(query).one_or_none()
     return LogPosition(*row) if row else None
 
 
 def start(connection: Connection, gallery_key: int) -> LogPosition | None:
-    """Where the gallery's log begins, after what was pruned; None where there is no such gallery."""
+    """Return where the gallery's log begins after pruning, or None if there is no such gallery."""
     query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery_key)
     row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
     return LogPosition(*row) if row else None
@@ -112,11 +106,11 @@ def read(
     *,
     blobs: Blobs,
 ) -> Changes | None:
-    """Return up to `limit` changes after `since`, none after `until`.
+    """Return up to `limit` entries after `since`, none beyond number `until`.
 
-    None if the log doesn't continue `since`: it was pruned, it is another history, or the gallery is gone.
-    A face that was added and is gone by now is left out; its removal comes later. So is a face without a template of
-    the package. One statement, so one moment.
+    Return None if the log has a gap after `since`: it was pruned, the database was restored, or the gallery is gone.
+    Faces that have been removed since they were added are left out, since their removal follows; so are faces without a
+    template of the gallery's package. A single statement reads everything, so the result is consistent.
     """
     wanted = {
         "gallery": spec.key.gallery,
@@ -137,14 +131,14 @@ def read(
 
 
 def prune(connection: Connection, before: str) -> int:
-    """Removes entries older than `before`, but each gallery's last; says how many."""
+    """Delete entries older than `before`, except each gallery's last; return how many."""
     last = sa.select(GALLERIES.c.last_change).where(GALLERIES.c.key == CHANGES.c.gallery_key).scalar_subquery()
     old = sa.delete(CHANGES).where((CHANGES.c.created_at < before) & (CHANGES.c.number < last))
     return connection.execute(old).rowcount
 
 
 def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[FaceBlock | Removed, ...]:
-    """Additions that follow each other become one block."""
+    """Convert the entries; consecutive additions become one block."""
     steps: list[FaceBlock | Removed] = []
     for kind, group in groupby(rows, key=lambda row: row.kind):
         if kind == ADD:

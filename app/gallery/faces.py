@@ -1,15 +1,14 @@
-"""Faces whoever's they are: found, listed, moved between subjects, deleted, with where they came from.
+"""Faces of any subject of a gallery: listed, found, moved between subjects, deleted, with the photos they came from.
 
-A face whose person nobody has named is the only face of an unnamed subject (`texts.unnamed_id`), which is made with
-it and goes when the face does. Every public call of `Placement` is one transaction, as in `Store`. To the index a moved
-face is one that went and one that came, both in that transaction's entries of the change log: whoever follows the log
-needs to know nothing new.
+A face of an unidentified person is the only face of an unnamed subject (`app.gallery.text.unnamed_id`), which is made
+with the face and deleted with it. Every public call of `Faces` is one transaction, as in `app.gallery.store.Store`. The
+change log records a moved face as removed and added again, so its followers need no special case.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -20,22 +19,22 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
-from app.errors import FaceNotFound, NotFound, SubjectNotFound
 from app.gallery import change_log
+from app.gallery.face_rows import ORIGIN_COLUMNS, face_not_found, reassign, to_origin
 from app.gallery.gallery_rows import lock_gallery
-from app.gallery.reassignment import rekey
-from app.gallery.records import Gallery, Move, Origin, Person, PlacedFace
-from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, fold, is_unnamed, unnamed_id
+from app.gallery.records import Gallery, Move, Person, PlacedFace
+from app.gallery.subject_rows import lock_subjects, make_subjects, subject_not_found, subject_values, touch_subjects
+from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, is_unnamed, unnamed_id
 from app.timestamps import utc_now
 from app.types import Box
 
 ANSWERS_KEPT = timedelta(days=1)
-_INSERT_ORIGINS = sa.insert(FACE_ORIGINS)
+"""How long a request that is repeated under its token gets the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """What a request under a token is answered with, and the digest of what it asked."""
+    """The answer to a request that carries a token; ``digest`` is of the request."""
 
     operation: str
     token: str
@@ -44,10 +43,10 @@ class KeptAnswer:
 
 
 class AlreadyAnswered(Exception):
-    """The same request was under way elsewhere, and has changed what this one was about to; nothing is written."""
+    """Another process has just answered a request with this token; nothing was written."""
 
 
-class Placement:
+class Faces:
     """Safe to share between threads. Every call may also raise what `Database` does."""
 
     def __init__(self, database: Database) -> None:
@@ -62,9 +61,9 @@ class Placement:
         subject: str | None = None,
         only: Collection[str] | None = None,
     ) -> Page[PlacedFace]:
-        """In the order they were enrolled; a `subject` that is not there has none, `only` those of these ids.
+        """List the gallery's faces in the order of their enrollment: all, one subject's, or `only` those of these ids.
 
-        Raises InvalidInput ``invalid_cursor``.
+        The subject need not exist. Raises InvalidInput ``invalid_cursor``.
         """
         listing = f"placed/{gallery.key}/{'' if subject is None else subject}"
         query = _PLACED.where(FACES.c.gallery_key == gallery.key)
@@ -75,7 +74,7 @@ class Placement:
         return read_page(self._database, query, FACES.c.key, _placed, listing=listing, cursor=cursor, limit=limit)
 
     def find(self, gallery: Gallery, face_ids: Sequence[str]) -> dict[str, PlacedFace]:
-        """Those of the faces that there are, by their ids."""
+        """Return the faces that exist, by id."""
         found: dict[str, PlacedFace] = {}
         with self._database.read() as connection:
             for some in in_parts(face_ids):
@@ -84,13 +83,13 @@ class Placement:
         return found
 
     def of_image(self, gallery: Gallery, image_id: str) -> list[PlacedFace]:
-        """The faces that were enrolled from one photo."""
+        """Return the faces that were enrolled from one photo."""
         query = _PLACED.where((FACE_ORIGINS.c.gallery_key == gallery.key) & (FACE_ORIGINS.c.image_id == image_id))
         with self._database.read() as connection:
             return [_placed(row) for row in connection.execute(query.order_by(FACES.c.key))]
 
     def people(self, gallery: Gallery, cursor: str | None = None, limit: int = 100) -> Page[Person]:
-        """The named subjects, in the order they were made. Raises InvalidInput ``invalid_cursor``."""
+        """List the named subjects, oldest first. Raises InvalidInput ``invalid_cursor``."""
         has_faces = sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key).label("has_faces")
         query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, has_faces).where(_is_named(gallery))
         return read_page(
@@ -108,11 +107,10 @@ class Placement:
         with self._database.read() as connection:
             return connection.execute(query).scalar_one()
 
-    # Changes: called within `Galleries._changing`
-
     def move(self, gallery: Gallery, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
-        """All or none. A target that is unnamed is made where it is missing; a source that is unnamed goes with its
-        last face.
+        """Give faces to other subjects, all or none.
+
+        Missing unnamed targets are made; an unnamed source is deleted with its last face.
 
         Raises NotFound ``gallery_not_found``, ``face_not_found`` (not its source's), ``subject_not_found`` (a target);
         AlreadyAnswered.
@@ -124,7 +122,7 @@ class Placement:
         self._database.request_scrub()
 
     def dissolve(self, gallery: Gallery, subject_id: str, answer: KeptAnswer | None = None) -> None:
-        """Gives each of the subject's faces an unnamed subject of its own, and deletes the subject.
+        """Give each of the subject's faces to an unnamed subject of its own, and delete the subject.
 
         Raises NotFound ``gallery_not_found``, ``subject_not_found``; AlreadyAnswered.
         """
@@ -132,9 +130,9 @@ class Placement:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             self.noting(gallery, answer)(connection)
-            keys = _lock_subjects(connection, gallery, [cleaned])
+            keys = lock_subjects(connection, gallery, [cleaned])
             if cleaned not in keys:
-                raise _no_subject(gallery, cleaned)
+                raise subject_not_found(gallery, cleaned)
             query = sa.select(FACES.c.face_id).where(FACES.c.subject_key == keys[cleaned]).order_by(FACES.c.key)
             ids = list(connection.execute(query).scalars())
             _move(connection, self._database, gallery, [Move(face, cleaned, unnamed_id()) for face in ids])
@@ -142,7 +140,7 @@ class Placement:
         self._database.request_scrub()
 
     def delete(self, gallery: Gallery, face_ids: Sequence[str]) -> list[str]:
-        """Those that were there, with their crops, and with their subjects where those are unnamed.
+        """Delete the faces that exist, with their crops and unnamed subjects, and return their ids.
 
         Raises NotFound ``gallery_not_found``.
         """
@@ -158,22 +156,12 @@ class Placement:
                     deleted.append(face_id)
             if touched:
                 _tidy(connection, touched)
-                for subject, faces in touched.items():
-                    change_log.record(
-                        connection,
-                        gallery.key,
-                        change_log.REMOVE,
-                        subject_key=subject,
-                        faces=sorted(faces),
-                        now=utc_now(),
-                    )
+                change_log.record(connection, gallery.key, _entries(change_log.REMOVE, touched))
         self._database.request_scrub()
         return deleted
 
-    # Requests that were answered
-
     def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
-        """The digest of what was asked under this token, and the answer."""
+        """Return the digest of the request that had this token, and its answer; None if there was none lately."""
         query = sa.select(ANSWERED_REQUESTS.c.digest, ANSWERED_REQUESTS.c.answer).where(
             ANSWERED_REQUESTS.c.gallery_key == gallery.key,
             ANSWERED_REQUESTS.c.operation == operation,
@@ -185,7 +173,7 @@ class Placement:
         return None if row is None else (bytes(row.digest), row.answer)
 
     def noting(self, gallery: Gallery, answer: KeptAnswer | None) -> Callable[[Connection], None]:
-        """What keeps the answer, in the transaction of the change that it speaks of."""
+        """Return a function that stores the answer in the transaction of the change it reports."""
 
         def note(connection: Connection) -> None:
             if answer is not None:
@@ -199,41 +187,6 @@ class Placement:
         insert = self._database.insert(ANSWERED_REQUESTS).values(values).on_conflict_do_nothing()
         if connection.execute(insert.returning(ANSWERED_REQUESTS.c.token)).one_or_none() is None:
             raise AlreadyAnswered
-
-
-def insert_origins(connection: Connection, gallery: Gallery, origins: Iterable[tuple[int, Origin | None]]) -> None:
-    """Of those of the new faces, by their keys, that have one."""
-    values = [
-        {
-            "face_key": key,
-            "gallery_key": gallery.key,
-            "image_id": origin.image_id,
-            "external_id": origin.external_id,
-            "width": origin.width,
-            "height": origin.height,
-            "score": origin.score,
-        }
-        for key, origin in origins
-        if origin is not None
-    ]
-    if values:
-        connection.execute(_INSERT_ORIGINS, values)
-
-
-ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
-    FACE_ORIGINS.c.image_id,
-    FACE_ORIGINS.c.external_id,
-    FACE_ORIGINS.c.width.label("photo_width"),
-    FACE_ORIGINS.c.height.label("photo_height"),
-    FACE_ORIGINS.c.score,
-)
-
-
-def origin_of(row: Row[Any]) -> Origin | None:
-    """Of a row that has ORIGIN_COLUMNS."""
-    if row.image_id is None:
-        return None
-    return Origin(row.image_id, row.photo_width, row.photo_height, row.score, row.external_id)
 
 
 _PLACED = (
@@ -256,7 +209,7 @@ _PLACED = (
 
 def _placed(row: Row[Any]) -> PlacedFace:
     box = Box(row.x, row.y, row.width, row.height)
-    return PlacedFace(row.face_id, row.subject, box, row.created_at, origin_of(row))
+    return PlacedFace(row.face_id, row.subject, box, row.created_at, to_origin(row))
 
 
 def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:
@@ -264,47 +217,43 @@ def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:
 
 
 def _is_unnamed() -> sa.ColumnElement[bool]:
-    """`texts.is_unnamed` in SQL."""
+    """`app.gallery.text.is_unnamed` in SQL."""
     return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 
 def _move(connection: Connection, database: Database, gallery: Gallery, moves: Sequence[Move]) -> None:
     wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
-    for target in {move.target for move in wanted if is_unnamed(move.target)}:
-        connection.execute(database.insert(SUBJECTS).values(_unnamed(gallery, target)).on_conflict_do_nothing())
-    subjects = _lock_subjects(connection, gallery, {end for move in wanted for end in (move.source, move.target)})
+    now = utc_now()
+    unnamed = {move.target for move in wanted if is_unnamed(move.target)}
+    if unnamed:
+        make_subjects(connection, database, [subject_values(gallery, target, now) for target in sorted(unnamed)])
+    subjects = lock_subjects(connection, gallery, {end for move in wanted for end in (move.source, move.target)})
     faces = _lock_faces(connection, gallery, [move.face_id for move in wanted])
-    gone: dict[int, list[int]] = defaultdict(list)
-    come: dict[int, list[int]] = defaultdict(list)
+    removed: dict[int, list[int]] = defaultdict(list)
+    added: dict[int, list[int]] = defaultdict(list)
     for move in wanted:
         if move.target not in subjects:
-            raise _no_subject(gallery, move.target)
+            raise subject_not_found(gallery, move.target)
         key, subject = faces.get(move.face_id, (None, None))
         if key is None or subject is None or subject != subjects.get(move.source):
-            message = f"Subject {move.source!r} has no face {move.face_id!r}."
-            raise FaceNotFound(message, subject=move.source, face_id=move.face_id)
-        gone[subject].append(key)
-        come[subjects[move.target]].append(key)
-    moved = rekey(connection, {key: subject for subject, keys in come.items() for key in keys})
-    come = {subject: [moved[key] for key in keys] for subject, keys in come.items()}
-    _tidy(connection, gone.keys() | come.keys())
-    for kind, sides in ((change_log.REMOVE, gone), (change_log.ADD, come)):
-        for subject, keys in sides.items():
-            change_log.record(connection, gallery.key, kind, subject_key=subject, faces=sorted(keys), now=utc_now())
+            raise face_not_found(move.source, move.face_id)
+        removed[subject].append(key)
+        added[subjects[move.target]].append(key)
+    moved = reassign(connection, {key: subject for subject, keys in added.items() for key in keys})
+    added = {subject: [moved[key] for key in keys] for subject, keys in added.items()}
+    _tidy(connection, removed.keys() | added.keys())
+    if wanted:
+        entries = [*_entries(change_log.REMOVE, removed), *_entries(change_log.ADD, added)]
+        change_log.record(connection, gallery.key, entries)
 
 
-def _lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, int]:
-    """The keys of those that are there, by id; ours until the transaction ends, taken in one order by everybody."""
-    found: dict[str, int] = {}
-    for some in in_parts(sorted(ids)):
-        query = sa.select(SUBJECTS.c.id, SUBJECTS.c.key).where(SUBJECTS.c.gallery_key == gallery.key)
-        query = query.where(SUBJECTS.c.id.in_(some)).order_by(SUBJECTS.c.key).with_for_update()
-        found |= {row.id: row.key for row in connection.execute(query)}
-    return found
+def _entries(kind: str, faces: Mapping[int, Sequence[int]]) -> list[change_log.Entry]:
+    """Return one entry for each face, given by their subjects' keys."""
+    return [(kind, subject, key) for subject, keys in faces.items() for key in sorted(keys)]
 
 
 def _lock_faces(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """The keys of each face and of its subject."""
+    """Lock the faces that exist until the transaction ends; return each one's key and its subject's, by id."""
     found: dict[str, tuple[int, int]] = {}
     for some in in_parts(ids):
         query = sa.select(FACES.c.face_id, FACES.c.key, FACES.c.subject_key).where(FACES.c.gallery_key == gallery.key)
@@ -314,27 +263,9 @@ def _lock_faces(connection: Connection, gallery: Gallery, ids: Sequence[str]) ->
 
 
 def _tidy(connection: Connection, subjects: Iterable[int]) -> None:
-    """After faces came and went: unnamed subjects without a face go, of the others it is known when they changed."""
+    """Delete the unnamed subjects that have lost their last face; set the others' time of change."""
     for some in in_parts(list(subjects)):
         mine = SUBJECTS.c.key.in_(some)
         empty = ~sa.exists().where(FACES.c.subject_key == SUBJECTS.c.key)
         connection.execute(sa.delete(SUBJECTS).where(mine & _is_unnamed() & empty))
-        connection.execute(sa.update(SUBJECTS).where(mine).values(updated_at=utc_now()))
-
-
-def _unnamed(gallery: Gallery, subject_id: str) -> dict[str, object]:
-    now = utc_now()
-    return {
-        "gallery_key": gallery.key,
-        "id": subject_id,
-        "name": None,
-        "folded": fold(subject_id),
-        "metadata": "{}",
-        "created_at": now,
-        "updated_at": now,
-    }
-
-
-def _no_subject(gallery: Gallery, subject_id: str) -> NotFound:
-    message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
-    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)
+        touch_subjects(connection, some, utc_now())

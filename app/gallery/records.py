@@ -265,42 +265,6 @@ class CheckReport:
         return tuple(f"{what}: {count}" for what, count in found if count)
 
 
-WithoutCrop: TypeAlias = Literal["refuse", "drop"]
-"""What becomes of faces that have no crop to embed again: nothing is begun, or they stay behind and go at the end."""
-ReembeddingState: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reembedding:
-    """A gallery on its way from the package `source` to `target`.
-
-    ``embedding``: faces get templates of the target. ``ready``: all have one; also after a rollback. ``switched``: the
-    target is the gallery's package, and the way back is open until ``keep_until``. ``ending``: what is left of the
-    other package is removed. ``missing`` faces have no template of the target.
-    """
-
-    gallery: str
-    source: str
-    target: str
-    state: ReembeddingState
-    without_crop: WithoutCrop
-    missing: int
-    keep_days: float
-    job: str | None
-    started_at: str
-    switched_at: str | None
-    keep_until: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCrop:
-    """A face's crop, JPEG; None where there is none."""
-
-    key: int
-    face_id: str
-    jpeg: bytes | None
-
-
 @dataclass(frozen=True, slots=True)
 class Erased:
     """Who was erased, and how much of them there was."""

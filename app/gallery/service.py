@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
 from app.concurrency.batcher import Batcher
-from app.concurrency.group_commit import MOST, Together
+from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.db.pagination import Page
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
 from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
-from app.gallery.crops import encode_crop
 from app.gallery.enrollment import Enrolling
-from app.gallery.faces import KeptAnswer, Placement
+from app.gallery.face_rows import encode_crop
+from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -50,7 +50,7 @@ from app.gallery.records import (
     fit_face,
 )
 from app.gallery.store import Store
-from app.gallery.subject_list import Roster
+from app.gallery.subject_list import SubjectList
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend, Searchable
 from app.search.registry import IndexRegistry
@@ -101,12 +101,12 @@ class Galleries:
         """`backend` keeps the indexes, by default in this process's memory, without snapshots. `search_workers` passes
         run at a time, of different galleries. The change log is kept for `log_kept`."""
         self._store = store
-        self._placement = Placement(store.database)
-        self._roster = Roster(store.database)
+        self._faces = Faces(store.database)
+        self._subject_list = SubjectList(store.database)
         self._indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
-        self._enrollments = Together[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
+        self._enrollments = GroupCommit[Enrolling, Enrolled](MOST if store.database.is_sqlite else 1)
         self._searches = Batcher(
             _search_together,
             max_batch=search_batch,
@@ -262,7 +262,7 @@ class Galleries:
         Raises InvalidInput ``invalid_name``, ``invalid_metadata``; Conflict ``subject_exists``; AlreadyAnswered.
         """
         gallery = self._store.gallery(gallery_id)
-        note = self._placement.noting(gallery, answer)
+        note = self._faces.noting(gallery, answer)
         return self._store.create_subject(gallery, subject_id, name, metadata, terms=terms, note=note)
 
     def subject(self, gallery_id: str, subject_id: str) -> Subject:
@@ -308,7 +308,7 @@ class Galleries:
 
     def subject_ids(self, gallery_id: str) -> list[str]:
         """Everybody's, in the order they were made."""
-        return self._roster.subject_ids(self._store.gallery(gallery_id))
+        return self._subject_list.subject_ids(self._store.gallery(gallery_id))
 
     def rename_subject(self, gallery_id: str, subject_id: str, new_id: str) -> Subject:
         """Gives the subject another id, all at once; where that is another subject's, its faces go to that one.
@@ -317,14 +317,14 @@ class Galleries:
         """
         gallery = self._store.gallery(gallery_id)
         with self._indexes.changing(gallery.index_specs):
-            kept = self._roster.rename(gallery, subject_id, new_id)
+            kept = self._subject_list.rename(gallery, subject_id, new_id)
         return self._store.subject(gallery, kept)
 
     def delete_subjects(self, gallery_id: str) -> Counts:
         """Everybody with their faces, crops and vectors, all at once; says how many there were."""
         gallery = self._store.gallery(gallery_id)
         with self._indexes.changing(gallery.index_specs):
-            return self._roster.clear(gallery)
+            return self._subject_list.clear(gallery)
 
     def erase_subject(
         self,
@@ -431,7 +431,7 @@ class Galleries:
     ) -> tuple[list[tuple[str, str]], int]:
         """The ids of some faces and of their subjects, and how many faces there are: the gallery's, or one subject's,
         who need not be there."""
-        return self._roster.face_ids(self._store.gallery(gallery_id), subject_id, offset, limit)
+        return self._subject_list.face_ids(self._store.gallery(gallery_id), subject_id, offset, limit)
 
     def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
         """With its crop and vector. Raises NotFound ``subject_not_found``, ``face_not_found``."""
@@ -454,21 +454,21 @@ class Galleries:
 
         Raises InvalidInput ``invalid_cursor``.
         """
-        return self._placement.faces(self._store.gallery(gallery_id), cursor, limit, subject=subject, only=only)
+        return self._faces.faces(self._store.gallery(gallery_id), cursor, limit, subject=subject, only=only)
 
     def find_faces(self, gallery_id: str, face_ids: Sequence[str]) -> dict[str, PlacedFace]:
         """Those of them that there are, by id."""
-        return self._placement.find(self._store.gallery(gallery_id), face_ids)
+        return self._faces.find(self._store.gallery(gallery_id), face_ids)
 
     def faces_of_image(self, gallery_id: str, image_id: str) -> list[PlacedFace]:
-        return self._placement.of_image(self._store.gallery(gallery_id), image_id)
+        return self._faces.of_image(self._store.gallery(gallery_id), image_id)
 
     def people(self, gallery_id: str, cursor: str | None = None, limit: int = 100) -> Page[Person]:
         """The subjects that somebody named. Raises InvalidInput ``invalid_cursor``."""
-        return self._placement.people(self._store.gallery(gallery_id), cursor, limit)
+        return self._faces.people(self._store.gallery(gallery_id), cursor, limit)
 
     def count_people(self, gallery_id: str) -> int:
-        return self._placement.count_people(self._store.gallery(gallery_id))
+        return self._faces.count_people(self._store.gallery(gallery_id))
 
     def move_faces(self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
         """Faces go from one subject to another, all or none; an unnamed target is made where it is missing, and an
@@ -478,7 +478,7 @@ class Galleries:
         """
         gallery = self._store.gallery(gallery_id)
         with self._indexes.changing(gallery.index_specs):
-            self._placement.move(gallery, moves, answer)
+            self._faces.move(gallery, moves, answer)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
         """Deletes the subject but not its faces: each becomes an unnamed one's. `answer` is kept in that transaction.
@@ -487,17 +487,17 @@ class Galleries:
         """
         gallery = self._store.gallery(gallery_id)
         with self._indexes.changing(gallery.index_specs):
-            self._placement.dissolve(gallery, subject_id, answer)
+            self._faces.dissolve(gallery, subject_id, answer)
 
     def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
         """Whoever's they are, and unnamed subjects with them; the ids of those that were there."""
         gallery = self._store.gallery(gallery_id)
         with self._indexes.changing(gallery.index_specs):
-            return self._placement.delete(gallery, face_ids)
+            return self._faces.delete(gallery, face_ids)
 
     def recall_answer(self, gallery_id: str, operation: str, token: str) -> tuple[bytes, str] | None:
         """Of a request of less than a day ago: the digest of what was asked, and the answer."""
-        return self._placement.recall_answer(self._store.gallery(gallery_id), operation, token)
+        return self._faces.recall_answer(self._store.gallery(gallery_id), operation, token)
 
     # Asking
 

@@ -1,22 +1,34 @@
-"""Subjects' rows: found by their ids, and made where they are missing."""
+"""Subjects' rows: found, locked, made and changed within a transaction of the caller's."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts
-from app.db.schema import SUBJECTS
-from app.errors import DatabaseBusy
-from app.gallery.records import Gallery
-from app.gallery.text import fold
+from app.db.schema import ANSWERED_REQUESTS, CROPS, FACES, JOB_REFUSALS, JOBS, SECOND_TEMPLATES, SUBJECTS
+from app.errors import Conflict, DatabaseBusy, InvalidInput, SubjectNotFound
+from app.gallery.records import UNSET, Consent, Erased, Gallery, Subject, Terms
+from app.gallery.text import clean_consent, fold
+from app.timestamps import utc_now
 
 CREATE_ATTEMPTS = 10
-"""How often a missing subject is made anew when others keep deleting it."""
-_FIND = (
+"""How often a missing subject is made again while others keep deleting it."""
+SUBJECT_ROWS = sa.select(
+    SUBJECTS,
+    sa.select(sa.func.count())
+    .select_from(FACES)
+    .where(FACES.c.subject_key == SUBJECTS.c.key)
+    .scalar_subquery()
+    .label("face_count"),
+)
+_BY_KEY = SUBJECT_ROWS.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
+_LOCK = (
     sa.select(SUBJECTS.c.id, SUBJECTS.c.key)
     .where((SUBJECTS.c.gallery_key == sa.bindparam("gallery")) & SUBJECTS.c.id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(SUBJECTS.c.key)
@@ -29,10 +41,71 @@ _TOUCH = (
 )
 
 
-def subject_row(
+def to_subject(row: Row[Any]) -> Subject:
+    """Convert a row of SUBJECT_ROWS."""
+    return Subject(
+        key=row.key,
+        id=row.id,
+        name=row.name,
+        metadata=json.loads(row.metadata),
+        face_count=row.face_count,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        expires_at=row.expires_at,
+        consent=to_consent(row.consent),
+    )
+
+
+def to_consent(column: str | None) -> Consent | None:
+    return None if column is None else Consent(**json.loads(column))
+
+
+def from_consent(consent: Consent | None) -> str | None:
+    """Return the column's value. Raises InvalidInput ``invalid_consent``."""
+    return None if consent is None else json.dumps(asdict(clean_consent(consent)), ensure_ascii=False)
+
+
+def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
+    """Raises NotFound ``subject_not_found``."""
+    query = SUBJECT_ROWS.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.id == subject_id))
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise subject_not_found(gallery, subject_id)
+    return to_subject(row)
+
+
+def find_unexpired(connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, Subject]:
+    """Return the subjects by key. Raises Conflict ``subject_expired`` if one is about to be erased."""
+    subjects = {row.key: to_subject(row) for row in connection.execute(_BY_KEY, {"keys": keys})}
+    now = utc_now()
+    for subject in subjects.values():
+        if has_expired(subject, now):
+            message = f"Subject {subject.id!r} has expired and is about to be erased."
+            raise Conflict(message, code="subject_expired", gallery=gallery.id, subject=subject.id)
+    return subjects
+
+
+def lock_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
+    """Lock the subject until the transaction ends. Raises NotFound ``subject_not_found``."""
+    lock_subjects(connection, gallery, [subject_id])
+    return find_subject(connection, gallery, subject_id)
+
+
+def lock_subjects(connection: Connection, gallery: Gallery, ids: Collection[str]) -> dict[str, int]:
+    """Lock the subjects that exist until the transaction ends; return their keys by id.
+
+    Everybody locks them in the order of their keys, so nobody waits in a circle.
+    """
+    keys: dict[str, int] = {}
+    for some in in_parts(sorted(ids)):
+        keys |= {row.id: row.key for row in connection.execute(_LOCK, {"gallery": gallery.key, "ids": some})}
+    return keys
+
+
+def subject_values(
     gallery: Gallery, subject_id: str, now: str, *, name: str | None = None, **columns: object
 ) -> dict[str, Any]:
-    """A new subject's columns; `columns` are those that are other than a new one's."""
+    """Return a new subject's columns; `columns` replace the defaults."""
     return {
         "gallery_key": gallery.key,
         "id": subject_id,
@@ -47,7 +120,7 @@ def subject_row(
 
 
 def make_subjects(connection: Connection, database: Database, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Of those that there were not: their keys by their ids."""
+    """Insert the rows whose ids are free; return the new subjects' keys by id."""
     insert = database.insert(SUBJECTS).on_conflict_do_nothing().returning(SUBJECTS.c.id, SUBJECTS.c.key)
     return {row.id: row.key for row in connection.execute(insert, rows)}
 
@@ -55,15 +128,14 @@ def make_subjects(connection: Connection, database: Database, rows: Sequence[Map
 def ensure_subjects(
     connection: Connection, database: Database, gallery: Gallery, rows: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, int], Collection[str]]:
-    """Every subject's key by its id, and which of them are new: each row is what is written where its id is missing.
-    The rows are ours until the transaction ends.
+    """Lock the subjects of these ids, inserting the row of each that is missing; return all keys by id, and new ids.
 
-    Between the two statements others may make or delete them, on PostgreSQL: hence the turns.
+    On PostgreSQL others may insert or delete one of them between the two statements, hence the attempts.
     """
     keys: dict[str, int] = {}
     made: dict[str, int] = {}
     for _ in range(CREATE_ATTEMPTS):
-        keys |= find_subjects(connection, gallery, [name for name in rows if name not in keys])
+        keys |= lock_subjects(connection, gallery, [name for name in rows if name not in keys])
         missing = [row for name, row in rows.items() if name not in keys]
         if missing:
             new = make_subjects(connection, database, missing)
@@ -71,18 +143,53 @@ def ensure_subjects(
             keys |= new
         if len(keys) == len(rows):
             return keys, made.keys()
-    raise DatabaseBusy(f"Others keep deleting subject {missing[0]['id']!r}.")
+    raise DatabaseBusy(f"Subject {missing[0]['id']!r} keeps being deleted by others.")
 
 
-def find_subjects(connection: Connection, gallery: Gallery, ids: Sequence[str]) -> dict[str, int]:
-    """The keys of those that there are; the rows are ours until the transaction ends."""
-    keys: dict[str, int] = {}
-    for some in in_parts(ids):
-        keys |= {row.id: row.key for row in connection.execute(_FIND, {"gallery": gallery.key, "ids": some})}
-    return keys
+def update_subject(connection: Connection, key: int, updates: Mapping[str, object]) -> None:
+    """Set these columns and the time of the change."""
+    values = {"updated_at": utc_now(), **updates}
+    connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(values))
 
 
 def touch_subjects(connection: Connection, keys: Sequence[int], now: str) -> None:
-    """Says that they have changed."""
+    """Set the time of the subjects' last change."""
     for some in in_parts(keys):
         connection.execute(_TOUCH, {"keys": some, "now": now})
+
+
+def erase_rows(connection: Connection, gallery: Gallery, subject: Subject) -> Erased:
+    """Delete the subject and everything that may mention it; return how much was deleted."""
+    mine = FACES.c.subject_key == subject.key
+    crops, second = (
+        connection.execute(sa.select(sa.func.count()).select_from(table.join(FACES)).where(mine)).scalar_one()
+        for table in (CROPS, SECOND_TEMPLATES)
+    )
+    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == subject.key))
+    # Kept answers, the files that jobs left (unreadable without their keys) and jobs' reports may mention anybody.
+    connection.execute(sa.delete(ANSWERED_REQUESTS).where(ANSWERED_REQUESTS.c.gallery_key == gallery.key))
+    jobs = JOBS.c.gallery_key == gallery.key
+    connection.execute(sa.update(JOBS).where(jobs & JOBS.c.result.is_not(None)).values(result=None, secret=None))
+    connection.execute(sa.delete(JOB_REFUSALS).where(JOB_REFUSALS.c.job_key.in_(sa.select(JOBS.c.key).where(jobs))))
+    return Erased(gallery.id, subject.id, subject.face_count, subject.face_count + second, crops)
+
+
+def terms_columns(terms: Terms) -> dict[str, object]:
+    """Return the columns that `terms` change. Raises InvalidInput ``invalid_expiry``, ``invalid_consent``."""
+    columns: dict[str, object] = {}
+    if terms.expires_at is not UNSET:
+        if terms.expires_at is not None and terms.expires_at <= utc_now():
+            raise InvalidInput("The subject would have expired already.", code="invalid_expiry")
+        columns["expires_at"] = terms.expires_at
+    if terms.consent is not UNSET:
+        columns["consent"] = from_consent(terms.consent)
+    return columns
+
+
+def has_expired(subject: Subject, at: str) -> bool:
+    return subject.expires_at is not None and subject.expires_at <= at
+
+
+def subject_not_found(gallery: Gallery, subject_id: str) -> SubjectNotFound:
+    message = f"Gallery {gallery.id!r} has no subject {subject_id!r}."
+    return SubjectNotFound(message, gallery=gallery.id, subject=subject_id)

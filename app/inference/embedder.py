@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 
 from app.concurrency.batcher import Batcher
-from app.concurrency.machine import cores
 from app.inference.session import EmbedderSession
+from app.machine import cores
 from app.types import Pixels, Template, Vector, Vectors
 
 CPU_MAX_BATCH = 8

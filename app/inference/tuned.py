@@ -8,8 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.concurrency.machine import cores, processor
 from app.files import PUBLIC, replacing
+from app.machine import cores, processor
 
 FILE = "tuned.json"
 

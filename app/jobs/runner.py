@@ -17,7 +17,7 @@ from app.errors import DatabaseUnavailable, LikenessError, Overloaded
 from app.jobs.files import JobFiles
 from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
-from app.memory import give_back
+from app.machine import release_memory
 
 LEASE = timedelta(seconds=20)
 """How long a job waits after its process was killed."""
@@ -122,12 +122,11 @@ Work: TypeAlias = Callable[[Running], None]
 
 
 class Runner:
-    """Looks for jobs and runs them, `workers` at a time. Begins with `start`; `close` hands back what is not done."""
+    """Looks for jobs and runs them, `workers` at a time, from `start` to `close`, which hands unfinished ones back."""
 
     def __init__(
         self,
         store: JobStore,
-        works: Mapping[str, Work],
         *,
         files: JobFiles | None = None,
         workers: int = 1,
@@ -136,9 +135,9 @@ class Runner:
         look_s: float = LOOK_S,
         kept: timedelta = KEPT,
     ) -> None:
-        """`works` by kind; `files` are kept as long as their jobs need them, and finished jobs for `kept`."""
+        """`files` are kept as long as their jobs need them, and finished jobs for `kept`."""
         self._store = store
-        self._works = dict(works)
+        self._works: dict[str, Work] = {}
         self._files = files
         self._lease = lease
         self._look_s = look_s
@@ -164,8 +163,12 @@ class Runner:
         with self._lock:
             return dict(self._ended)
 
-    def start(self, scheduler: Scheduler) -> None:
-        """Begin to run jobs. The scheduler renews their leases, so it must be closed after the runner."""
+    def start(self, works: Mapping[str, Work], scheduler: Scheduler) -> None:
+        """Begin to run jobs; `works` does a job of each kind.
+
+        The scheduler renews the leases, so it must be closed after the runner.
+        """
+        self._works = dict(works)
         scheduler.every(self._renew_s, "jobs-lease", self._renew)
         scheduler.every(KEEP_EVERY_S, "jobs-keeping", self.keep)
         for thread in self._threads:
@@ -257,7 +260,7 @@ class Runner:
             self._finish(running, JobState.DONE)
 
     def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
-        give_back()  # of thousands of faces at once, pieces of which lie everywhere
+        release_memory()  # of thousands of faces at once, pieces of which lie everywhere
         running.finish(state, error)
         if self._files is not None:
             self._files.upload(running.job.id).unlink(missing_ok=True)

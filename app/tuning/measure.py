@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import cv2
 
-from app.concurrency.fair_semaphore import Turn, Turns
+from app.concurrency.fair_semaphore import FairSemaphore, Turn
 from app.face.detect import open_detector
 from app.face.image import Limits
 from app.inference.embedder import Embedder
@@ -136,7 +136,7 @@ def tune(
     """
     cv2.setNumThreads(1)  # as the server does
     crops = _crops(setting, photos)
-    turn = Turns(setting.cores)  # as the server has it
+    turn = FairSemaphore(setting.cores)  # as the server has it
     with ExitStack() as stack:
         embedding = embed_ways(setting.device, setting.cores)
         sessions = {

@@ -10,10 +10,10 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cores
 from app.inference.graph import keep_data_inputs
 from app.inference.package import Rewrite, SourceInput, locate
 from app.inference.reference import source_input
+from app.machine import cores
 from app.tuning.callers import side_by_side
 from app.types import Pixels
 from bench.run import Run

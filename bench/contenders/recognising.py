@@ -14,9 +14,9 @@ import faiss
 import numpy as np
 import onnx
 
-from app.concurrency.machine import cores
 from app.inference.graph import keep_data_inputs, optimised
 from app.inference.package import locate
+from app.machine import cores
 from app.pipeline import choose_face
 from app.tuning.callers import Reel, for_a_while
 from app.types import Face, Photo, Pixels, Vectors

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.types import Vectors
 from bench.contenders.searching import LIMIT
 

@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.search.gpu import Gpu
 from app.search.index import Index
 from app.search.types import FaceBlock, IndexKind

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from app.concurrency.machine import cores
-from app.gallery.crops import encode_crop
+from app.gallery.face_rows import encode_crop
+from app.machine import cores
 from app.pipeline import choose_face
 from app.tuning.callers import Reel, for_a_while
 from bench.stages import Stages

@@ -11,10 +11,10 @@ from typing import Any, get_args
 import numpy as np
 from onnx import ModelProto
 
-from app.concurrency.machine import cores
 from app.inference.package import Package, Rewrite, find_packages, locate
 from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
+from app.machine import cores
 from app.search.gpu import Gpu, find_gpu
 from app.search.types import IndexKind
 from app.types import Vectors

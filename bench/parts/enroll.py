@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.tuning.callers import Reel
 from bench import galleries
 from bench.contenders import embedding, peer

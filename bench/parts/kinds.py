@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.search.index import Index
 from app.search.types import IndexKind
 from app.tuning.contest import Spread

@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.tuning.contest import Spread
 from bench import galleries
 from bench.figures import Curve, Figure, Goal

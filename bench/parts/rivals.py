@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.types import Vectors
 from bench import galleries
 from bench.contenders import rivals, searching

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from app.concurrency.machine import cores
+from app.machine import cores
 from app.tuning.contest import Spread
 from bench import galleries
 from bench.contenders import searching

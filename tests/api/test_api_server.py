@@ -33,11 +33,12 @@ from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.logs import JsonFormatter
 from app.api.middleware import CSP, HEADERS
-from app.concurrency.worker_pool import Workers
+from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
-from app.main import _listen, create_app
+from app.main import create_app
+from app.server.run import listen
 from app.server.start import serve
 from tests.api.test_serving import bodies_held, opened, until
 from tests.support.live import LiveServer, environment
@@ -260,7 +261,7 @@ def test_a_full_house_answers_429_and_takes_requests_again(narrow: tuple[httpx.C
 
 @pytest.mark.anyio
 async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -> None:
-    workers = Workers(threads=1, queue_limit=2, seconds=0.05, bytes_limit=10)
+    workers = WorkerPool(threads=1, queue_limit=2, seconds=0.05, bytes_limit=10)
     release = threading.Event()
     with workers.admit():
         workers.take(10)
@@ -347,21 +348,21 @@ async def test_a_body_is_not_read_beyond_its_limit() -> None:
 # ---------------------------------------------------------------- start and end
 
 
-def test_answers_do_not_wait_for_acknowledgements(tmp_path: Path) -> None:
+def test_answers_do_not_wait_for_acknowledgements() -> None:
     """Nagle's algorithm with delayed acknowledgements cost 40 ms a request on connections that are used again."""
     with (
-        _listen(Settings(data_dir=tmp_path, port=0)) as listener,
+        listen("127.0.0.1", 0) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_a_reserved_port_waits_for_whom_it_was_reserved(tmp_path: Path, port: int) -> None:
+def test_a_reserved_port_waits_for_whom_it_was_reserved(port: int) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
     for _ in range(2):  # and again once a server has ended
-        with _listen(Settings(data_dir=tmp_path, port=port)), socket.create_connection(("127.0.0.1", port)):
+        with listen("127.0.0.1", port), socket.create_connection(("127.0.0.1", port)):
             pass
     with socket.socket() as other, pytest.raises(OSError, match="in use"):
         other.bind(("127.0.0.1", port))
@@ -409,7 +410,7 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
         ({"models_dir": Path("/nowhere")}, "There is no folder /nowhere"),
         ({"data_dir": Path("/dev/null/x")}, "^/dev/null/x: "),
         ({"device": "cuda"}, "device=cuda cannot be used"),
-        ({"host": "192.0.2.1"}, "cannot listen on 192.0.2.1"),
+        ({"host": "192.0.2.1"}, "Cannot listen on 192.0.2.1"),
     ],
 )
 def test_what_makes_a_start_impossible_is_said_in_a_sentence(

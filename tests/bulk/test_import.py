@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from app.bulk import photo_import, tar_stream
-from app.bulk.import_batch import Tools, Upload
+from app.bulk.import_batch import BulkContext, Upload
 from app.bulk.json_lines import PhotoLine
 from app.errors import InvalidInput
 from app.gallery.store import Store
@@ -384,7 +384,7 @@ def test_an_import_is_cancelled_and_what_is_done_stays(
 ) -> None:
     write = photo_import._write
 
-    def write_and_wait(tools: Tools, job: Running, *batch: Any) -> None:
+    def write_and_wait(tools: BulkContext, job: Running, *batch: Any) -> None:
         """Until the job has heard of the end: a quick machine would be done by then."""
         write(tools, job, *batch)
         end = time.monotonic() + 60

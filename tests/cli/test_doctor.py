@@ -21,9 +21,9 @@ from app.cli.output import Exit
 from app.config import Settings
 from app.db.engine import Database
 from app.db.inspection import inspect
-from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
 from app.main import admin_key
+from app.reembedding.steps import Reembeddings
 from app.server.spawn import reserved_port
 from tests.api.test_serving import make_certificate
 from tests.conftest import PROJECT

@@ -22,9 +22,9 @@ from app.db.engine import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA
 from app.db.secrets import SecretStore
 from app.errors import Unusable
-from app.gallery.reembedding import Reembeddings
 from app.gallery.store import Store
 from app.gallery.templates import TemplatePlan, TemplateSet
+from app.reembedding.steps import Reembeddings
 from app.search.milvus.collections import Collections
 from tests.support.postgres import new_database
 

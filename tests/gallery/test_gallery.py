@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.crops import decode_crop
 from app.gallery.enrollment import Enrolling
+from app.gallery.face_rows import decode_crop
 from app.gallery.records import Enrolled, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store

@@ -59,9 +59,9 @@ def gallery(store: Store) -> Gallery:
 
 @contextmanager
 def running(jobs: JobStore, work: Work, **options: Any) -> Iterator[Runner]:
-    made = Runner(jobs, {"count": work}, look_s=0.02, renew_s=0.05, **options)
+    made = Runner(jobs, look_s=0.02, renew_s=0.05, **options)
     with Scheduler() as scheduler:
-        made.start(scheduler)
+        made.start({"count": work}, scheduler)
         try:
             yield made
         finally:
@@ -285,7 +285,7 @@ def test_old_jobs_go_and_their_files_with_them(jobs: JobStore, gallery: Gallery,
         assert not folder.upload(made.id).exists()
         by.keep()
         assert jobs.job(made.id).result is not None
-    again = Runner(jobs, {}, files=folder, kept=timedelta())
+    again = Runner(jobs, files=folder, kept=timedelta())
     again.keep()
     assert folder.result(made.id).exists(), "written lately"
     with pytest.raises(NotFound):
@@ -347,8 +347,8 @@ def work(job):
             job.checkpoint({"next": number + 1}, connection)
         time.sleep(0.01)
 
-runner = Runner(JobStore(store.database), {"count": work}, lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05)
-runner.start(Scheduler())
+runner = Runner(JobStore(store.database), lease=timedelta(seconds=0.5), renew_s=0.1, look_s=0.05)
+runner.start({"count": work}, Scheduler())
 time.sleep(600)
 """
 

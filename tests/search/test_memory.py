@@ -72,10 +72,10 @@ def work(job):
 store = Store(f"sqlite:///{sys.argv[1]}")
 jobs = JobStore(store.database)
 job = jobs.create("work", None)
-runner = Runner(jobs, {"work": work}, look_s=0.01)
+runner = Runner(jobs, look_s=0.01)
 before = resident()
 scheduler = Scheduler()
-runner.start(scheduler)
+runner.start({"work": work}, scheduler)
 while not jobs.job(job.id).finished:
     time.sleep(0.01)
 runner.close()
@@ -85,8 +85,7 @@ print(resident() - before, most[0] - before)
 """
 SHARING = """
 import ctypes, os, threading
-from app.concurrency.machine import cores
-from app.memory import ARENAS_PER_CORE, share_arenas
+from app.machine import ARENAS_PER_CORE, cores, share_arenas
 
 share_arenas()
 together = threading.Barrier(16 * cores())

@@ -106,12 +106,12 @@ async def import_faces(
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
     terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
-    home, arrival = await service.run(lambda: service.desk.receive(gallery, terms))
+    home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         async with aclosing(body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)) as pieces:
             async for piece in pieces:
                 await asyncio.to_thread(arrival.writer.write, piece)
-        job = await asyncio.to_thread(service.desk.begin_import, home, terms, arrival, grant.key_id, service.runner)
+        job = await asyncio.to_thread(service.bulk.begin_import, home, terms, arrival, grant.key_id)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(_abort, arrival))
         raise
@@ -129,7 +129,7 @@ async def export_gallery(
     """
 
     def begin() -> schemas.Job:
-        return jobs.answer(service.desk.begin_export(gallery, grant.key_id, service.runner, crops=query.crops))
+        return jobs.answer(service.bulk.begin_export(gallery, grant.key_id, crops=query.crops))
 
     return await service.run(begin)
 

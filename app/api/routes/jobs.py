@@ -93,7 +93,7 @@ async def get_result(service: ServiceDep, grant: GrantDep, job: JobId) -> Stream
     The file that the job has made. It is kept as long as the job.
     """
     found = await service.run(lambda: find_job(service, grant, job))
-    pieces = await service.run(lambda: service.desk.result(found))
+    pieces = await service.run(lambda: service.bulk.result(found))
     if found.result is None:
         raise NotFound("The job has left no file.", code="result_not_found", job=job)
     name = quote(found.result.name, safe="")

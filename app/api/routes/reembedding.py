@@ -10,7 +10,7 @@ from app.api import endpoints, schemas
 from app.api.dependencies import GalleryId, GrantDep, ServiceDep
 from app.api.router import Router
 from app.api.routes import jobs
-from app.bulk.reembedding import Progress
+from app.reembedding.job import Progress
 
 router = Router("galleries")
 

@@ -17,7 +17,6 @@ import pytest
 import sqlalchemy as sa
 from PIL import Image
 
-from app.bulk.reembedding import BATCH, KIND, Progress, Reembedder
 from app.concurrency.scheduler import Scheduler
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
@@ -26,9 +25,8 @@ from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATE
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, LikenessError, NotFound
 from app.gallery.bulk import bulk_face
-from app.gallery.crops import decode_crop, encode_crop
+from app.gallery.face_rows import decode_crop, encode_crop
 from app.gallery.records import Move, NewFace
-from app.gallery.reembedding import Reembeddings
 from app.gallery.service import Galleries, crop_to_keep
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
@@ -39,6 +37,8 @@ from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import retried
+from app.reembedding.job import BATCH, KIND, Progress, Reembedder
+from app.reembedding.steps import Reembeddings
 from app.search.follower import LocalBackend
 from app.search.milvus.indexes import MilvusBackend
 from app.search.snapshots import Snapshots
@@ -95,9 +95,9 @@ class Server:
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
         self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
-        self.runner = Runner(self.jobs, {KIND: self.reembedder.work}, look_s=0.05, renew_s=0.1)
+        self.runner = Runner(self.jobs, look_s=0.05, renew_s=0.1)
         if runs:
-            self.runner.start(self.scheduler)
+            self.runner.start({KIND: self.reembedder.work}, self.scheduler)
 
     def close(self) -> None:
         self.runner.close()

@@ -1,4 +1,4 @@
-"""Turns: never more than there are, first come, first served, none lost."""
+"""FairSemaphore: never more than there are, first come, first served, none lost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.concurrency.fair_semaphore import Turns
+from app.concurrency.fair_semaphore import FairSemaphore
 
 SOON_S = 20
 
 
 def test_there_are_never_more_at_once_and_none_is_lost() -> None:
-    turns, lock = Turns(3), threading.Lock()
+    turns, lock = FairSemaphore(3), threading.Lock()
     now, most = 0, 0
 
     def work(number: int) -> None:
@@ -40,7 +40,7 @@ def test_there_are_never_more_at_once_and_none_is_lost() -> None:
 
 
 def test_the_one_who_waited_longest_is_next() -> None:
-    turns = Turns(1)
+    turns = FairSemaphore(1)
     order: list[int] = []
     with ThreadPoolExecutor(5) as pool:
         with turns:
@@ -53,13 +53,13 @@ def test_the_one_who_waited_longest_is_next() -> None:
     assert order == [0, 1, 2, 3, 4]
 
 
-def _noted(turns: Turns, order: list[int], number: int) -> None:
+def _noted(turns: FairSemaphore, order: list[int], number: int) -> None:
     with turns:
         order.append(number)
 
 
 def test_it_says_how_many_are_free() -> None:
-    turns = Turns(2)
+    turns = FairSemaphore(2)
     assert turns.free == 2
     with turns:
         assert turns.free == 1
@@ -70,4 +70,4 @@ def test_it_says_how_many_are_free() -> None:
 
 def test_there_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="starts at 1"):
-        Turns(0)
+        FairSemaphore(0)

@@ -1,15 +1,16 @@
-"""Galleries on their way from one package to another, in SQL.
+"""The steps of a gallery's way from one model package to another, in SQL.
 
-begin → (templates are added, some at a time) → complete → switch → (rollback → switch …) → end → (cleared, some at a
-time) → gone. Each step is one transaction that holds the gallery's row: whoever enrolls holds it too, so each new face
-has templates of just the packages that its moment asks for.
+begin → add (some faces at a time) → complete → switch → (rollback → switch …) → finish or cancel → clear (some faces at
+a time) → forget. Each step is one transaction that locks the gallery's row. Enrollments lock it too, so that each new
+face gets templates of exactly the packages that `TemplatePlan.written` lists at that moment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
@@ -17,19 +18,45 @@ from sqlalchemy.engine import Connection, Row
 from app.db.schema import CROPS, FACES, GALLERIES, REEMBEDDINGS, SECOND_TEMPLATES
 from app.errors import Conflict, NotFound, ReembeddingIncomplete
 from app.gallery import change_log
-from app.gallery.records import (
-    Gallery,
-    Reembedding,
-    ReembeddingState,
-    StoredCrop,
-    WithoutCrop,
-    gallery_not_found,
-    to_bytes,
-)
+from app.gallery.gallery_rows import lock_gallery, reread
+from app.gallery.records import Gallery, to_bytes
 from app.gallery.store import Store
-from app.gallery.templates import join_templates, template_column
+from app.gallery.templates import TemplateSet, join_templates, template_column
 from app.timestamps import utc_now
 from app.types import Template
+
+WithoutCrop: TypeAlias = Literal["refuse", "drop"]
+"""What to do with faces that have no crop to embed: refuse to begin, or delete them at the end."""
+State: TypeAlias = Literal["embedding", "ready", "switched", "ending"]
+"""``embedding``: faces get templates of the target. ``ready``: all have one; also after a rollback. ``switched``: the
+target is the gallery's package, and a rollback is possible. ``ending``: the other package's templates are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reembedding:
+    """A gallery on its way from the package `source` to `target`; ``missing`` faces have no template of the target."""
+
+    gallery: str
+    source: str
+    target: str
+    state: State
+    without_crop: WithoutCrop
+    missing: int
+    keep_days: float
+    job: str | None
+    started_at: str
+    switched_at: str | None
+    keep_until: str | None
+    """When the switched gallery is finished by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCrop:
+    """A face's crop as JPEG, or None."""
+
+    key: int
+    face_id: str
+    jpeg: bytes | None
 
 
 class Reembeddings:
@@ -51,18 +78,20 @@ class Reembeddings:
     def begin(
         self, gallery: Gallery, target: str, dimension: int, *, without_crop: WithoutCrop, keep_days: float
     ) -> Reembedding:
-        """Begins, or goes on with what was begun for this target and has stopped.
+        """Begin, or continue if it was begun for this target and has stopped.
 
-        Raises Conflict ``package_unchanged``; ``reembedding_exists`` where another target's is not over, or this one's
-        switch is made; ``crops_missing`` where faces have no crop and ``without_crop`` is to refuse.
+        Raises Conflict ``package_unchanged``; ``reembedding_exists`` if one to another target isn't over, or this one
+        has switched; ``crops_missing`` if faces have no crop and ``without_crop`` is ``refuse``.
         """
         with self._database.write() as connection:
-            embedder = _hold(connection, gallery)
+            own = _locked(connection, gallery)
             old = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
             if old is not None and (old.target != target or old.state not in {"embedding", "ready"}):
-                message = f"Gallery {gallery.id!r} is on its way from {old.source} to {old.target} ({old.state})."
+                message = (
+                    f"Gallery {gallery.id!r} is being re-embedded from {old.source} to {old.target} ({old.state})."
+                )
                 raise Conflict(message, code="reembedding_exists", state=old.state, target=old.target)
-            if embedder.embedder == target:
+            if own.package == target:
                 raise Conflict(f"Gallery {gallery.id!r} has templates of {target}.", code="package_unchanged")
             missing = _count(connection, gallery, target, without_crop=True)
             if missing and without_crop == "refuse":
@@ -73,9 +102,9 @@ class Reembeddings:
             else:
                 values = asked | {
                     "gallery_key": gallery.key,
-                    "source": embedder.embedder,
-                    "source_dimension": embedder.dimension,
-                    "source_generation": embedder.generation,
+                    "source": own.package,
+                    "source_dimension": own.dimension,
+                    "source_generation": own.generation,
                     "target": target,
                     "target_dimension": dimension,
                     "target_generation": change_log.begin_stamp(),
@@ -86,18 +115,18 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def assign(self, gallery: Gallery, job_id: str) -> Reembedding:
-        """Notes the job that works on it. Raises NotFound ``reembedding_not_found``."""
+        """Store the id of the job that works on it. Raises NotFound ``reembedding_not_found``."""
         with self._database.write() as connection:
             connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(job=job_id))
             return _found(connection, gallery)
 
     def left(self, gallery: Gallery, target: str) -> int:
-        """How many faces have no template of the target."""
+        """Count the faces that have no template of the target."""
         with self._database.read() as connection:
             return _count(connection, gallery, target)
 
     def crops(self, gallery: Gallery, target: str, after: int, limit: int) -> list[StoredCrop]:
-        """The next faces, in order of their keys, that have no template of the target.
+        """Return the next faces, in the order of their keys, that have no template of the target.
 
         Raises Unusable ``sealed_unreadable``.
         """
@@ -118,12 +147,12 @@ class Reembeddings:
         templates: Sequence[tuple[StoredCrop, Template]],
         note: Callable[[Connection], None] = lambda _: None,
     ) -> None:
-        """Of faces that are still there; ``note`` writes in the same transaction.
+        """Add templates of the target to the faces that still exist; ``note`` writes in the same transaction.
 
-        Raises NotFound ``reembedding_not_found`` where it was cancelled meanwhile.
+        Raises NotFound ``reembedding_not_found`` if it was cancelled meanwhile.
         """
         with self._database.write() as connection:
-            _hold(connection, gallery, exclusively=False)
+            lock_gallery(connection, gallery)
             if _found(connection, gallery).state != "embedding":
                 raise _not_found(gallery)
             self._blobs.mark(connection)
@@ -144,13 +173,13 @@ class Reembeddings:
             note(connection)
 
     def complete(self, gallery: Gallery, unreadable: int) -> Reembedding:
-        """All faces have both templates, but those without crop, and as many whose crop was ``unreadable``.
+        """Make it ready: all faces have both templates, except those without crop and ``unreadable`` damaged crops.
 
-        Raises Conflict ``crops_missing`` where there are such faces and they were not to be dropped;
-        ``reembedding_incomplete`` where there are others; NotFound ``reembedding_not_found``.
+        Raises Conflict ``crops_missing`` if there are such exceptions and they aren't to be dropped,
+        ``reembedding_incomplete`` if other faces lack one; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            _locked(connection, gallery)
             found = _found(connection, gallery)
             if found.state != "embedding":
                 return found
@@ -164,12 +193,12 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def switch(self, gallery: Gallery) -> Reembedding:
-        """From now on the target is the gallery's package; nothing where it is already.
+        """Make the target the gallery's package, unless it is already.
 
         Raises Conflict ``reembedding_incomplete``; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            _locked(connection, gallery)
             row = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
             if row is None:
                 raise _not_found(gallery)
@@ -183,12 +212,12 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def rollback(self, gallery: Gallery) -> Reembedding:
-        """The source is the gallery's package again, for faces enrolled since the switch too.
+        """Make the source the gallery's package again, also for faces enrolled since the switch.
 
         Raises Conflict ``reembedding_not_switched``; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            _locked(connection, gallery)
             row = _switched(connection, gallery)
             _name(connection, gallery, row.source, row.source_dimension, row.source_generation)
             changed = {"state": "ready", "switched_at": None, "keep_until": None}
@@ -196,20 +225,20 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def finish(self, gallery: Gallery) -> Reembedding:
-        """The way back is closed; `clear` has to follow. Raises as `rollback` does."""
+        """Rule out a rollback; `clear` has to follow. Raises as `rollback` does."""
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            _locked(connection, gallery)
             _switched(connection, gallery, or_ending=True)
             connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ending", keep_until=None))
             return _found(connection, gallery)
 
     def cancel(self, gallery: Gallery) -> Reembedding:
-        """Gives it up before the switch, or after a rollback; `clear` has to follow.
+        """Give up before the switch or after a rollback; `clear` has to follow.
 
         Raises Conflict ``reembedding_switched``; NotFound ``reembedding_not_found``.
         """
         with self._database.write() as connection:
-            _hold(connection, gallery)
+            _locked(connection, gallery)
             if _found(connection, gallery).state == "switched":
                 message = f"Gallery {gallery.id!r} has switched: roll back first, or finish."
                 raise Conflict(message, code="reembedding_switched")
@@ -217,12 +246,14 @@ class Reembeddings:
             return _found(connection, gallery)
 
     def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[list[int], list[str]]:
-        """Leaves the next faces, in order of their keys, the gallery's own package's template alone.
+        """Remove the other package's templates of the next faces, in the order of their keys.
 
-        Their keys, none at the end; and the ids of those that have no such template: they have to go.
+        Return the faces' keys, none at the end, and the ids of those without a template of the gallery's own package:
+        the caller has to delete them.
         """
         with self._database.write() as connection:
-            package = _hold(connection, gallery, exclusively=False).embedder
+            lock_gallery(connection, gallery)
+            package = reread(connection, gallery).embedder
             some = sa.select(FACES.c.key).where((FACES.c.gallery_key == gallery.key) & (FACES.c.key > after))
             query = some.order_by(FACES.c.key).limit(limit).with_for_update()
             keys = list(connection.execute(query).scalars())
@@ -240,9 +271,9 @@ class Reembeddings:
         return keys, doomed
 
     def forget(self, gallery: Gallery) -> bool:
-        """It is over, if everything is cleared: faces that move get new keys, and may have been overlooked."""
+        """Delete the record if everything is cleared. Faces reassigned meanwhile, under new keys, may be left."""
         with self._database.write() as connection:
-            package = _hold(connection, gallery).embedder
+            package = _locked(connection, gallery).package
             second = sa.exists().where(SECOND_TEMPLATES.c.face_key == FACES.c.key)
             left = sa.select(FACES.c.key).where(FACES.c.gallery_key == gallery.key)
             left = left.where((FACES.c.package != package) | second).limit(1)
@@ -263,15 +294,10 @@ def _is(gallery: Gallery) -> sa.ColumnElement[bool]:
     return REEMBEDDINGS.c.gallery_key == gallery.key
 
 
-def _hold(connection: Connection, gallery: Gallery, *, exclusively: bool = True) -> Any:
-    """The gallery's package, its dimension and generation, which stay so until the transaction ends; so do its faces'
-    templates where it is held exclusively."""
-    query = sa.select(GALLERIES.c.embedder, GALLERIES.c.dimension, GALLERIES.c.generation)
-    query = query.where(GALLERIES.c.key == gallery.key)
-    row = connection.execute(query.with_for_update(read=not exclusively, key_share=not exclusively)).one_or_none()
-    if row is None:
-        raise gallery_not_found(gallery.id)
-    return row
+def _locked(connection: Connection, gallery: Gallery) -> TemplateSet:
+    """Lock the gallery, so that nobody enrolls until the transaction ends; return its own template set."""
+    lock_gallery(connection, gallery, exclusively=True)
+    return reread(connection, gallery).templates.own
 
 
 def _found(connection: Connection, gallery: Gallery) -> Reembedding:
@@ -297,7 +323,7 @@ def _name(connection: Connection, gallery: Gallery, package: str, dimension: int
 
 
 def _count(connection: Connection, gallery: Gallery, target: str, *, without_crop: bool = False) -> int:
-    """Faces that have no template of the target, or those of them without a crop."""
+    """Count the faces without a template of the target, or only those of them without a crop."""
     faces = join_templates(FACES, target)
     query = sa.select(sa.func.count()).select_from(faces)
     query = query.where((FACES.c.gallery_key == gallery.key) & template_column(target).is_(None))
@@ -312,7 +338,7 @@ def _count_all(connection: Connection, gallery: Gallery) -> int:
 
 
 def _reembedding(row: Row[Any]) -> Reembedding:
-    state: ReembeddingState = row.state
+    state: State = row.state
     return Reembedding(
         gallery=row.gallery,
         source=row.source,
@@ -334,5 +360,5 @@ def _crops_missing(gallery: Gallery, faces: int, without_crop: int) -> Conflict:
 
 
 def _not_found(gallery: Gallery) -> NotFound:
-    message = f"Gallery {gallery.id!r} is on its way to no other package."
+    message = f"Gallery {gallery.id!r} is not being re-embedded."
     return NotFound(message, code="reembedding_not_found", gallery=gallery.id)

@@ -1,6 +1,6 @@
 """Real servers, real packages: a gallery switches under load, and a killed server's re-embedding goes on.
 
-`python -m pytest tests/gallery/test_reembedding_live.py --full -s` does it with more people, and prints the figures.
+`python -m pytest tests/reembedding/test_reembedding_live.py --full -s` uses more people and prints figures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 from app.api import schemas
 from app.client import ApiError, Client
-from app.gallery.faces import Placement
+from app.gallery.faces import Faces
 from app.gallery.store import Store
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -207,7 +207,7 @@ def test_photos_come_in_and_an_archive_goes_out_while_there_are_two_packages(
         assert client.check_gallery("copy").ok
     store = Store(str(settings["DATABASE_URL"]))
     first, copy = (store.gallery(name) for name in ("staff", "copy"))
-    origins = [Placement(store.database).faces(gallery).items for gallery in (first, copy)]
+    origins = [Faces(store.database).faces(gallery).items for gallery in (first, copy)]
     store.close()
     assert [one.origin for one in origins[0]] == [one.origin for one in origins[1]]
     assert None not in [one.origin for one in origins[0]]

@@ -1,4 +1,4 @@
-"""Moves galleries to other embedder packages while they are in use: from their faces' stored crops, as a job."""
+"""Re-embedding as a job: a gallery moves to another model package while it is in use, from its stored crops."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.errors import LikenessError, NotFound, ReembeddingIncomplete
-from app.gallery.crops import decode_crop
-from app.gallery.records import Gallery, Reembedding, StoredCrop, WithoutCrop
-from app.gallery.reembedding import Reembeddings
+from app.gallery.face_rows import decode_crop
+from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.inference.package import CROP_SIDE
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
+from app.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
 from app.timestamps import utc_now
 from app.types import Pixels
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"
-"""The two kinds of work: before the switch, and after the end."""
+"""The job's two tasks: adding the target's templates, and removing the other package's at the end."""
 BATCH = 32
-"""Faces in one transaction: a quarter of a second's work for a CPU, which is how long others may wait behind it."""
+"""Faces per transaction: a quarter of a second's work for a CPU, which is how long other writers may wait."""
 CLEAR_BATCH = 500
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A re-embedding, and the job that works on it or did so last."""
+    """A re-embedding and its current or last job."""
 
     reembedding: Reembedding
     job: Job | None
 
 
 class Reembedder:
-    """The steps of moving a gallery. Safe to share between threads; ``wake`` has a new job begun at once.
+    """Starts and controls re-embeddings. Safe to share between threads; ``wake`` starts a new job at once.
 
-    Every call that names a gallery may raise NotFound ``gallery_not_found``, and, but for `begin`,
+    Every call that names a gallery may raise NotFound ``gallery_not_found`` and, except `begin`,
     ``reembedding_not_found``.
     """
 
@@ -66,7 +66,7 @@ class Reembedder:
         keep_days: float = 7.0,
         who: str | None = None,
     ) -> Progress:
-        """Begins, or goes on with what has stopped; the job switches at its end.
+        """Begin, or continue if it has stopped; the job switches at its end.
 
         Raises InvalidInput ``package_unknown``, ``package_ambiguous``; Unusable ``package_unavailable``; Conflict as
         `Reembeddings.begin` says.
@@ -83,22 +83,22 @@ class Reembedder:
         return Progress(found, self._job(found))
 
     def rollback(self, gallery_id: str) -> Progress:
-        """Back to the package before. Raises Conflict ``reembedding_not_switched``."""
+        """Return to the previous package. Raises Conflict ``reembedding_not_switched``."""
         found = self._reembeddings.rollback(self._galleries.gallery(gallery_id))
         return Progress(found, self._job(found))
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Progress:
-        """Removes the package before. Raises Conflict ``reembedding_not_switched``."""
+        """Remove the previous package's templates. Raises Conflict ``reembedding_not_switched``."""
         gallery = self._galleries.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
 
     def cancel(self, gallery_id: str, *, who: str | None = None) -> Progress:
-        """Gives it up and removes what there is of the target. Raises Conflict ``reembedding_switched``."""
+        """Give up and remove the target's templates. Raises Conflict ``reembedding_switched``."""
         gallery = self._galleries.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def look(self) -> None:
-        """Finishes what is due by now, and has cleared what was left uncleared."""
+        """Finish the re-embeddings whose time for a rollback is over, and restart clearing where it has stopped."""
         now = utc_now()
         for found in self._reembeddings.all():
             try:
@@ -107,17 +107,19 @@ class Reembedder:
                 elif found.state == "ending":
                     self._work_on(self._galleries.gallery(found.gallery), found, CLEAR, None)
             except LikenessError as error:
-                _log.warning("a re-embedding could not be finished: %s", error.code)
+                _log.warning("A re-embedding could not be finished: %s", error.code)
 
     def work(self, running: Running) -> None:
-        """The jobs' work; see `app.jobs.runner.Work`."""
+        """Do a job's work; see `app.jobs.runner.Work`."""
         gallery = self._galleries.gallery(running.job.gallery or "")
         if running.params["step"] == CLEAR:
             self._clear(running, gallery)
             return
         found = self._reembeddings.find(gallery)
         if found.target != running.params["target"]:
-            raise NotFound(f"Gallery {gallery.id!r} goes to {found.target} now.", code="reembedding_not_found")
+            raise NotFound(
+                f"Gallery {gallery.id!r} is being re-embedded to {found.target} now.", code="reembedding_not_found"
+            )
         while found.state == "embedding":
             self._embed(running, gallery, found)
             if running.cancelled:
@@ -128,10 +130,8 @@ class Reembedder:
             if not running.cancelled:
                 self._reembeddings.switch(gallery)
 
-    # Inside
-
     def _work_on(self, gallery: Gallery, found: Reembedding, step: str, who: str | None) -> Progress:
-        """A job for this step, unless one of its is under way."""
+        """Create the job for this step unless one is already running."""
         job = self._job(found)
         if job is not None and not job.finished:
             if job.params["step"] == step:
@@ -145,7 +145,7 @@ class Reembedder:
     def _job(self, found: Reembedding) -> Job | None:
         try:
             return None if found.job is None else self._jobs.job(found.job)
-        except NotFound:  # finished so long ago that it is not kept any more
+        except NotFound:  # it finished long ago and was pruned
             return None
 
     def _embed(self, running: Running, gallery: Gallery, found: Reembedding) -> None:
@@ -168,14 +168,14 @@ class Reembedder:
             )
 
     def _completed(self, gallery: Gallery, found: Reembedding, unreadable: int) -> Reembedding:
-        """As it was, where faces moved meanwhile: they have new keys, after all others."""
+        """Make it ready, unless faces were reassigned meanwhile: their new keys come after all others."""
         try:
             return self._reembeddings.complete(gallery, unreadable)
         except ReembeddingIncomplete:
             return found
 
     def _pixels(self, running: Running, face: StoredCrop) -> Pixels | None:
-        """None where there is no crop; where it can't be read the job's report says so."""
+        """Return None without a readable crop; the job's report lists damaged ones."""
         if face.jpeg is None:
             running.counts["without_crop"] += 1
             return None
@@ -200,7 +200,7 @@ class Reembedder:
 
 
 def _decoded(jpeg: bytes) -> Pixels | None:
-    """None where it is no crop."""
+    """Return None if it isn't a crop."""
     try:
         pixels = decode_crop(jpeg)
     except (OSError, ValueError, SyntaxError):

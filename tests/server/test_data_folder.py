@@ -12,7 +12,7 @@ from app.server import data_folder
 HOLD = """
 import sys, time
 from pathlib import Path
-from app import instance
+from app.server import data_folder
 with data_folder.announce(Path(sys.argv[1]), sys.argv[2]):
     print("there", flush=True)
     time.sleep(60)

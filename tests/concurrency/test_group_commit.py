@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from app.concurrency.group_commit import Together
+from app.concurrency.group_commit import GroupCommit
 from app.errors import Conflict, LikenessError, Unusable
 
 WAIT_S = 60.0
@@ -19,7 +19,7 @@ class Desk:
     """Squares numbers; its first call waits until it is told to go on, so that the others' items gather."""
 
     def __init__(self, most: int) -> None:
-        self.together = Together[int, int](most)
+        self.together = GroupCommit[int, int](most)
         self.calls: list[list[int]] = []
         self.begun, self.go_on = threading.Event(), threading.Event()
 
@@ -84,7 +84,7 @@ def test_other_errors_are_everybodys_and_nothing_is_done_twice() -> None:
 
 
 def test_who_is_told_to_stop_leaves_nobody_waiting() -> None:
-    together = Together[int, int]()
+    together = GroupCommit[int, int]()
     begun, go_on = threading.Event(), threading.Event()
 
     def stop(_items: Sequence[int]) -> list[int]:

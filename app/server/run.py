@@ -1,0 +1,108 @@
+"""The server as a process: its socket, its event loop, and what it prints when it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import socket
+import ssl
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+import uvloop
+
+from app.api import auth
+from app.config import Settings
+from app.errors import Unusable
+from app.machine import resume_collector, set_switch_interval
+from app.main import VERSION, create_app
+from app.server import data_folder, http
+from app.server.models import Models
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up here, not listened on
+"""Addresses to listen on, and the address to call such a server at."""
+SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
+"""For the printed example, if the server was started in the project's folder."""
+
+
+def run(settings: Settings, models: Future[Models]) -> None:
+    """Answer requests until SIGINT or SIGTERM, then finish the requests in progress. The data folder must exist.
+
+    Raises Unusable with one clear sentence if the settings, the models, the data folder or the port can't be used.
+    """
+    set_switch_interval()
+    tls = settings.tls_cert and settings.tls_key and http.tls_context(settings.tls_cert, settings.tls_key)
+    with listen(settings.host, settings.port) as listener:
+        url = _url(listener, "https" if tls else "http")
+        loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        with data_folder.announce(settings.data_dir, url), loops as runner:
+            runner.run(_serve(settings, models, listener, url, tls or None))
+
+
+async def _serve(
+    settings: Settings, models: Future[Models], listener: socket.socket, url: str, tls: ssl.SSLContext | None
+) -> None:
+    """Answer from the first moment on, with `not_ready` until the service is built."""
+    key, is_new = auth.load_key(settings.data_dir)
+    app = create_app(settings, models)
+    waits = http.Waits(
+        head_s=settings.header_timeout,
+        idle_s=settings.keep_alive,
+        answer_s=settings.request_timeout,
+        drain_s=settings.drain_seconds,
+    )
+    config = http.server_config(app, waits, trusted_proxies=settings.trusted_proxies, tls=tls)
+    server = http.Server(config, app, settings.drain_seconds)
+    http.ignore_signals()
+    answering = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with app.router.lifespan_context(app):
+            resume_collector()
+            if not server.should_exit:
+                shown_key = key if sys.stdout.isatty() else None
+                sys.stdout.write(_greeting(settings, url, key=shown_key, is_new=is_new))
+                sys.stdout.flush()
+            await answering
+    finally:
+        server.should_exit = True
+        await answering
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens, so that its port is known. Raises Unusable (``port_unusable``)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        message = f"Cannot listen on {host}:{port}: {error.strerror or error}. Choose another LIKENESS_PORT."
+        raise Unusable(message, code="port_unusable") from None
+    # Connections inherit TCP_NODELAY. asyncio would set it, but doesn't recognise this socket as TCP. Without it the
+    # body of an answer waits for the acknowledgement of its head: 40 ms on a connection that is used again.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def _url(listener: socket.socket, scheme: str) -> str:
+    host, port = listener.getsockname()[:2]
+    host = WILDCARDS.get(host, host)
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _greeting(settings: Settings, url: str, *, key: str | None, is_new: bool) -> str:
+    """Return the lines printed at the start: the URL, a link to the page, where the key is, and an example to paste.
+
+    ``key`` is given only if a person reads the output. The link then carries it behind the `#`, which browsers don't
+    send, and a new key is printed by itself.
+    """
+    path = settings.data_dir / auth.KEY_FILE
+    photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
+    where = f"The admin key was made: {key}\nIt is kept in {path}" if key and is_new else f"The admin key is in {path}"
+    link = f"{url}/#key={key} (signed in as admin)" if key else f"{url}/"
+    return (
+        f"Likeness {VERSION} answers at {url}, described at {url}/docs (whose password is the key)\n"
+        f"The page: {link}\n{where}\nTry it:\n"
+        f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
+    )
