@@ -109,7 +109,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         503,
         "package_unavailable",
-        "The model package is not installed, or its file is missing or damaged; see `details.reason`.",
+        "The model package is not installed, its file is missing or damaged, or it computes other templates here than "
+        "its manifest says; see `details.reason`.",
     ),
     Kind(503, "index_unavailable", "Milvus, where vectors are searched, can't be reached."),
     Kind(503, "unusable", "The installation has an error (a model, a device)."),

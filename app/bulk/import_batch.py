@@ -96,7 +96,7 @@ class Batch:
 
 def gallery_of(tools: BulkContext, job: Running) -> Gallery:
     """Raises NotFound ``gallery_not_found``."""
-    return tools.galleries.gallery(job.job.gallery or "")
+    return tools.galleries.store.gallery(job.job.gallery or "")
 
 
 def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:

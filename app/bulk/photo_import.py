@@ -97,7 +97,7 @@ def _look(
     if photo.problem is not None:
         return photo.problem
     try:
-        tools.galleries.check_subject(_whose(photo.name, people))
+        tools.galleries.store.check_subject(_whose(photo.name, people))
         return tools.operations.examine(gallery.id, photo.content, level)
     except InvalidInput as error:
         return error

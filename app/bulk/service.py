@@ -62,7 +62,7 @@ class BulkService:
     def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
         """Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
         ``upload_not_kept``."""
-        gallery = self._context.galleries.gallery(gallery_id)
+        gallery = self._context.galleries.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
             raise PackageMismatch(message, expected=gallery.embedder, given=terms.package)
@@ -99,7 +99,7 @@ class BulkService:
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
         """Raises NotFound ``gallery_not_found``."""
-        gallery = self._context.galleries.gallery(gallery_id)
+        gallery = self._context.galleries.store.gallery(gallery_id)
         job = self._jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
         )

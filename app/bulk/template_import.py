@@ -65,7 +65,7 @@ def _add(
         return told
     subject = BulkSubject(told.subject, told.name, told.metadata)
     try:
-        tools.galleries.check_subject(subject)
+        tools.galleries.store.check_subject(subject)
     except InvalidInput as error:
         return error
     if vector is None:

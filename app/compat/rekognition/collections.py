@@ -44,8 +44,8 @@ def create(call: Call, wanted: requests.CreateCollection) -> Shape:
 def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
-        "FaceCount": call.service.galleries.counts(gallery.id).faces,
-        "UserCount": call.service.galleries.count_people(gallery.id),
+        "FaceCount": call.service.galleries.store.counts(gallery).faces,
+        "UserCount": call.service.galleries.faces.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
         "CreationTimestamp": seconds(gallery.created_at),
@@ -54,7 +54,7 @@ def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
 
 def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
     """List the collections that the key may see."""
-    page = call.service.galleries.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
+    page = call.service.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
     listed: Shape = {
         "CollectionIds": [gallery.id for gallery in page.items],
         "FaceModelVersions": [gallery.embedder for gallery in page.items],
@@ -81,7 +81,7 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
-    known = call.service.galleries.faces_of_image(gallery.id, image_id)
+    known = call.service.galleries.faces.of_image(gallery, image_id)
     records = []
     for face in chosen:
         stored = _same(known, face.detection.box)
@@ -103,10 +103,10 @@ def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
 def list_faces(call: Call, wanted: requests.ListFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     if wanted.UserId is not None:
-        call.service.galleries.subject(gallery.id, wanted.UserId)
+        call.service.galleries.store.subject(gallery, wanted.UserId)
     only = None if wanted.FaceIds is None else [face_id_from(face) for face in wanted.FaceIds]
-    page = call.service.galleries.placed_faces(
-        gallery.id, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
+    page = call.service.galleries.faces.faces(
+        gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
     )
     listed: Shape = {
         "Faces": [stored_face(face, gallery) for face in page.items],
@@ -119,7 +119,7 @@ def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
     """Delete faces, except those associated with a user, as in Rekognition."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.find_faces(gallery.id, ids)
+    found = call.service.galleries.faces.find(gallery, ids)
     free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
     deleted = set(call.service.galleries.delete_faces(gallery.id, free))
     refused: list[Shape] = []
@@ -139,7 +139,7 @@ def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origi
     place = next(index for index, one in enumerate(photo.faces) if one is face)
     picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
     row = call.service.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
-    found = call.service.galleries.find_faces(gallery.id, [row.face_id])
+    found = call.service.galleries.faces.find(gallery, [row.face_id])
     if row.face_id not in found:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return found[row.face_id]
