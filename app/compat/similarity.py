@@ -12,7 +12,7 @@ a number means, for all model packages, as the false match rate (FMR) at which t
 | 0.99 | 1e-6 | AWS's advice for grave decisions; the strictest rate that packages are usually measured at |
 
 Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
-cosine, interpolated as in `app.inference.package.Thresholds`. Beyond the strictest and the most lenient measured point
+cosine, interpolated as in `app.inference.manifest.Thresholds`. Beyond the strictest and the most lenient measured point
 the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only the
 straight line (cosine + 1) / 2.
 
@@ -30,7 +30,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.inference.package import Thresholds, load_package
+from app.inference.manifest import Thresholds
+from app.inference.package import load_package
 
 LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 0.0),
