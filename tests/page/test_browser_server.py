@@ -14,6 +14,8 @@ from playwright.sync_api import Browser, Route, expect
 from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.support.live import LiveServer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def api(live_server: LiveServer) -> Iterator[httpx.Client]:
