@@ -52,8 +52,7 @@ from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
 from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
-from app.gallery.erasure import Erasures
-from app.gallery.expiry import Expiry
+from app.gallery.erasure import Erasures, Expiry
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
@@ -194,7 +193,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     key, _ = auth.load_key(settings.data_dir)
     storage = _build_storage(settings, stack)
     api_keys = _keys(settings, storage.keys, storage.secrets)
-    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.load)  # while the models load
+    loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
     inference = _build_inference(opening.result() if opening else open_models(settings), stack)
     settings = inference.models.settings
     operations = _build_recognition(settings, storage, inference, counted)
@@ -404,7 +403,7 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
     """The default, and those that galleries use, up to `count`. One of a gallery's that can't be opened is told of,
     and stops that gallery alone. Raises Unusable where the default can't."""
     embedders.open_default()
-    for package_id in sorted(galleries.packages() - {embedders.default.id})[: count - 1]:
+    for package_id in sorted(galleries.store.packages() - {embedders.default.id})[: count - 1]:
         try:
             with embedders.use(package_id):
                 pass

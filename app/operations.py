@@ -210,7 +210,8 @@ class Operations:
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
-            self._galleries.subject(gallery, subject)  # fails before any work on the photo
+            store = self._galleries.store
+            store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
         stages: dict[str, float] = {}
         with timed(stages, "search"):

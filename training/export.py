@@ -23,10 +23,12 @@ from torch import nn
 
 from app.errors import InvalidInput, Unusable
 from app.face.align import CANONICAL_LANDMARKS
+from app.inference import golden
 from app.inference.package import (
     CONTRACT_INPUT,
     Calibration,
     FileSource,
+    Golden,
     Licence,
     Manifest,
     Provenance,
@@ -320,6 +322,12 @@ def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
 # ----------------------------------------------------------------------------------------------------- measurement
 
 
+def golden_vectors(model: ModelProto) -> Golden:
+    """Return what the service compares when it opens the package."""
+    session = Session(model.SerializeToString(), "cpu")
+    return golden.record(lambda crops: session.run(crops)[0].astype(np.float32))
+
+
 def vectors_of(model: ModelProto, crops: Crops, batch: int = 16) -> Vectors:
     """(N, D) unit float32 of a set's crops through ONNX Runtime."""
     session = Session(model.SerializeToString(), "cpu", 2)
@@ -420,5 +428,6 @@ def _manifest(
         canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
         licence=Licence(name=about.licence, non_commercial=about.non_commercial, url=about.licence_url),
         provenance=provenance,
+        golden=golden_vectors(exported.model),
         calibrations=(measured.calibration,) if measured and measured.calibration else (),
     )

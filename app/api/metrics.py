@@ -86,7 +86,7 @@ class Metrics:
 class _ServiceCollector(Collector):
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._totals = _Kept(service.galleries.totals)
+        self._totals = _Kept(service.galleries.store.totals)
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: registering must not ask the database."""
@@ -119,10 +119,10 @@ class _ServiceCollector(Collector):
         embedders, galleries = self._service.embedders, self._service.galleries
         waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
         waiting.add_metric(["embed"], embedders.waiting)
-        waiting.add_metric(["search"], galleries.waiting)
+        waiting.add_metric(["search"], galleries.searches.waiting)
         yield waiting
         sizes = HistogramMetricFamily("likeness_batch_size", "Items worked on together.", labels=["batcher"])
-        for name, found in (("embed", embedders.batch_sizes), ("search", galleries.batch_sizes)):
+        for name, found in (("embed", embedders.batch_sizes), ("search", galleries.searches.batch_sizes)):
             sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
         yield sizes
 
@@ -135,10 +135,10 @@ class _ServiceCollector(Collector):
         yield ended
 
     def _galleries(self) -> Iterator[Metric]:
-        held = self._service.galleries.indexed()
+        held = self._service.galleries.indexes.indexed()
         yield _gauge("likeness_index_faces", "Faces in the search indexes.", held.faces)
         yield _gauge("likeness_index_bytes", "Memory of the search indexes.", held.size)
-        followed = self._service.galleries.followed()
+        followed = self._service.galleries.indexes.followed()
         yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
         yield _gauge(
             "likeness_log_read_age_seconds", "Since the change logs were last looked at.", max(0.0, followed.age_s)
@@ -156,7 +156,7 @@ class _ServiceCollector(Collector):
 
     def _snapshots(self) -> Iterator[Metric]:
         try:
-            kept = self._service.galleries.snapshotted()
+            kept = self._service.galleries.indexes.snapshotted()
         except OSError:  # the disk is another alarm's business, and must not silence the rest
             return
         if kept is None:

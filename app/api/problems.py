@@ -109,7 +109,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         503,
         "package_unavailable",
-        "The model package is not installed, or its file is missing or damaged; `details.reason` says which.",
+        "The model package is not installed, its file is missing or damaged, or it makes other templates here than its "
+        "manifest says; `details.reason` says which.",
     ),
     Kind(503, "index_unavailable", "Milvus, where vectors are searched, can't be reached at the moment."),
     Kind(503, "unusable", "The installation is at fault (a model, a device)."),

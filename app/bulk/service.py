@@ -64,7 +64,7 @@ class BulkService:
 
         Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
         ``upload_not_kept``."""
-        gallery = self._context.galleries.gallery(gallery_id)
+        gallery = self._context.galleries.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
             raise PackageMismatch(message, expected=gallery.embedder, given=terms.package)
@@ -102,8 +102,13 @@ class BulkService:
         return job
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
+@@A
         """Create the job of an export. Raises NotFound ``gallery_not_found``."""
         gallery = self._context.galleries.gallery(gallery_id)
+@@B
+        """Raises NotFound ``gallery_not_found``."""
+        gallery = self._context.galleries.store.gallery(gallery_id)
+@@E
         job = self._jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
         )

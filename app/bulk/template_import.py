@@ -66,7 +66,7 @@ def _add(
         return line
     subject = BulkSubject(line.subject, line.name, line.metadata)
     try:
-        tools.galleries.check_subject(subject)
+        tools.galleries.store.check_subject(subject)
     except InvalidInput as error:
         return error
     if vector is None:

@@ -1,13 +1,13 @@
-"""Bytes made unreadable, and unchangeable, for whoever lacks the key: AES-256-GCM with a ring of keys.
+"""Authenticated encryption of blobs and files: AES-256-GCM with a ring of keys.
 
-A sealed blob is FORMAT (one byte), the key's id (four), a random nonce (twelve), and the ciphertext with its tag
-(sixteen more than the plain bytes). What it is *for* is authenticated with it: a blob that was moved to another place
-does not open there. Nonces are random: NIST SP 800-38D, section 8.3, bounds that to 2^32 blobs a key.
+A sealed blob is FORMAT (1 byte), the key's id (4), a random nonce (12) and the ciphertext with its tag (16 bytes longer
+than the plain bytes). Its purpose is authenticated with it, so a blob that was moved to another place does not open
+there. Nonces are random: NIST SP 800-38D, section 8.3, limits that to 2^32 blobs a key.
 
-Files are sealed in pieces, so that neither side holds them whole: a header (STREAM_FORMAT, key id, a random salt), then
-pieces of PIECE bytes under a key of the file's own (HKDF-SHA256 of the ring's key with the salt), the nonce counting
-them and marking the last, as in the STREAM construction (Hoang, Reyhanitabar, Rogaway and Vizár 2015): pieces can't be
-left out, moved, repeated or cut off.
+Files are sealed in pieces, so that nobody has to hold one whole: a header (STREAM_FORMAT, key id, a random salt), then
+pieces of PIECE bytes under a key of the file's own (HKDF-SHA256 of the ring's key with the salt). The nonce counts the
+pieces and marks the last, as in the STREAM construction (Hoang, Reyhanitabar, Rogaway and Vizár 2015), so pieces can't
+be left out, moved, repeated or cut off.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SALT_BYTES = 32
 FORMAT, STREAM_FORMAT = 1, 2
 HEADER_BYTES = 1 + KEY_ID_BYTES
 OVERHEAD = HEADER_BYTES + NONCE_BYTES + TAG_BYTES
-"""Bytes that a sealed blob is longer than what is in it."""
+"""How many bytes longer a sealed blob is than its content."""
 PIECE = 1024 * 1024
 STREAM_HEADER_BYTES = HEADER_BYTES + SALT_BYTES
 _COUNTER_BYTES = NONCE_BYTES - 1
@@ -45,10 +45,10 @@ class Readable(Protocol):
 
 
 class Sealer:
-    """A ring of keys: the first seals, all open. Safe to share between threads; never shows a key."""
+    """A ring of keys: the first one encrypts, all decrypt. Safe to share between threads; never shows a key."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        """`keys` of KEY_BYTES each. Raises Unusable ``vault_key_unusable`` for none, or two alike."""
+        """Take keys of KEY_BYTES each. Raises Unusable ``vault_key_unusable`` for none, or for equal keys."""
         self._secrets = {key_id(key): key for key in keys}
         if not keys or len(self._secrets) != len(keys) or any(len(key) != KEY_BYTES for key in keys):
             message = f"A key ring holds one or more different keys of {KEY_BYTES} bytes."
@@ -62,12 +62,12 @@ class Sealer:
 
     @property
     def key_ids(self) -> tuple[str, ...]:
-        """Of all keys, the sealing one's first; hexadecimal, and no secret."""
+        """The ids of all keys, hexadecimal and not secret; the encrypting key's comes first."""
         return tuple(name.hex() for name in self._ciphers)
 
     @property
     def mark(self) -> bytes:
-        """What every blob that this ring seals begins with."""
+        """The bytes that every blob sealed with this ring begins with."""
         return self._header
 
     def seal(self, data: bytes, purpose: bytes) -> bytes:
@@ -75,7 +75,7 @@ class Sealer:
         return self._header + nonce + self._ciphers[self._first].encrypt(nonce, data, self._header + purpose)
 
     def open(self, sealed: bytes, purpose: bytes) -> bytes:
-        """Raises Unusable ``sealed_unreadable``: altered, for another purpose, or of a key that the ring lacks."""
+        """Raises Unusable ``sealed_unreadable`` if it was altered, is for another purpose or of an unknown key."""
         header = sealed[:HEADER_BYTES]
         cipher = self._ciphers.get(header[1:])
         if len(sealed) < OVERHEAD or header[0] != FORMAT or cipher is None:
@@ -90,7 +90,7 @@ class Sealer:
             raise _altered() from None
 
     def seal_stream(self, data: Iterable[bytes | memoryview], purpose: bytes) -> Iterator[bytes]:
-        """`data` in pieces of any size, as sealed pieces to be written one after the other."""
+        """Seal `data`, in parts of any size; yield the bytes to write one after the other."""
         salt = os.urandom(SALT_BYTES)
         header = bytes([STREAM_FORMAT]) + self._first + salt
         yield header
@@ -104,8 +104,10 @@ class Sealer:
         yield cipher.encrypt(_nonce(number, last=True), waiting, None)
 
     def open_stream(self, file: Readable, purpose: bytes) -> Iterator[bytes]:
-        """What is in a sealed file, piece by piece. Raises Unusable ``sealed_unreadable``, maybe only at its end:
-        nothing of it is to be relied on before. A piece itself is never given out altered."""
+        """Yield a sealed file's content piece by piece. Raises Unusable ``sealed_unreadable``, perhaps only at its end.
+
+        Each piece is authentic, but only the end shows that none is missing.
+        """
         header = _read(file, STREAM_HEADER_BYTES)
         if (
             len(header) < STREAM_HEADER_BYTES
@@ -126,20 +128,20 @@ class Sealer:
             number, piece = number + 1, following
 
     def _stream_cipher(self, header: bytes, purpose: bytes) -> AESGCM:
-        """The file's own: its header and purpose are in the key, so no other file's pieces fit."""
+        """Derive the file's own key from its header and purpose, so that other files' pieces don't fit."""
         secret = self._secrets[header[1:HEADER_BYTES]]
         derive = HKDF(SHA256(), KEY_BYTES, salt=header[HEADER_BYTES:], info=header[:HEADER_BYTES] + purpose)
         return AESGCM(derive.derive(secret))
 
     def _unreadable(self, header: bytes, form: int) -> Unusable:
         if len(header) < HEADER_BYTES or header[0] != form:
-            return SealedUnreadable("Stored data is not sealed as it should be.")
+            return SealedUnreadable("Stored data isn't sealed in a known format.")
         message = f"Stored data was sealed with key {header[1:].hex()}, which is not among {', '.join(self.key_ids)}."
         return SealedUnreadable(message, key_id=header[1:].hex())
 
 
 def key_id(key: bytes) -> bytes:
-    """KEY_ID_BYTES that name a key and tell nothing of it."""
+    """Return KEY_ID_BYTES that identify a key without revealing it."""
     return hashlib.sha256(b"likeness key id\0" + key).digest()[:KEY_ID_BYTES]
 
 
@@ -148,13 +150,13 @@ def new_key() -> bytes:
 
 
 def key_of(sealed: bytes) -> str | None:
-    """The id of the key that a blob says it was sealed with; None for what is no sealed blob."""
+    """Return the id of the key that sealed the blob, or None if it isn't a sealed blob."""
     fits = len(sealed) >= OVERHEAD and sealed[0] == FORMAT
     return sealed[1:HEADER_BYTES].hex() if fits else None
 
 
 def _altered() -> Unusable:
-    return SealedUnreadable("Stored data was altered, or is not what it is taken for.")
+    return SealedUnreadable("Stored data was altered, or moved from another place.")
 
 
 def _nonce(number: int, *, last: bool) -> bytes:
@@ -162,7 +164,7 @@ def _nonce(number: int, *, last: bool) -> bytes:
 
 
 def _pieces(data: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """The same bytes in pieces of PIECE, the last one shorter."""
+    """Yield the same bytes in pieces of PIECE; the last one may be shorter."""
     buffer = bytearray()
     for some in data:
         view = memoryview(some).cast("B") if memoryview(some).nbytes else memoryview(b"")
@@ -178,7 +180,7 @@ def _pieces(data: Iterable[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def _read(file: Readable, size: int) -> bytes:
-    """`size` bytes, fewer only at the file's end."""
+    """Read `size` bytes, fewer only at the file's end."""
     parts: list[bytes] = []
     while size and (part := file.read(size)):
         parts.append(part)

@@ -1,7 +1,4 @@
-"""The SQL database itself: opened, brought up to date, its transactions begun, its troubles named.
-
-SQLite by default, PostgreSQL by URL; what is in it is `app.gallery.store`'s.
-"""
+"""The SQL database: opening, schema migration, transactions and errors. SQLite by default, PostgreSQL by URL."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -29,9 +26,13 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db.cache import Version
-from app.db.upsert import inserting
 from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
 
+if TYPE_CHECKING:
+    from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
+    from sqlalchemy.dialects.sqlite import Insert as SqliteInsert
+
+Inserting: TypeAlias = "Callable[[sa.Table], SqliteInsert | PostgresInsert]"
 KEYS_AT_ONCE = 5_000
 """Keys or ids in one IN (...): under SQLite's limit of 32,766 and PostgreSQL's of 65,535 parameters."""
 BUSY_TIMEOUT_S = 30.0
@@ -39,11 +40,11 @@ BUSY_TIMEOUT_S = 30.0
 POOL_SIZE = 20
 """Connections kept open; up to as many again for a burst."""
 SCRUB_BUSY_MS = 100
-"""How long emptying SQLite's write-ahead log waits for readers that still use it; writers wait with it."""
+"""How long emptying SQLite's write-ahead log waits for its readers; writers wait meanwhile."""
 SCRUB_RETRY_S = (0.2, 5.0)
-"""Between attempts to do so: the first, and what it doubles up to."""
+"""The first pause between attempts, and the longest; it doubles each time."""
 WAL_RETRY_S = 0.01
-"""Between attempts to change a new SQLite file to write-ahead logging."""
+"""Pause between attempts to switch a new SQLite file to write-ahead logging."""
 MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION = sa.table("alembic_version", sa.column("version_num"))
 MIGRATION_LOCK = 0x4C494B45
@@ -55,10 +56,10 @@ class Database:
 
     `url` is ``sqlite:///path`` or ``postgresql://…``; the schema is brought up to date at opening.
     SQLite commits with synchronous=FULL: what was acknowledged survives a killed process and a power loss.
-    Deleted rows are overwritten (secure_delete) and the write-ahead log, which still holds the old bytes, is emptied by
-    a background thread as soon as no reader uses it: normally well within a second (`scrub` waits for it).
-    PostgreSQL keeps deleted rows until it vacuums; that, and its own log's retention, are its administrator's.
-    Raises Unusable where the database can't be opened or is newer than this program.
+    Deleted rows are overwritten (secure_delete). The write-ahead log still holds the old bytes; a background thread
+    empties it as soon as no reader uses it, normally well within a second (`scrub` waits for it).
+    PostgreSQL keeps deleted rows until it vacuums; that and the retention of its log are up to its administrator.
+    Raises Unusable if the database can't be opened or is newer than this program.
     """
 
     def __init__(self, url: str, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
@@ -68,7 +69,7 @@ class Database:
         self.insert = inserting(self._engine.dialect.name)
         """INSERT with ON CONFLICT, in the database's own dialect."""
         self._writer = self._engine.execution_options(likeness_write=True)
-        # One process's writers queue here, in turn, not in SQLite's busy handler, which sleeps between attempts.
+        # Writers of this process queue here: SQLite's busy handler would sleep between attempts.
         self._write_lock = threading.Lock()
         self._scrubber = _Scrubber(self._scrub_once) if self.is_sqlite else None
         self._version = Version(self._engine.url.database or "") if self.is_sqlite else None
@@ -85,13 +86,15 @@ class Database:
         self._close()
 
     def version(self) -> int | None:
-        """Another number after every commit, whoever's; None where there is no such number."""
+        """Return a number that every commit of any process changes; None on PostgreSQL."""
         return None if self._version is None else self._version()
 
     @contextmanager
     def read(self, *, one_moment: bool = False) -> Iterator[Connection]:
-        """A transaction for reading. With `one_moment` all its statements see the same moment, which on SQLite they
-        always do, and on PostgreSQL otherwise each its own."""
+        """Open a transaction for reading. With `one_moment` all its statements see the same state of the database.
+
+        On SQLite they always do; on PostgreSQL each statement otherwise sees the latest commits.
+        """
         with _translated(), self._engine.connect() as connection:
             if one_moment and not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
@@ -99,7 +102,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that is committed at the end and undone by any error."""
+        """Open a transaction that is committed at the end and rolled back by any error."""
         with ExitStack() as stack:
             if self.is_sqlite:
                 stack.enter_context(self._write_lock)
@@ -107,17 +110,17 @@ class Database:
             yield stack.enter_context(self._writer.begin())
 
     def request_scrub(self) -> None:
-        """To be called after a deletion: has the write-ahead log emptied soon."""
+        """Have the write-ahead log emptied soon; call it after a deletion."""
         if self._scrubber:
             self._scrubber.request()
 
     def scrub(self, timeout_s: float = 10.0) -> bool:
-        """Waits until nothing of what was deleted is left in SQLite's files; False where that took too long."""
+        """Wait until no deleted data is left in SQLite's files; return False if that took too long."""
         return self._scrubber.wait(timeout_s) if self._scrubber else True
 
     def vacuum(self, tables: Iterable[str], *, full: bool = False) -> None:
-        """PostgreSQL: gives deleted rows' space free; with `full` the tables are rewritten, so that nothing of them
-        stays in their files, and locked meanwhile."""
+        """PostgreSQL: vacuum the tables. With `full`, rewrite them, so that nothing deleted stays in their files; that
+        locks them meanwhile."""
         if self.is_sqlite:
             return
         with _translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
@@ -129,7 +132,7 @@ class Database:
         self._engine.dispose()
 
     def _scrub_once(self) -> bool:
-        """Moves the write-ahead log into the database and empties it; False while that can't be done."""
+        """Move the write-ahead log into the database and empty it; return False if that isn't possible now."""
         try:
             with self._write_lock, closing(self._engine.raw_connection()) as connection:
                 cursor = connection.cursor()
@@ -153,14 +156,25 @@ class Database:
             migrate(connection, "head")
 
 
+def inserting(dialect: str) -> Inserting:
+    """Return the INSERT with ON CONFLICT of ``sqlite`` or ``postgresql``."""
+    if dialect == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415 - 20 ms that a start with SQLite doesn't need
+
+        return insert
+    from sqlalchemy.dialects.sqlite import insert as sqlite_insert  # noqa: PLC0415 - its counterpart
+
+    return sqlite_insert
+
+
 def in_parts(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Few enough for one statement each."""
+    """Split `values` into parts that fit one statement each."""
     for start in range(0, len(values), KEYS_AT_ONCE):
         yield values[start : start + KEYS_AT_ONCE]
 
 
 def is_current(connection: Connection) -> bool:
-    """Whether the schema is this program's newest: asked first, because Alembic takes long to import."""
+    """Return whether the schema is up to date, without importing Alembic, which takes long."""
     if not sa.inspect(connection).has_table(VERSION.name):
         return False
     newest = max((path.name.partition("_")[0] for path in MIGRATIONS.glob("versions/[0-9]*.py")), default=None)
@@ -168,7 +182,7 @@ def is_current(connection: Connection) -> bool:
 
 
 def migrate(connection: Connection, revision: str) -> None:
-    """Brings the schema up to that revision. Raises Unusable ``database_too_new`` where this program has none of it."""
+    """Migrate the schema to that revision. Raises Unusable ``database_too_new`` if the schema is unknown."""
     from alembic import command  # noqa: PLC0415 - slow to import, needed here only
     from alembic.config import Config  # noqa: PLC0415
     from alembic.util import CommandError  # noqa: PLC0415
@@ -186,10 +200,9 @@ def migrate(connection: Connection, revision: str) -> None:
 
 @contextmanager
 def fresh_database(url: str, *, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
-    """A transaction in a database without tables, which takes the place of the one at `url` when the block ends well.
+    """Open a transaction in a database without tables, which replaces the one at `url` if the block succeeds.
 
-    Nobody else may use that one. Raises Conflict ``database_not_empty`` where there is one that is not empty, unless
-    told to `replace` it.
+    Nobody else may use that one. Raises Conflict ``database_not_empty`` if it isn't empty, unless told to `replace` it.
     """
     parsed = parse_url(url)
     with _translated():
@@ -214,7 +227,7 @@ def fresh_database(url: str, *, replace: bool, is_empty: Callable[[Connection], 
 
 @contextmanager
 def _fresh_sqlite(url: URL, replace: bool, is_empty: Callable[[Connection], bool]) -> Iterator[Connection]:
-    """In a file beside the old one, which it replaces at the end."""
+    """Write a file beside the old one, and replace that at the end."""
     busy_ms = round(BUSY_TIMEOUT_S * 1000)
     path = Path(url.database or "")
     if path.exists():
@@ -251,11 +264,11 @@ def _sqlite_files(path: Path) -> tuple[Path, ...]:
 
 
 def _not_empty() -> Conflict:
-    return Conflict("There is a database already that is not empty.", code="database_not_empty")
+    return Conflict("There is already a database, and it is not empty.", code="database_not_empty")
 
 
 class _Scrubber:
-    """A thread that, once asked, tries `attempt` until it succeeds; it starts with the first request."""
+    """A thread that repeats `attempt` after each request until it succeeds; it starts with the first request."""
 
     def __init__(self, attempt: Callable[[], bool]) -> None:
         self._attempt = attempt
@@ -279,7 +292,7 @@ class _Scrubber:
             return self._condition.wait_for(lambda: self._done >= target, timeout_s)
 
     def close(self) -> None:
-        """One last attempt; what remains is for the next start."""
+        """Stop after one last attempt; the next start does the rest."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -311,7 +324,7 @@ def parse_url(url: str) -> URL:
     try:
         return make_url(url)
     except ArgumentError as error:  # its text would repeat the URL, password and all
-        raise Unusable("The database URL can't be understood.", code="database_unsupported") from error
+        raise Unusable("The database URL is malformed.", code="database_unsupported") from error
 
 
 def open_engine(url: URL, busy_timeout_ms: int) -> Engine:
@@ -346,8 +359,11 @@ def _open_sqlite(url: URL, busy_timeout_ms: int) -> Engine:
 
 
 class _SqliteConnection(sqlite3.Connection):
-    """One that can end what was begun with it. A result that an error left unread, alive as long as that error's
-    traceback is, would go on holding the lock, or an old moment, from within the pool."""
+    """A connection that can close its cursors.
+
+    An error may leave a result unread, alive as long as the error's traceback. In a pooled connection it would keep
+    holding the lock, or an old state of the database.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -376,7 +392,7 @@ def _prepare_sqlite(connection: sqlite3.Connection, busy_timeout_ms: int) -> Non
 
 
 def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
-    """Readers never wait for the writer then. SQLite's busy timeout does not cover the change itself, made once."""
+    """Switch to write-ahead logging: readers never wait for the writer. SQLite's busy timeout doesn't cover this."""
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -390,7 +406,7 @@ def _enter_wal(connection: sqlite3.Connection, timeout_s: float) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """A writer takes the lock at once: one that read first could find, too late, that another wrote meanwhile."""
+    """Begin the transaction. A writer locks at once: if it read first, another's write in between would fail it."""
     write = connection.get_execution_options().get("likeness_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
@@ -418,7 +434,7 @@ def _check_encoding(connection: Connection) -> None:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """The database's troubles as errors of ours; the driver's text stays in the cause, for the log."""
+    """Translate the database's errors; the driver's text stays in the cause, for the log."""
     try:
         yield
     except PoolTimeout as error:

@@ -1,4 +1,4 @@
-"""Looks at a database without changing it: is it there, is it ours, can it be written to, is it whole?"""
+"""Inspection of a database without changes: whether it exists, its version, whether it is writable and whole."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from app.db.engine import open_engine, parse_url
 from app.db.schema import GALLERIES, REEMBEDDINGS, SECRETS
 
 LOOK_BUSY_MS = 2_000
-"""How long somebody else's lock is waited for."""
+"""How long to wait for another process's lock."""
 SHOWN = 3
 
 
 @dataclass(slots=True)
 class Inspection:
-    """``problem`` is empty where the database could be looked at; then the rest holds."""
+    """The other fields are valid only if ``problem`` is empty."""
 
     kind: str
     exists: bool = True
@@ -28,19 +28,19 @@ class Inspection:
     revision: str | None = None
     newest: str | None = None
     known: bool = True
-    """Whether this program knows the revision: one that it does not was made by a newer version."""
+    """Whether this program knows the revision; a newer version made one that it doesn't."""
     writable: bool = False
     damage: list[str] = field(default_factory=list)
     clock_off_s: float = 0.0
-    """How far the database's clock is from this machine's; 0 for SQLite, which has none."""
+    """This machine's clock minus the database's, in seconds; 0 for SQLite, which has none."""
     sealed: dict[str, bytes] = field(default_factory=dict)
-    """The server's secrets as they are stored, by name."""
+    """The server's secrets as they are stored (encrypted), by name."""
     needs: list[Need] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A package that so many ``galleries`` have templates of, or move to; ``example`` is the id of one of them."""
+    """A package that a number of ``galleries`` use or are re-embedded to; ``example`` is the id of one."""
 
     package: str
     dimension: int
@@ -49,7 +49,7 @@ class Need:
 
 
 def inspect(url: str) -> Inspection:
-    """Raises Unusable where the URL is none that is supported, or its driver is missing."""
+    """Inspect the database. Raises Unusable if the URL isn't supported or its driver is missing."""
     parsed = parse_url(url)
     found = Inspection("SQLite" if parsed.get_backend_name() == "sqlite" else "PostgreSQL")
     if found.kind == "SQLite" and not Path(parsed.database or "").exists():
@@ -89,7 +89,7 @@ def _look(connection: Connection, found: Inspection) -> None:
 
 
 def _needs(connection: Connection) -> list[Need]:
-    """Of whatever version the schema is."""
+    """List the packages that galleries need, whatever the schema's version."""
     tables = sa.inspect(connection)
     queries = []
     if tables.has_table(GALLERIES.name):
@@ -109,7 +109,7 @@ def _needs(connection: Connection) -> list[Need]:
 
 
 def _takes_writes(engine: Engine) -> bool:
-    """Begins to write and takes it back."""
+    """Try a write and roll it back."""
     try:
         with engine.execution_options(likeness_write=True).connect() as connection:
             if engine.dialect.name == "sqlite":

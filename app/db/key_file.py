@@ -1,4 +1,4 @@
-"""Files that hold one secret or a few: made whole or not at all, readable by their owner alone."""
+"""Files of encryption keys, readable by their owner alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from app.errors import Unusable
 from app.files import write_new
 
 VAULT_FILE = "vault.key"
-"""In the data folder: what the server's own secrets are sealed with where no encryption key is given."""
+"""In the data folder: the key for the server's own secrets if no encryption key is configured."""
 ADMIN_KEY_FILE = "admin.key"
 """In the data folder: the key that may do everything, made at the first start."""
 _SEPARATORS = re.compile(r"[\s,]+")
 
 
 def load_or_make(path: Path) -> Sealer:
-    """The ring of the keys in `path`, which is made, with one key, where it is missing, and closed to others.
+    """Return the ring of the keys in `path`; a missing file is made with one key. Other users lose access to it.
 
     Raises Unusable ``vault_key_unusable``.
     """
@@ -31,14 +31,16 @@ def load_or_make(path: Path) -> Sealer:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             path.chmod(0o600)
     except OSError as error:
-        raise Unusable(f"{path}: cannot be closed to others ({error})", code="vault_key_unusable") from None
+        raise Unusable(f"{path}: can't take other users' access away ({error})", code="vault_key_unusable") from None
     return Sealer(read_keys(path))
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRings:
-    """``faces``: of the encryption keys, None where there are none; ``seals``: whether it seals or only opens.
-    ``secrets``: what the server's own secrets are sealed with, None where nothing is there yet."""
+    """``faces`` is the ring for templates and crops, None without one; if not ``seals``, it only decrypts.
+
+    ``secrets`` is the ring for the server's own secrets, None before the first start.
+    """
 
     faces: Sealer | None
     seals: bool
@@ -51,8 +53,9 @@ class Rings(FoundRings):
 
 
 def load_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> Rings:
-    """The rings that a server with these settings has: encryption keys from a `file` or from `text`, and those of
-    VAULT_FILE in `data_dir`, which is made where no encryption key is there to seal secrets with.
+    """Return the rings for these settings: encryption keys from a `file` or `text`, and those of VAULT_FILE.
+
+    VAULT_FILE, in `data_dir`, is made if no encryption key can seal the secrets.
 
     Raises Unusable ``vault_key_unusable``.
     """
@@ -60,12 +63,12 @@ def load_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bo
         load_or_make(data_dir / VAULT_FILE)
     found = find_rings(data_dir, file, text, seals=seals)
     if found.secrets is None:
-        raise Unusable(f"{data_dir / VAULT_FILE}: is gone", code="vault_key_unusable")
+        raise Unusable(f"{data_dir / VAULT_FILE}: doesn't exist any more", code="vault_key_unusable")
     return Rings(found.faces, found.seals, found.secrets)
 
 
 def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> FoundRings:
-    """The same without making anything."""
+    """Return the same as `load_rings` without making a file."""
     given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
     path = data_dir / VAULT_FILE
     own = read_keys(path) if path.exists() else ()
@@ -74,9 +77,9 @@ def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bo
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """The keys in a file, each KEY_BYTES as base64 on a line of its own; `#` begins a comment.
+    """Read the keys in a file: a line for each, KEY_BYTES as base64; `#` begins a comment.
 
-    Raises Unusable ``vault_key_unusable``, which never shows what was read.
+    Raises Unusable ``vault_key_unusable``, whose message never shows the content.
     """
     try:
         text = path.read_text(encoding="ascii")
@@ -87,8 +90,10 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 
 
 def parse_keys(text: str, where: str) -> tuple[bytes, ...]:
-    """Keys separated by white space or commas; `where` is what an error names. Raises Unusable
-    ``vault_key_unusable``."""
+    """Return the keys in `text`, separated by white space or commas; errors name `where` it is from.
+
+    Raises Unusable ``vault_key_unusable``.
+    """
     keys = []
     for number, word in enumerate(filter(None, _SEPARATORS.split(text)), 1):
         try:

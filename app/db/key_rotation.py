@@ -1,8 +1,7 @@
-"""Bringing what a database holds under another key, or under none, while servers use it.
+"""Key rotation: encrypts a database's templates and crops with another key, or decrypts them, while servers use it.
 
-Batch after batch, each a short transaction; what was stopped goes on where it was, since every blob says what it is
-sealed with. A blob that was changed or deleted meanwhile is left to its new owner. What is read is the same before and
-after, so no index has to hear of it.
+It works in batches, each a short transaction, and can be stopped and continued, since every blob names its key. A blob
+that was changed or deleted meanwhile is skipped. The content stays the same, so indexes aren't concerned.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PLAIN = "plain"
 
 
 def census(database: Database) -> dict[str, dict[BlobKind, int]]:
-    """How many blobs lie under which key's id, or under PLAIN. Reads every row."""
+    """Count the blobs by the id of their key, or PLAIN, and by kind. Reads every row."""
     found: dict[str, dict[BlobKind, int]] = {}
     with database.read() as connection:
         for kind in KINDS:
@@ -38,11 +37,13 @@ def census(database: Database) -> dict[str, dict[BlobKind, int]]:
 
 
 def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[int]:
-    """Makes everything as `blobs` would store it now, and removes the marks of keys that nothing needs any more; says
-    after each batch how many blobs that made. Raises Unusable ``sealed_unreadable``."""
+    """Rewrite all blobs as `blobs` would store them now, and remove the marks of unused keys.
+
+    Yield the number of rewritten blobs after each batch. Raises Unusable ``sealed_unreadable``.
+    """
     for kind in KINDS:
         made = 1
-        while made:  # a pass leaves what others held at that moment
+        while made:  # a pass skips rows that others have locked
             made = 0
             for changed in _pass(database, blobs, kind, batch):
                 made += changed
@@ -83,7 +84,7 @@ def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[tupl
 
 
 def _replace(connection: Connection, kind: BlobKind, rows: list[tuple[int, bytes, bytes]]) -> int:
-    """Each where it is still what it was; rows that others hold are skipped, so that nobody waits in a circle."""
+    """Replace the blobs that haven't changed; skip rows that others have locked, so that nobody waits in a circle."""
     key, column = _key_of(kind), column_of(kind)
     query = sa.select(key).where(key.in_([one for one, _, _ in rows])).order_by(key)
     free = set(connection.execute(query.with_for_update(skip_locked=True)).scalars())
@@ -96,7 +97,7 @@ def _replace(connection: Connection, kind: BlobKind, rows: list[tuple[int, bytes
 
 
 def _unmark(connection: Connection, name: str) -> None:
-    """Removes a key's mark where nothing is sealed with it; whoever seals with it holds the mark until they commit."""
+    """Remove a key's mark if nothing is sealed with it; writers lock the mark until they commit."""
     connection.execute(sa.select(SECRETS.c.name).where(SECRETS.c.name == name).with_for_update())
     header = bytes([FORMAT]) + bytes.fromhex(name.removeprefix(MARK_PREFIX))
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""The SQL tables as they are now; `migrations/` holds how they came to be so."""
+"""The SQL tables; `migrations/` holds the way to them from earlier versions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METADATA = MetaData(
     }
 )
 KEY = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by itself only where the column is an INTEGER."""
+"""SQLite numbers rows only in an INTEGER column."""
 
 GALLERIES = Table(
     "galleries",
@@ -44,7 +44,7 @@ GALLERIES = Table(
     Column("last_stamp", BigInteger, nullable=False, server_default="0"),
     Column("search", String(16), nullable=False, server_default="fp32"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
-    sqlite_autoincrement=True,  # keys are never used again: a late write can't reach another's rows
+    sqlite_autoincrement=True,  # keys are never reused, so a late write can't reach another's rows
 )
 
 SUBJECTS = Table(
@@ -88,7 +88,7 @@ FACES = Table(
 )
 
 CROPS = Table(
-    # Apart from the faces, so that reading a million templates doesn't read a million pictures.
+    # Not in FACES, so that reading a million templates doesn't read a million images.
     "crops",
     METADATA,
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -96,7 +96,7 @@ CROPS = Table(
 )
 
 FACE_ORIGINS = Table(
-    # What only some callers ask about a face; a face without a row here is as good as any.
+    # The photos of faces, needed by some callers only; imported faces have none.
     "face_origins",
     METADATA,
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -110,7 +110,7 @@ FACE_ORIGINS = Table(
 )
 
 ANSWERED_REQUESTS = Table(
-    # So that a request that is sent again, with the same token, is answered again and not done again.
+    # Answers to requests with a token: a repeated request gets the same answer and isn't carried out again.
     "answered_requests",
     METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -122,7 +122,7 @@ ANSWERED_REQUESTS = Table(
     Index(None, "created_at"),
 )
 SECOND_TEMPLATES = Table(
-    # Of a gallery that is being re-embedded, a face's template of the other one of the two packages than its row's.
+    # While a gallery is being re-embedded: a face's template of the package that isn't its row's.
     "second_templates",
     METADATA,
     Column("face_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -149,10 +149,10 @@ REEMBEDDINGS = Table(
     Column("switched_at", String(32)),
     Column("keep_until", String(32)),
 )
-"""Galleries that are moving from one package to another; `app.reembedding.steps` writes and reads it."""
+"""Galleries that are being re-embedded; see `app.reembedding.steps`."""
 
 CHANGES = Table(
-    # Keys only, never a template or a name: what is erased must leave nothing here.
+    # Keys only, never a template or a name, so that erased subjects leave nothing here.
     "changes",
     METADATA,
     Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
@@ -164,7 +164,7 @@ CHANGES = Table(
     Column("created_at", String(32), nullable=False),
     Index(None, "created_at"),
 )
-"""What happened to each gallery's faces, numbered without gaps; `app.gallery.change_log` writes and reads it."""
+"""What happened to each gallery's faces, numbered without gaps; see `app.gallery.change_log`."""
 
 COLLECTIONS = Table(
     # No foreign key: a row outlives its gallery until the collection has been dropped.
@@ -179,7 +179,7 @@ COLLECTIONS = Table(
     Column("touched_at", String(32), nullable=False),
     Index(None, "gallery_key"),
 )
-"""Collections of vectors in Milvus; `app.search.milvus.collections` writes and reads it."""
+"""Collections of vectors in Milvus; see `app.search.milvus.collections`."""
 
 API_KEYS = Table(
     "api_keys",
@@ -202,7 +202,7 @@ API_KEYS = Table(
 )
 
 AUDIT = Table(
-    # Names of keys, galleries and subjects, not references: the log outlives them.
+    # Names of keys, galleries and subjects, not references, since the log outlives them.
     "audit",
     METADATA,
     Column("key", KEY, primary_key=True),
@@ -219,7 +219,7 @@ AUDIT = Table(
 )
 
 RECEIPTS = Table(
-    # Of erasures; the gallery is named, not referred to: a receipt outlives it.
+    # Receipts of erasures; they name the gallery without a reference, since they outlive it.
     "receipts",
     METADATA,
     Column("key", KEY, primary_key=True),
@@ -232,7 +232,7 @@ RECEIPTS = Table(
 )
 
 SECRETS = Table(
-    # The server's own, sealed (`app.db.secrets`); the key to them is in no database.
+    # The server's own secrets, encrypted (`app.db.secrets`); the key isn't in the database.
     "secrets",
     METADATA,
     Column("name", String(255), primary_key=True),
@@ -240,7 +240,7 @@ SECRETS = Table(
 )
 
 JOBS = Table(
-    # A job goes with its gallery, and with it the keys of its files and the names in its report.
+    # A job is deleted with its gallery, and with it the keys of its files and the names in its report.
     "jobs",
     METADATA,
     Column("key", KEY, primary_key=True),
@@ -254,7 +254,7 @@ JOBS = Table(
     Column("saved", Text, nullable=False, server_default="{}"),
     Column("counts", Text, nullable=False, server_default="{}"),
     Column("result", Text),
-    Column("secret", LargeBinary),  # seals the job's files, and is in no other place
+    Column("secret", LargeBinary),  # encrypts the job's files; there is no other copy
     Column("place", String(32)),  # the folder that has them
     Column("who", Text),
     Column("cancel_asked", Boolean, nullable=False, server_default=false()),

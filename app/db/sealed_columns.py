@@ -1,11 +1,11 @@
-"""How templates and crops lie in SQL: as they are, or sealed where there is a key.
+"""Encryption of the columns that hold templates and crops.
 
-Each sealed blob is bound to its kind and its face's id: put into another row, it does not open. Plain and sealed ones
-may lie side by side while a database is being sealed; which is which shows in the blob itself. A template is a whole
-number of float32, a sealed one OVERHEAD = 33 bytes longer, so never; a JPEG begins with FF, a sealed one with FORMAT.
+Each sealed blob is bound to its kind and its face's id, so it does not open in another row. Plain and sealed blobs may
+be mixed while a database is being encrypted, and can be told apart: a plain template is a whole number of float32 long
+and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins with FF and a sealed crop with FORMAT.
 
-For every key that anything is sealed with, the database has a mark: a row of `secrets` that only this key opens. So a
-start without the right key says so at once.
+For every key in use the database has a mark, a row of `secrets` that only this key opens. So a start without the right
+key fails at once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.db.encryption import FORMAT, HEADER_BYTES, Sealer
+from app.db.engine import inserting
 from app.db.schema import CROPS, FACES, SECOND_TEMPLATES, SECRETS
-from app.db.upsert import inserting
 from app.errors import SealedUnreadable
 
 BlobKind: TypeAlias = Literal["template", "second", "crop"]
-"""``second``: a face's other template, sealed as the one in its row is, so that they can change places."""
+"""``second`` is a face's second template, sealed like the first one, so that they can change places."""
 MARK_PREFIX = "faces-key/"
 _FLOAT_BYTES = 4
 
 
 class Blobs:
-    """`sealer` None: everything is plain. With `seals` off its keys only open, and what is written is plain."""
+    """Encrypts with `sealer`, if given. Unless `seals`, its keys only decrypt and new blobs are plain."""
 
     def __init__(self, sealer: Sealer | None = None, *, seals: bool = True) -> None:
         self._ring = sealer
@@ -35,31 +35,31 @@ class Blobs:
 
     @property
     def key_id(self) -> str | None:
-        """Of the key that new blobs are sealed with; None where they are plain."""
+        """The id of the key that seals new blobs; None if they are plain."""
         return self._sealer.key_ids[0] if self._sealer else None
 
     def pack(self, kind: BlobKind, face_id: str, data: bytes) -> bytes:
-        """As it is to be stored."""
+        """Return `data` as it is to be stored."""
         return self._sealer.seal(data, _purpose(kind, face_id)) if self._sealer else data
 
     def unpack(self, kind: BlobKind, face_id: str, stored: bytes) -> bytes:
-        """As it was. Raises Unusable ``sealed_unreadable``."""
+        """Return what was packed. Raises Unusable ``sealed_unreadable``."""
         if not is_sealed(kind, stored):
             return stored
         if self._ring is None:
             key = stored[1:HEADER_BYTES].hex()
-            raise SealedUnreadable(f"Stored data is sealed with key {key}, and there is none.")
+            raise SealedUnreadable(f"Stored data is sealed with key {key}, and no key is set.")
         return self._ring.open(stored, _purpose(kind, face_id))
 
     def is_due(self, kind: BlobKind) -> sa.ColumnElement[bool]:
-        """SQL for the blobs that are not as `pack` would make them now."""
+        """Return SQL for the blobs that `pack` would store otherwise now."""
         if self._sealer is None:
             return sealed_rows(kind)
         column = column_of(kind)
         return ~sealed_rows(kind) | (sa.func.substr(column, 1, HEADER_BYTES, type_=column.type) != self._sealer.mark)
 
     def mark(self, connection: Connection) -> None:
-        """Called by who writes blobs, in the same transaction: leaves the key's mark, and holds it until the end."""
+        """Write and lock the key's mark; call it in every transaction that writes blobs."""
         if self._sealer is None:
             return
         name = MARK_PREFIX + self._sealer.key_ids[0]
@@ -70,7 +70,7 @@ class Blobs:
             connection.execute(insert(SECRETS).values(values).on_conflict_do_nothing())
 
     def check(self, connection: Connection) -> None:
-        """Raises Unusable ``sealed_unreadable`` where the database holds what none of the keys opens."""
+        """Raises Unusable ``sealed_unreadable`` if the database was sealed with a key that isn't in the ring."""
         for name, sealed in marks(connection).items():
             if self._ring is None:
                 message = f"The database's faces are sealed with key {name.removeprefix(MARK_PREFIX)}; no key is set."
@@ -79,7 +79,7 @@ class Blobs:
 
 
 def marks(connection: Connection) -> dict[str, bytes]:
-    """The marks of all keys in use, by name."""
+    """Return the marks of all keys in use, by name."""
     query = sa.select(SECRETS).where(SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True))
     return {row.name: bytes(row.sealed) for row in connection.execute(query)}
 

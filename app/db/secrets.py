@@ -1,4 +1,4 @@
-"""The server's own secrets, sealed, in SQL: every server of one database has the same."""
+"""The server's own secrets, encrypted in SQL, so that all servers of one database share them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ SIGNING_KEY = "signing-key"
 
 
 class SecretStore:
-    """Safe to share between threads. Every call may raise what `Database` does; those that open, Unusable
-    ``sealed_unreadable`` besides."""
+    """Safe to share between threads. Every call may raise what `Database` does, and Unusable ``sealed_unreadable``."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database
@@ -28,7 +27,7 @@ class SecretStore:
         return None if sealed is None else self._open(name, sealed)
 
     def get_or_make(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """The secret of that name; `make` makes it where there is none yet, once for all servers."""
+        """Return the secret of that name; if it doesn't exist yet, `make` makes it, once for all servers."""
         found = self.get(name)
         if found is not None:
             return found
@@ -39,7 +38,7 @@ class SecretStore:
         return self._open(name, sealed)
 
     def put(self, name: str, secret: bytes) -> None:
-        """In place of what was there under that name."""
+        """Set the secret of that name."""
         values = {"name": name, "sealed": self._seal(name, secret)}
         insert = self._database.insert(SECRETS).values(values)
         insert = insert.on_conflict_do_update(index_elements=["name"], set_={"sealed": values["sealed"]})
@@ -48,14 +47,14 @@ class SecretStore:
         self._database.request_scrub()
 
     def remove(self, name: str) -> bool:
-        """Whether it was there."""
+        """Delete the secret; return whether it existed."""
         with self._database.write() as connection:
             removed = connection.execute(sa.delete(SECRETS).where(SECRETS.c.name == name)).rowcount
         self._database.request_scrub()
         return bool(removed)
 
     def reseal(self) -> int:
-        """Seals anew, with the ring's first key, what another key sealed; says how many."""
+        """Encrypt the secrets that have another key with the ring's first key; return how many."""
         with self._database.write() as connection:
             mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)  # marks are their own keys'
             rows = connection.execute(sa.select(SECRETS).where(mine).order_by(SECRETS.c.name).with_for_update()).all()
@@ -74,5 +73,5 @@ class SecretStore:
 
 
 def purpose_of(name: str) -> bytes:
-    """What a secret of that name is sealed for."""
+    """Return the purpose that a secret of that name is sealed for."""
     return b"secret\0" + name.encode()

@@ -1,4 +1,4 @@
-"""The server's signature: Ed25519 (RFC 8032), under what is handed out and must be provable later."""
+"""The server's signature, Ed25519 (RFC 8032), for receipts and archives."""
 
 from __future__ import annotations
 
@@ -41,40 +41,40 @@ class Signer:
 
     @property
     def pem(self) -> str:
-        """The public key as other programs read it."""
+        """The public key as PEM."""
         form = PublicFormat.SubjectPublicKeyInfo
         return self._private.public_key().public_bytes(Encoding.PEM, form).decode()
 
     def sign(self, data: bytes, purpose: bytes) -> bytes:
-        """64 bytes. `purpose` keeps what was signed as one thing from being shown as another."""
+        """Return the signature, 64 bytes. A signature for one `purpose` isn't valid for another."""
         return self._private.sign(message(data, purpose))
 
 
 def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> None:
-    """Raises Unusable ``signature_wrong`` where `signature` is not `public_key`'s of `data` for `purpose`."""
+    """Raises Unusable ``signature_wrong`` unless `signature` is `public_key`'s of `data` for `purpose`."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message(data, purpose))
     except (InvalidSignature, ValueError):
-        raise Unusable("The signature is not this key's of this content.", code="signature_wrong") from None
+        raise Unusable("The signature doesn't match this key and content.", code="signature_wrong") from None
 
 
 def message(data: bytes, purpose: bytes) -> bytes:
-    """What is signed: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
+    """Return the signed bytes: a fixed text, the length of `purpose` (one byte), `purpose`, and `data`."""
     return _CONTEXT + bytes([len(purpose)]) + purpose + data
 
 
 def canonical(document: Mapping[str, object]) -> bytes:
-    """One text for one document: JSON in UTF-8 with sorted keys, no white space, characters as they are."""
+    """Return the document's only encoding: JSON in UTF-8 with sorted keys, no white space and no escapes."""
     return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def public_key_id(public_key: bytes) -> str:
-    """The first KEY_ID_BYTES of its SHA-256, hexadecimal."""
+    """Return the first KEY_ID_BYTES of the key's SHA-256, hexadecimal."""
     return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES].hex()
 
 
 def encode(data: bytes) -> str:
-    """Keys and signatures in JSON: base64."""
+    """Return a key or signature as base64, for JSON."""
     return base64.b64encode(data).decode()
 
 
@@ -87,11 +87,11 @@ def decode(text: str) -> bytes:
 
 
 def read_pem(text: str) -> bytes:
-    """The public key, 32 bytes. Raises Unusable ``signature_wrong``."""
+    """Return the public key, 32 bytes. Raises Unusable ``signature_wrong``."""
     try:
         key = load_pem_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, Ed25519PublicKey):
-        raise Unusable("This is no Ed25519 public key.", code="signature_wrong")
+        raise Unusable("This isn't an Ed25519 public key.", code="signature_wrong")
     return key.public_bytes_raw()

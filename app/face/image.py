@@ -1,8 +1,8 @@
-"""Bytes to pixels: header first, limits next, and only then the decoding.
+"""Decode an image file: read its header, check the limits, and only then decode.
 
-Pillow reads and decodes. Each format's own reader is opened, after its signature was recognised here: no other
-format's code is reached, and nothing is guessed. The bytes are somebody else's: whatever Pillow trips over becomes
-one of the errors of `app.errors`, and a picture is decoded completely or not at all.
+Pillow decodes, and libheif for HEIC. The format is recognised here by its signature, and only that format's reader is
+called. The bytes are untrusted: whatever a reader raises becomes one of the errors of `app.errors`, and a picture is
+decoded completely or not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageCms, ImageFile, _imaging
+from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, _imaging
 from PIL.BmpImagePlugin import BmpImageFile
 from PIL.GifImagePlugin import GifImageFile
 from PIL.JpegImagePlugin import JpegImageFile
@@ -29,6 +29,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, UnsupportedImage
+from app.face.heif import read_container
 from app.types import Pixels
 
 REDUCTIONS = (8, 4, 2)
@@ -36,6 +37,8 @@ REDUCTIONS = (8, 4, 2)
 MAX_JPEG_SCANS = 100
 """Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
 (https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
+COMPOSED_FACTOR = 3
+"""Pixels of a HEIF picture and its tiles together, in multiples of the limit of one picture."""
 WHITE = (255, 255, 255)
 
 _PILLOW_ERRORS = (
@@ -55,7 +58,7 @@ _PILLOW_ERRORS = (
     zlib.error,
     ImageCms.PyCMSError,
 )
-"""All that damaged files make Pillow raise, as mutating them shows."""
+"""Everything that damaged files make Pillow and libheif raise, found by mutating files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Header:
     """What an image says about itself; ``width`` and ``height`` are upright, in pixels."""
 
     format: str
-    """JPEG, PNG, WEBP, BMP, TIFF or GIF."""
+    """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF."""
     width: int
     height: int
     orientation: int
@@ -124,8 +127,11 @@ def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | 
     image = _open(data, limits)
     header = _header(image)
     scale = _reduce(image, reduction(header)) if reduction else 1
+    size = image.size
     try:
         image.load()
+        if header.format == "HEIF" and image.size != size:
+            raise ValueError("the coded picture has another size than the container says")
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
         rgb = _to_rgb(image)
@@ -172,10 +178,12 @@ _SIGNATURES = {
     "WEBP": re.compile(rb"RIFF....WEBP", re.DOTALL),
     "GIF": re.compile(rb"GIF8[79]a"),
     "TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
+    # The brands of ISO/IEC 23008-12 and of the AVIF specification; `mif1` alone says neither, its other brands do.
+    "AVIF": re.compile(rb"\0...ftyp(?:avif|avis|mif1.{4}(?:.{4}){0,8}?avif)", re.DOTALL),
+    "HEIF": re.compile(rb"\0...ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL),
     # Two letters are no signature; the size of the header that follows is one of these.
     "BMP": re.compile(rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL),
 }
-_HEIF = re.compile(rb"....ftyp(heic|heix|hevc|heim|heis|hevm|mif1|msf1|avif|avis)", re.DOTALL)
 
 
 def _recognise(data: bytes) -> str:
@@ -183,8 +191,6 @@ def _recognise(data: bytes) -> str:
         if signature.match(data):
             return name
     readable = ", ".join(_SIGNATURES)
-    if _HEIF.match(data):
-        raise UnsupportedImage(f"HEIC and AVIF are not read; send one of {readable}.", readable=list(_SIGNATURES))
     raise UnsupportedImage(f"The bytes are no image of a kind that is read ({readable}).", readable=list(_SIGNATURES))
 
 
@@ -310,6 +316,40 @@ def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
     return GifImageFile(io.BytesIO(data))
 
 
+def _read_heif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    _check_container(data, limits, "HEIF")
+    return _heif_reader()(io.BytesIO(data))
+
+
+@cache
+def _heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
+    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one."""
+    import pillow_heif  # noqa: PLC0415 - see above
+
+    pillow_heif.options.DECODE_THREADS = 1  # requests run side by side already
+    pillow_heif.options.THUMBNAILS = pillow_heif.options.DEPTH_IMAGES = pillow_heif.options.AUX_IMAGES = False
+    reader: Callable[[io.BytesIO], ImageFile.ImageFile] = pillow_heif.HeifImageFile
+    return reader
+
+
+def _read_avif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
+    _check_container(data, limits, "AVIF")
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # requests run side by side already
+    return AvifImagePlugin.AvifImageFile(io.BytesIO(data))
+
+
+def _check_container(data: bytes, limits: Limits, name: str) -> None:
+    """Check the size of everything in the container that may be decoded, before a decoder sees it."""
+    container = read_container(data)
+    if container.moving:
+        raise UnsupportedImage(f"{name} image sequences are not supported; send a photo.", format=name)
+    for width, height in container.coded_sizes():
+        _check_size(width, height, limits)
+    # The tiles of a grid overlap its last row and column, and its transparency is a second picture.
+    if container.pixels() > COMPOSED_FACTOR * limits.max_pixels:
+        raise ImageTooLarge(f"The {name} is composed of too many pixels.", max_pixels=limits.max_pixels)
+
+
 def _read_bmp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
     return BmpImageFile(io.BytesIO(data))
 
@@ -328,6 +368,8 @@ _READERS: dict[str, Callable[[bytes, Limits], ImageFile.ImageFile]] = {
     "JPEG": _read_jpeg,
     "PNG": _read_png,
     "WEBP": _read_webp,
+    "AVIF": _read_avif,
+    "HEIF": _read_heif,
     "GIF": _read_gif,
     "TIFF": _read_tiff,
     "BMP": _read_bmp,

@@ -1,4 +1,4 @@
-"""Many faces in one transaction: what imports write, and what exports read."""
+"""Faces and subjects as enrollments and imports write them, many in a transaction, and as exports read them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,20 @@ from app.db.sealed_columns import Blobs
 from app.errors import PackageMismatch
 from app.gallery import change_log
 from app.gallery.face_rows import ORIGIN_COLUMNS, insert_origins, to_origin
-from app.gallery.records import Consent, Counts, Gallery, Metadata, NewFace, Origin, to_bytes, two_packages
+from app.gallery.records import (
+    NO_TERMS,
+    Consent,
+    Counts,
+    FaceRow,
+    Gallery,
+    Metadata,
+    NewFace,
+    Origin,
+    Terms,
+    fit_face,
+    to_bytes,
+    two_packages,
+)
 from app.gallery.subject_rows import ensure_subjects, from_consent, subject_values, to_consent, update_subject
 from app.gallery.templates import TemplatePlan, face_columns, join_templates, template_column
 from app.gallery.text import clean_id, clean_name, encode_metadata, fold
@@ -62,6 +75,48 @@ def bulk_face(subject: str, face: NewFace, crop: bytes | None, *, face_id: str |
         origin=face.origin,
         second=face.second,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Enrollment:
+    """Faces, with a JPEG or None for each, for a subject, which is made if missing.
+
+    `name`, `metadata` and `terms` replace those of an existing subject if given.
+    """
+
+    subject: str
+    faces: Sequence[NewFace]
+    crops: Sequence[bytes | None]
+    name: str | None = None
+    metadata: Metadata | None = None
+    terms: Terms = NO_TERMS
+
+    def bulk_faces(self, subject: str, plan: TemplatePlan) -> list[BulkFace]:
+        """Return the faces as they are written, for the subject of this normalised id, each with a new id.
+
+        Raises Conflict ``package_mismatch`` if a face lacks a template that `plan` writes.
+        """
+        return [
+            bulk_face(subject, fit_face(face, plan), crop, face_id=uuid.uuid4().hex)
+            for face, crop in zip(self.faces, self.crops, strict=True)
+        ]
+
+    def face_rows(self, written: Sequence[tuple[BulkFace, int]], package: str, now: str) -> tuple[FaceRow, ...]:
+        """Return the faces as SQL would, given what was written of each and its key."""
+        return tuple(
+            FaceRow(
+                key=key,
+                face_id=str(face.face_id),
+                subject=face.subject,
+                quality=new.quality,
+                box=new.box,
+                package=package,
+                template=face.template,
+                crop=face.crop,
+                created_at=now,
+            )
+            for new, (face, key) in zip(self.faces, written, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)

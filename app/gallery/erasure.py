@@ -1,11 +1,10 @@
-"""Erasing a subject for good, and the receipt that says so.
+"""Erasure of subjects for good, on request or when they have expired, with signed receipts.
 
-The deletion and a pending receipt are one transaction; then everything on disk that may still hold what was deleted is
-cleared, and the receipt is completed and signed. A server that dies in between leaves the pending receipt, which
-another one (or the same, started again) completes: what was deleted is never without one.
+One transaction deletes the subject and writes a pending receipt. Then everything on disk that may still hold deleted
+data is cleared, and the receipt is completed and signed. If a server dies in between, another one (or the same after a
+restart) completes the pending receipt, so every erasure gets one.
 
-A receipt names its subject by a salted digest only: who knows the id can check that it is meant, and nobody else learns
-it.
+A receipt names its subject by a salted digest only: someone who knows the id can check it, and nobody else learns it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -37,13 +37,13 @@ Document: TypeAlias = dict[str, Any]
 
 PURPOSE = b"erasure receipt"
 TABLES = (SUBJECTS, FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS, ANSWERED_REQUESTS, CHANGES)
-"""What somebody who was erased was in."""
+"""Tables that held data of an erased subject."""
 FORMAT = 1
 PENDING, DONE = "pending", "done"
 SCRUB_S = 10.0
-"""How long SQLite's readers are waited for, which keep old pages in the write-ahead log."""
+"""How long to wait for SQLite's readers, which keep old pages in the write-ahead log."""
 PENDING_S = 60.0
-"""After so long, a pending receipt's server has died."""
+"""The age at which a pending receipt's server is taken for dead."""
 SALT_BYTES = 16
 NOT_REACHED = (
     "backups, exports and other copies made before",
@@ -56,6 +56,11 @@ NOT_REACHED_POSTGRESQL = "PostgreSQL's write-ahead log, archived segments and re
 NOT_REACHED_PAGES = "dead space in PostgreSQL's pages, until they are used again or VACUUM FULL rewrites the tables"
 
 
+EXPIRED_AT_ONCE = 100
+Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
+"""Returns a context for the erasure of a gallery's subject, both by id, which writes the audit log."""
+
+
 class Erasures:
     """Safe to share between threads, and the database between servers."""
 
@@ -65,16 +70,19 @@ class Erasures:
         self._signer = signer
 
     def erase(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> Document:
-        """Erases the subject and says so. With `rewrite`, PostgreSQL's tables are rewritten, which locks them for as
-        long; SQLite needs no such thing.
+        """Erase the subject and return the receipt.
+
+        With `rewrite`, PostgreSQL's tables are rewritten, which locks them meanwhile; SQLite doesn't need that.
 
         Raises NotFound ``gallery_not_found``, ``subject_not_found``.
         """
         return self.complete([self.delete(gallery_id, subject_id, reason=reason, rewrite=rewrite)])[0]
 
     def delete(self, gallery_id: str, subject_id: str, *, reason: Reason = "asked", rewrite: bool = False) -> str:
-        """The first half of it; the id of the receipt, which is pending. One that is said to have `expired` is not
-        found where it has not, or not any more. Raises as `erase` does."""
+        """Delete the subject and return the id of a pending receipt, which `complete` completes.
+
+        With the reason ``expired``, a subject that hasn't expired isn't found. Raises as `erase` does.
+        """
         receipt_id = secrets.token_hex(16)
 
         def note(connection: Connection, erased: Erased) -> None:
@@ -93,7 +101,7 @@ class Erasures:
         return receipt_id
 
     def complete(self, receipt_ids: Sequence[str]) -> list[Document]:
-        """The second half, for many at once: clears what the disk may hold, and signs."""
+        """Clear what the disk may hold of these erasures, sign their receipts and return them."""
         with self._database.read() as connection:
             query = sa.select(RECEIPTS).where(RECEIPTS.c.id.in_(receipt_ids)).order_by(RECEIPTS.c.key)
             rows = connection.execute(query).all()
@@ -106,7 +114,7 @@ class Erasures:
         return [done[receipt_id] for receipt_id in receipt_ids]
 
     def receipt(self, receipt_id: str) -> Document:
-        """Raises NotFound ``receipt_not_found``, also as long as its erasure is still in work."""
+        """Raises NotFound ``receipt_not_found``, also while the erasure is incomplete."""
         with self._database.read() as connection:
             query = sa.select(RECEIPTS).where((RECEIPTS.c.id == receipt_id) & (RECEIPTS.c.state == DONE))
             row = connection.execute(query).one_or_none()
@@ -115,14 +123,14 @@ class Erasures:
         return _document(row)
 
     def receipts(self, cursor: str | None = None, limit: int = 100) -> Page[Document]:
-        """In the order of the erasures. Raises InvalidInput ``invalid_cursor``."""
+        """List receipts in the order of the erasures. Raises InvalidInput ``invalid_cursor``."""
         query = sa.select(RECEIPTS).where(RECEIPTS.c.state == DONE)
         return read_page(
             self._database, query, RECEIPTS.c.key, _document, listing="receipts", cursor=cursor, limit=limit
         )
 
     def complete_pending(self) -> int:
-        """Finishes what servers that died have begun; how many receipts."""
+        """Complete the receipts that dead servers left pending; return how many."""
         old = (RECEIPTS.c.state == PENDING) & (RECEIPTS.c.created_at < utc_now(-timedelta(seconds=PENDING_S)))
         with self._database.read() as connection:
             ids = list(connection.execute(sa.select(RECEIPTS.c.id).where(old)).scalars())
@@ -140,7 +148,7 @@ class Erasures:
             return _document(connection.execute(sa.select(RECEIPTS).where(RECEIPTS.c.id == row.id)).one())
 
     def _clear(self, gallery_ids: Iterable[str], *, rewrite: bool) -> Document:
-        """Clears everything on disk that may hold what was deleted, and says what that means."""
+        """Clear everything on disk that may hold deleted data; return the receipt's fields about it."""
         scrubbed = [self._galleries.scrub_index(one) for one in gallery_ids]
         index = all(scrubbed)
         not_reached = list(NOT_REACHED)
@@ -176,10 +184,39 @@ class Erasures:
         }
 
 
-def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
-    """Whether the receipt was signed with `public_key`; None where that is not known: then only that nobody has
-    altered it since it was signed with the key that it names itself.
+class Expiry:
+    """Erases the subjects that have expired; `recorded` wraps each erasure. The scheduler calls `sweep`."""
 
+    def __init__(self, galleries: Galleries, erasures: Erasures, recorded: Recorded) -> None:
+        self._galleries = galleries
+        self._erasures = erasures
+        self._recorded = recorded
+
+    def sweep(self) -> int:
+        """Erase all expired subjects and complete the receipts of dead servers; return how many were erased."""
+        erased = 0
+        while found := self._galleries.store.expired(EXPIRED_AT_ONCE):
+            pending = [receipt for gallery, subject in found if (receipt := self._erase(gallery, subject))]
+            self._erasures.complete(pending)
+            erased += len(pending)
+            if len(found) < EXPIRED_AT_ONCE:
+                break
+        self._erasures.complete_pending()
+        return erased
+
+    def _erase(self, gallery: str, subject: str) -> str | None:
+        """Return the id of a pending receipt, or None if another server was first or the expiry was changed."""
+        try:
+            with self._recorded(gallery, subject):
+                return self._erasures.delete(gallery, subject, reason="expired")
+        except NotFound:
+            return None
+
+
+def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -> bool:
+    """Check the receipt's signature; return whether it was made with `public_key`.
+
+    Without `public_key`, return False if nobody has altered the receipt since it was signed with the key it names.
     Raises Unusable ``signature_wrong``.
     """
     document = dict(receipt)
@@ -196,13 +233,13 @@ def check_receipt(receipt: Mapping[str, Any], public_key: bytes | None = None) -
 
 
 def is_about(receipt: Mapping[str, Any], gallery_id: str, subject_id: str) -> bool:
-    """Whether the receipt means this subject."""
+    """Return whether the receipt is about this subject."""
     about = receipt["subject"]
     return hmac.compare_digest(str(about["digest"]), subject_digest(str(about["salt"]), gallery_id, subject_id))
 
 
 def subject_digest(salt: str, gallery_id: str, subject_id: str) -> str:
-    """SHA-256, hexadecimal, of the JSON list of the three."""
+    """Return the SHA-256, hexadecimal, of the JSON list of the three."""
     text = json.dumps([salt, gallery_id, subject_id], ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 

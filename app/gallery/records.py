@@ -1,4 +1,4 @@
-"""What a gallery holds, as plain frozen values."""
+"""The records of the gallery: frozen values without behaviour of their own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from app.types import Box, Pixels, Quality, Template
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
 CropPolicy: TypeAlias = Literal["crop", "none"]
-"""Whether a gallery keeps each face's aligned crop (to embed again later, and to show) or only its template."""
+"""Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
 
 
 class Unset(Enum):
-    """The type of UNSET: an argument that was not given, where None means "none"."""
+    """The type of UNSET, the default of arguments for which None has a meaning."""
 
     UNSET = "unset"
 
@@ -85,7 +85,7 @@ def index_specs(key: int, gallery_id: str, templates: TemplatePlan, kind: IndexK
 
 @dataclass(frozen=True, slots=True)
 class Consent:
-    """That somebody agreed, in a few words, and when; ``given_at`` UTC, ISO 8601."""
+    """A note on the consent that was given, and when (UTC, ISO 8601)."""
 
     note: str
     given_at: str
@@ -93,7 +93,7 @@ class Consent:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Until when a subject is kept (UTC, ISO 8601), and on what grounds. UNSET: as it was; None: without."""
+    """A subject's expiry (UTC, ISO 8601) and consent. UNSET leaves one as it is, None removes it."""
 
     expires_at: str | Unset | None = UNSET
     consent: Consent | Unset | None = UNSET
@@ -104,7 +104,7 @@ NO_TERMS = Terms()
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """``updated_at`` moves with its name, metadata and faces."""
+    """``updated_at`` changes with the name, the metadata and the faces."""
 
     key: int
     id: str
@@ -114,13 +114,13 @@ class Subject:
     created_at: str
     updated_at: str
     expires_at: str | None = None
-    """From then on nobody is answered with it, and soon it is erased."""
+    """From then on the subject is in no answer; it is erased soon after."""
     consent: Consent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FaceRow:
-    """One enrolled face; ``subject`` is its subject's id, ``template`` float32 little endian bytes of ``package``."""
+    """An enrolled face; ``subject`` is the subject's id, ``template`` is ``package``'s, float32 little endian bytes."""
 
     key: int
     face_id: str
@@ -131,14 +131,16 @@ class FaceRow:
     package: str
     template: bytes
     crop: bytes | None
-    """JPEG of the aligned 112x112 crop; None where the gallery keeps none, and in lists."""
+    """JPEG of the aligned 112x112 crop; None if the gallery keeps none, and in lists."""
     created_at: str
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The photo a face was found in: its id (32 hexadecimal digits), the caller's own name for it, its size in pixels,
-    and the detector's score (0-1) of the face."""
+    """The photo of a face: its id (32 hexadecimal digits), the caller's name for it, and its size in pixels.
+
+    ``score`` is the detector's for the face, 0-1.
+    """
 
     image_id: str
     width: int
@@ -149,7 +151,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class PlacedFace:
-    """A face of any subject of a gallery, without its template; ``origin`` None: nobody wrote it down."""
+    """A face of any subject without its template; ``origin`` is None if it wasn't recorded."""
 
     face_id: str
     subject: str
@@ -160,7 +162,7 @@ class PlacedFace:
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """A named subject, and whether it has a face."""
+    """A named subject in a list."""
 
     id: str
     has_faces: bool
@@ -168,7 +170,7 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A face that is to go from one subject, by its id, to another."""
+    """A request to give a face from one subject, by id, to another."""
 
     face_id: str
     source: str
@@ -177,7 +179,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class NewFace:
-    """A face to enroll; ``crop`` (112, 112, 3) uint8 RGB is kept where the gallery's policy says so."""
+    """A face to enroll; ``crop``, (112, 112, 3) uint8 RGB, is kept if the gallery keeps crops."""
 
     template: Template
     quality: Quality
@@ -195,7 +197,7 @@ class NewFace:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much a gallery holds, or what was deleted of it held; ``subjects`` without faces are counted too."""
+    """How much a gallery holds or has lost; subjects without faces count too."""
 
     subjects: int
     faces: int
@@ -203,7 +205,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """How much there is in all galleries together."""
+    """How much all galleries hold together."""
 
     galleries: int
     subjects: int
@@ -212,9 +214,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A subject that a probe may show: its best face's score, and the score against its mean template.
+    """A row of an identification answer: the score of the subject's best face, and of its mean template.
 
-    The mean is over all its faces, weighted by quality. Scores are cosines, -1 to 1.
+    The mean is over all the subject's faces, weighted by quality. Scores are cosines, -1 to 1.
     """
 
     subject: str
@@ -226,7 +228,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
-    """The subject as it is after an enrollment, and the faces added; ``created`` says whether it is new."""
+    """The result of an enrollment: the subject as it is now, and the new faces."""
 
     subject: Subject
     faces: tuple[FaceRow, ...]
@@ -235,10 +237,10 @@ class Enrolled:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Whether a gallery's index holds what SQL does, bit by bit.
+    """A bit by bit comparison of a gallery's index with SQL.
 
-    ``indexed`` faces are in the index; of the ``faces`` in SQL it lacks some (``missing``) or has them otherwise
-    (``different``), ``extra`` ones SQL doesn't know. ``examples`` are the ids of some that are missing or different.
+    The index holds ``indexed`` faces. ``missing`` of the ``faces`` in SQL are not in it, ``different`` ones have other
+    values there, and ``extra`` ones are not in SQL. ``examples`` are ids of missing or different faces.
     """
 
     gallery: str
@@ -256,7 +258,7 @@ class CheckReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What disagrees, for people to read."""
+        """The disagreements as text."""
         found = (
             ("faces in the database that the index lacks", self.missing),
             ("faces that differ between the database and the index", self.different),
@@ -267,7 +269,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """Who was erased, and how much of them there was."""
+    """An erased subject and how much was erased with it."""
 
     gallery: str
     subject: str
@@ -298,18 +300,18 @@ def gallery_not_found(gallery_id: str) -> NotFound:
 
 
 def two_packages(gallery_id: str) -> Conflict:
-    """What came has templates of one package, and new faces need one of each."""
-    message = f"Gallery {gallery_id!r} is on its way from one model package to another: wait, finish that or cancel it."
+    """Return the error for faces with templates of one package where two are needed."""
+    message = f"Gallery {gallery_id!r} is being re-embedded to another model package: wait, or finish or cancel that."
     return TwoPackages(message, gallery=gallery_id)
 
 
 def to_bytes(template: Template) -> bytes:
-    """As it lies in SQL, where that is not sealed: float32, little endian."""
+    """Return the template as SQL keeps it, before encryption: float32, little endian."""
     return template.vector.astype("<f4").tobytes()
 
 
 def to_block(rows: Sequence[Sequence[Any]], dimension: int) -> FaceBlock:
-    """Rows of a face's key, subject key, quality and (plain) template as one block. Raises Unusable
+    """Convert rows of a face's key, subject's key, quality and decrypted template. Raises Unusable
     ``template_damaged``."""
     faces, subjects, qualities, templates = zip(*rows, strict=True)
     if any(len(template) != dimension * 4 for template in templates):

@@ -21,9 +21,8 @@ from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import Conflict, GalleryExists
 from app.gallery import bulk, change_log
-from app.gallery.bulk import BulkFace, BulkSubject, Everything, Written
+from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_reader import ChangeReader
-from app.gallery.enrollment import Enrolling, face_rows, placed
 from app.gallery.face_rows import face_query, find_face, read_crop, to_face
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
 from app.gallery.records import (
@@ -314,7 +313,7 @@ class Store:
         self.database.request_scrub()
         return erased
 
-    def enroll(self, gallery: Gallery, wanted: Sequence[Enrolling]) -> list[Enrolled]:
+    def enroll(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
         """Carry out several enrollments, all or none.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
@@ -327,7 +326,7 @@ class Store:
         rows = {name: subject_values(gallery, name, now) for name in names}
         with self.database.write() as connection:
             held = self._locked(connection, gallery)
-            faces = [placed(one, name, held.templates) for name, one in zip(names, wanted, strict=True)]
+            faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
             keys, made = ensure_subjects(connection, self.database, gallery, rows)
             for name, changed in zip(names, updates, strict=True):
                 if changed:
@@ -340,7 +339,7 @@ class Store:
         return [
             Enrolled(
                 subjects[keys[name]],
-                face_rows(one, list(zip(some, islice(left, len(some)), strict=True)), held.embedder, now),
+                one.face_rows(list(zip(some, islice(left, len(some)), strict=True)), held.embedder, now),
                 created=name in made and name not in names[:place],
             )
             for place, (name, one, some) in enumerate(zip(names, wanted, faces, strict=True))
@@ -472,7 +471,7 @@ class Store:
         # A statement of its own: one that waits for the gallery's row sees other tables as they were before.
         return reread(connection, gallery)
 
-    def _enrolled_updates(self, subject_id: str, one: Enrolling) -> dict[str, object]:
+    def _enrolled_updates(self, subject_id: str, one: Enrollment) -> dict[str, object]:
         name = UNSET if one.name is None else one.name
         metadata = UNSET if one.metadata is None else one.metadata
         return self._updates(subject_id, name, metadata) | terms_columns(one.terms)

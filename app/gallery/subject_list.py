@@ -35,7 +35,7 @@ class SubjectList:
             return list(connection.execute(query).scalars())
 
     def face_ids(
-        self, gallery: Gallery, subject_id: str | None, offset: int, limit: int
+        self, gallery: Gallery, subject_id: str | None = None, *, offset: int = 0, limit: int = 100
     ) -> tuple[list[tuple[str, str]], int]:
         """Return `limit` pairs of a face's and its subject's id after `offset` faces, and how many faces there are.
 

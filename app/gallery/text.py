@@ -1,4 +1,4 @@
-"""Text from outside, made fit to be kept: ids, names, notes, metadata, and what is looked for in them."""
+"""Checks and normal forms of text from outside: ids, names, notes, metadata and search text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_METADATA_BYTES = 16 * 1024
 MAX_METADATA_DEPTH = 16
 """Objects and lists inside each other, the outermost object counted."""
 _NFC_SHRINKS = 4
-"""NFC may turn up to four code points into one (U+1F82 is such), so longer raw text can't fit."""
+"""NFC joins up to four code points (U+1F82 is an example), so longer raw text can't fit."""
 UNNAMED_SIGN = "~"
 UNNAMED_LENGTH = 33
 _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
@@ -26,9 +26,9 @@ _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 
 
 def clean_id(text: str, what: str) -> str:
-    """`text` in NFC, fit to be the id of a `what` ("gallery", "subject").
+    """Return `text` in NFC if it can be the id of a `what` ("gallery", "subject").
 
-    Any script, emoji and slashes are fine; ids are compared exactly, case included.
+    Any script, emoji and slashes are allowed; ids are compared exactly, including case.
     Raises InvalidInput ``invalid_id``.
     """
     cleaned = _clean_text(text, f"{what} id", "invalid_id")
@@ -38,8 +38,10 @@ def clean_id(text: str, what: str) -> str:
 
 
 def unnamed_id() -> str:
-    """The id of a new subject that stands for one face whose person nobody has named: `~` and 32 hexadecimal digits.
-    Such a subject goes with its face, and when its face is given to somebody."""
+    """Return the id of a new unnamed subject: `~` and 32 hexadecimal digits.
+
+    An unnamed subject stands for one face of an unidentified person. It is deleted when it loses that face.
+    """
     return f"{UNNAMED_SIGN}{uuid.uuid4().hex}"
 
 
@@ -48,7 +50,7 @@ def is_unnamed(subject_id: str) -> bool:
 
 
 def clean_name(text: str) -> str:
-    """`text` in NFC, fit to be a subject's name. Raises InvalidInput ``invalid_name``."""
+    """Return `text` in NFC if it can be a subject's name. Raises InvalidInput ``invalid_name``."""
     return _clean_text(text, "name", "invalid_name")
 
 
@@ -59,7 +61,7 @@ def clean_consent(consent: Consent) -> Consent:
 
 
 def clean_search(text: str) -> str:
-    """`text` in NFC, fit to look for in ids and names. Raises InvalidInput ``invalid_search``."""
+    """Return `text` in NFC if it can be searched for in ids and names. Raises InvalidInput ``invalid_search``."""
     return _clean_text(text, "search text", "invalid_search")
 
 
@@ -74,15 +76,15 @@ def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str
 
 
 def fold(*texts: str | None) -> str:
-    """The texts as substring search compares them: case-folded, one a line."""
+    """Return the texts case-folded, one a line, as substring search compares them."""
     return "\n".join(unicodedata.normalize("NFC", text.casefold()) for text in texts if text)
 
 
 def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> str:
-    """`metadata` as compact JSON.
+    """Return `metadata` as compact JSON.
 
-    Raises InvalidInput ``invalid_metadata`` where it is no JSON object (NaN and Infinity are no JSON),
-    is nested deeper than MAX_METADATA_DEPTH, larger than `max_bytes`, or holds NUL or lone surrogates.
+    Raises InvalidInput ``invalid_metadata`` if it isn't a JSON object (NaN and Infinity aren't JSON), is nested deeper
+    than MAX_METADATA_DEPTH, larger than `max_bytes`, or holds NUL or lone surrogates.
     """
     _check_json(metadata)
     try:
@@ -96,7 +98,7 @@ def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> 
 
 
 def _check_json(metadata: Metadata) -> None:
-    """Level by level, so that neither depth nor a cycle can exhaust the stack."""
+    """Check level by level, so that neither depth nor a cycle can exhaust the stack."""
     if not isinstance(metadata, dict):
         raise _invalid_metadata("Metadata must be a JSON object.")
     level: list[object] = [metadata]

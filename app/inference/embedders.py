@@ -219,6 +219,8 @@ class Embedders:
                 opened = Model(package, self._open_one(package), Thresholds(package.manifest))
             except Unusable as error:
                 slot.failure, slot.failed_at = error, time.monotonic()
+                # its manifest is read anew at the next attempt: it may have been corrected
+                self._packages = {name: one for name, one in self._packages.items() if name != package_id}
                 raise
             slot.failure = None
             slot.model = opened

@@ -30,6 +30,9 @@ DEFAULT_MAX_BYTES = 1024**3
 RATE_TOLERANCE = 1e-9
 """Relative: a rate that differs from a measured one by rounding alone counts as measured."""
 
+GOLDEN_TOLERANCE = 1e-3
+"""How far the length of a manifest's golden vectors, which are rounded, may be from 1."""
+
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Told the bytes received so far and, where the server says so, how many there will be."""
 
@@ -205,6 +208,15 @@ class Calibration(_Strict):
         return self
 
 
+class Golden(_Strict):
+    """Templates of two packaged crops (`app.inference.golden`), compared each time the package is opened."""
+
+    crops: Sha256
+    """Of the crops' pixels: templates of other crops say nothing."""
+    templates: tuple[tuple[Score, ...], ...] = Field(min_length=1, max_length=16)
+    """One unit vector of each crop."""
+
+
 CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", meaning="aligned crops, RGB, 0-255")
 
 
@@ -232,6 +244,8 @@ class Manifest(_Strict):
     """Five (x, y) in pixels of the crop: right eye, left eye, nose, right and left mouth corner (embed only)."""
     licence: Licence
     provenance: Provenance
+    golden: Golden | None = None
+    """Embed only. A package without is opened unchecked."""
     calibrations: tuple[Calibration, ...] = ()
 
     @model_validator(mode="after")
@@ -252,6 +266,9 @@ class Manifest(_Strict):
             raise ValueError(f"an embedder's input is {CONTRACT_INPUT.shape} uint8")
         if (self.output.shape, self.output.dtype) != (("N", self.dimension), "float32"):
             raise ValueError("an embedder's output is (N, dimension) float32")
+        for template in self.golden.templates if self.golden else ():
+            if len(template) != self.dimension or abs(math.hypot(*template) - 1) > GOLDEN_TOLERANCE:
+                raise ValueError("golden: a template is a vector of length 1 with `dimension` numbers")
 
     @property
     def id(self) -> str:

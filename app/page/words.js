@@ -23,7 +23,7 @@ const PROBLEMS = {
   payload_too_large: "That is more than the server takes at once. Send fewer or smaller photos.",
   image_too_large: "The photo is larger than the server takes. Make it smaller and try again.",
   unsupported_media_type: "The server does not take this kind of file.",
-  unsupported_image: "This is no photo that can be read. JPEG, PNG, WebP, BMP, TIFF and GIF are.",
+  unsupported_image: "This is no photo that can be read. JPEG, PNG, WebP, HEIC, AVIF, BMP, TIFF and GIF are.",
   empty_image: "The file is empty. Choose another.",
   image_too_small: "The photo is too small to hold a face.",
   invalid_image: "The photo's file is damaged or was cut short. Export or copy it again.",

@@ -71,7 +71,7 @@ class Reembedder:
         Raises InvalidInput ``package_unknown``, ``package_ambiguous``; Unusable ``package_unavailable``; Conflict as
         `Reembeddings.begin` says.
         """
-        gallery = self._galleries.gallery(gallery_id)
+        gallery = self._galleries.store.gallery(gallery_id)
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
             found = self._reembeddings.begin(
                 gallery, used.id, used.embedder.dimension, without_crop=without_crop, keep_days=keep_days
@@ -79,22 +79,22 @@ class Reembedder:
         return self._work_on(gallery, found, EMBED, who)
 
     def find(self, gallery_id: str) -> Progress:
-        found = self._reembeddings.find(self._galleries.gallery(gallery_id))
+        found = self._reembeddings.find(self._galleries.store.gallery(gallery_id))
         return Progress(found, self._job(found))
 
     def rollback(self, gallery_id: str) -> Progress:
         """Return to the previous package. Raises Conflict ``reembedding_not_switched``."""
-        found = self._reembeddings.rollback(self._galleries.gallery(gallery_id))
+        found = self._reembeddings.rollback(self._galleries.store.gallery(gallery_id))
         return Progress(found, self._job(found))
 
     def finish(self, gallery_id: str, *, who: str | None = None) -> Progress:
         """Remove the previous package's templates. Raises Conflict ``reembedding_not_switched``."""
-        gallery = self._galleries.gallery(gallery_id)
+        gallery = self._galleries.store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.finish(gallery), CLEAR, who)
 
     def cancel(self, gallery_id: str, *, who: str | None = None) -> Progress:
         """Give up and remove the target's templates. Raises Conflict ``reembedding_switched``."""
-        gallery = self._galleries.gallery(gallery_id)
+        gallery = self._galleries.store.gallery(gallery_id)
         return self._work_on(gallery, self._reembeddings.cancel(gallery), CLEAR, who)
 
     def look(self) -> None:
@@ -105,13 +105,13 @@ class Reembedder:
                 if found.keep_until is not None and found.keep_until <= now:
                     self.finish(found.gallery)
                 elif found.state == "ending":
-                    self._work_on(self._galleries.gallery(found.gallery), found, CLEAR, None)
+                    self._work_on(self._galleries.store.gallery(found.gallery), found, CLEAR, None)
             except LikenessError as error:
                 _log.warning("A re-embedding could not be finished: %s", error.code)
 
     def work(self, running: Running) -> None:
         """Do a job's work; see `app.jobs.runner.Work`."""
-        gallery = self._galleries.gallery(running.job.gallery or "")
+        gallery = self._galleries.store.gallery(running.job.gallery or "")
         if running.params["step"] == CLEAR:
             self._clear(running, gallery)
             return
@@ -187,7 +187,7 @@ class Reembedder:
 
     def _clear(self, running: Running, gallery: Gallery) -> None:
         after: int = running.saved.get("after", 0)
-        running.progress(running.done, self._galleries.counts(gallery.id).faces)
+        running.progress(running.done, self._galleries.store.counts(gallery).faces)
         while not running.cancelled:
             keys, doomed = self._reembeddings.clear(gallery, after, CLEAR_BATCH)
             if doomed:

@@ -51,7 +51,9 @@ async def greet(request: Request, service: ServiceDep, gallery: GalleryId, subje
     Says good morning.
     """
     asked = await service.read_json(request, GreetRequest)
-    found = await service.run(lambda: service.galleries.subject(gallery, subject))
+    found = await service.run(
+        lambda: service.galleries.store.subject(service.galleries.store.gallery(gallery), subject)
+    )
     return Greeting(text=f"{asked.greeting}, {found.name or found.id}")
 
 

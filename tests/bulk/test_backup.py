@@ -45,7 +45,7 @@ def galleries(database_url: str) -> Iterator[Galleries]:
 
 
 def store_of(galleries: Galleries) -> Store:
-    return galleries._store
+    return galleries.store
 
 
 def rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
@@ -127,7 +127,7 @@ def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
         restore(path, target)
         other = Galleries(Store(target))
         report = other.check("g")
-        found = {one.id for one in other.subjects("g", limit=10_000).items}
+        found = {one.id for one in other.store.subjects(other.store.gallery("g"), limit=10_000).items}
         assert report.ok
         assert report.faces == report.subjects == len(found)
         assert before <= found <= after | set(done)
@@ -148,7 +148,7 @@ def test_an_index_that_runs_on_is_made_anew_after_a_restore(target: str, tmp_pat
         first = Galleries(Store(target))
     other = Galleries(Store(target))
     put(other, "new", units(1, seed=3)[0])
-    first.follow()
+    first.indexes.follow()
     assert first.subjects_with_faces("g") == 2
     assert first.check("g").ok
     assert other.check("g").ok
@@ -256,7 +256,7 @@ def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
     restore(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
     again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"))
     assert again.check("g").ok
-    assert again.counts("g").faces == 1
+    assert again.store.counts(again.store.gallery("g")).faces == 1
     again.close()
 
 

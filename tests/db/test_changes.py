@@ -39,11 +39,11 @@ def galleries(database_url: str) -> Iterator[Galleries]:
 
 
 def test_each_change_of_faces_has_an_entry_of_keys_alone(galleries: Galleries, database_url: str) -> None:
-    key = galleries.gallery("staff").key
+    key = galleries.store.gallery("staff").key
     made = enroll(galleries, "ann", 1, 2)
     subject, faces = made.subject.key, [face.key for face in made.faces]
-    galleries.create_subject("staff", "bob")  # no face, no entry
-    galleries.update_subject("staff", "bob", name="Bob")
+    galleries.store.create_subject(galleries.store.gallery("staff"), "bob")  # no face, no entry
+    galleries.store.update_subject(galleries.store.gallery("staff"), "bob", name="Bob")
     galleries.delete_face("staff", "ann", made.faces[0].face_id)
     galleries.delete_subject("staff", "ann")
     assert log_of(database_url) == [
@@ -113,7 +113,7 @@ def test_writers_of_several_processes_leave_no_gap_and_readers_never_see_one(dat
 
 def test_reading_stops_where_it_is_told_and_leaves_out_who_has_gone(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
-    gallery = galleries.gallery("staff")
+    gallery = galleries.store.gallery("staff")
     begin = head_of(store, gallery)
     enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
@@ -138,7 +138,7 @@ def test_another_history_is_not_followed(galleries: Galleries, database_url: str
     """As after a database was restored from an older copy, and then went on otherwise."""
     enroll(galleries, "ann", 1)
     store = Store(database_url)
-    gallery = galleries.gallery("staff")
+    gallery = galleries.store.gallery("staff")
     here = head_of(store, gallery)
     assert store.change_reader.changes(gallery.index_spec, here, 10) is not None
     assert store.change_reader.changes(gallery.index_spec, LogPosition(here.number, here.stamp ^ 1), 10) is None
@@ -148,7 +148,7 @@ def test_another_history_is_not_followed(galleries: Galleries, database_url: str
 
 def test_old_entries_go_but_the_last_one_stays(galleries: Galleries, database_url: str) -> None:
     store = Store(database_url)
-    gallery = galleries.gallery("staff")
+    gallery = galleries.store.gallery("staff")
     begin = head_of(store, gallery)
     for seed in range(4):
         enroll(galleries, "ann", seed)
@@ -171,7 +171,7 @@ def test_an_index_that_the_log_left_behind_is_made_anew(
     enroll(galleries, "cem", 3)
     with closing(Store(database_url)) as store:
         store.prune_changes(timedelta(hours=-1))
-    other.follow()
+    other.indexes.follow()
     assert found(other, 3) == ["cem"]
     assert other.check("staff").ok
     assert "is pruned or too far ahead" in caplog.text

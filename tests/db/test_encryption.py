@@ -57,8 +57,8 @@ def enroll_all(galleries: Galleries, seeds: Iterable[int] = SEEDS) -> None:
 def stored_crops(galleries: Galleries) -> dict[str, bytes]:
     crops = {}
     for name in PEOPLE:
-        face_id = galleries.faces("staff", name).items[0].face_id
-        crops[name] = galleries.face("staff", name, face_id).crop or b""
+        face_id = galleries.store.faces(galleries.store.gallery("staff"), name).items[0].face_id
+        crops[name] = galleries.store.face(galleries.store.gallery("staff"), name, face_id).crop or b""
     return crops
 
 
@@ -81,7 +81,7 @@ def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_u
     assert galleries.check("staff").ok
     crops = stored_crops(galleries)
     assert all(crop.startswith(b"\xff\xd8") for crop in crops.values())
-    face = galleries.faces("staff", "s3").items[0]
+    face = galleries.store.faces(galleries.store.gallery("staff"), "s3").items[0]
     assert face.template == template(3).vector.astype("<f4").tobytes()
     files = list(tmp_path.rglob("*"))
     assert traces(files, crops) == set()
@@ -120,7 +120,11 @@ def test_a_blob_in_another_row_or_altered_is_never_taken(database_url: str) -> N
         galleries.rebuild("staff")
     assert caught.value.code == "sealed_unreadable"
     with pytest.raises(Unusable) as caught:
-        galleries.face("staff", "s1", galleries.faces("staff", "s1").items[0].face_id)
+        galleries.store.face(
+            galleries.store.gallery("staff"),
+            "s1",
+            galleries.store.faces(galleries.store.gallery("staff"), "s1").items[0].face_id,
+        )
     assert caught.value.code == "sealed_unreadable"
     galleries.close()
 
@@ -167,7 +171,7 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
 
 
 def galleries_database(galleries: Galleries) -> Database:
-    return galleries._store.database
+    return galleries.store.database
 
 
 def test_sealing_goes_on_where_it_was_stopped(database_url: str) -> None:
@@ -184,7 +188,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
     first = open_galleries(database_url, OLD, NEW)
     enroll_all(first)
     second = open_galleries(database_url, NEW, OLD)
-    second.load()
+    second.indexes.load()
     ended = threading.Event()
 
     def churn() -> None:
@@ -210,7 +214,7 @@ def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> 
     sum(reseal(galleries_database(second), Blobs(Sealer([NEW, OLD]))))
     last = open_galleries(database_url, NEW)
     for galleries in (first, second, last):
-        galleries.follow()
+        galleries.indexes.follow()
         assert galleries.check("staff").ok
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
         galleries.close()
@@ -227,7 +231,7 @@ def test_snapshots_under_another_form_are_removed_and_made_anew(tmp_path: Path) 
         galleries = open_galleries(url, *keys, folder=folder)
         if keys:
             sum(reseal(galleries_database(galleries), Blobs(Sealer(keys))))
-        galleries.load()
+        galleries.indexes.load()
         galleries.keep()
         (path,) = folder.glob("*.snapshot")
         forms.append(path.read_bytes()[:5])

@@ -37,7 +37,7 @@ NAME, METADATA = "Zqxname Vanishing", {"zqxkey": "zqxvalue-of-somebody"}
 
 
 def erasures(galleries: Galleries) -> Erasures:
-    return Erasures(galleries, galleries._store.database, Signer(bytes(32)))
+    return Erasures(galleries, galleries.store.database, Signer(bytes(32)))
 
 
 def soon(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
@@ -148,16 +148,16 @@ def test_snapshots_from_before_go_at_once_wherever_they_are(database_url: str, t
         enroll(first, f"s{seed}", seed)
     second, third = start(database_url, own), start(database_url, others)
     for galleries in (first, third):
-        galleries.load()
+        galleries.indexes.load()
         galleries.keep()
-    second.load()
+    second.indexes.load()
     assert (len(list(own.glob("*.snapshot"))), len(list(others.glob("*.snapshot")))) == (1, 1)
     erasures(second).erase("staff", "s3")
     assert list(own.glob("*.snapshot")) == []
-    third.follow()
+    third.indexes.follow()
     assert list(others.glob("*.snapshot")) == []
     for galleries in (first, third):
-        galleries.follow()
+        galleries.indexes.follow()
         galleries.keep()
         assert found(galleries, 3) == []
         assert found(galleries, 2) == ["s2"]
@@ -178,7 +178,7 @@ def test_a_server_that_was_not_there_removes_its_snapshot_at_its_start(database_
     erasures(elsewhere).erase("staff", "s0")
     elsewhere.close()
     again = start(database_url, folder)
-    again.load()
+    again.indexes.load()
     assert list(folder.glob("*.snapshot")) == []
     again.close()
 
@@ -194,7 +194,7 @@ def test_a_snapshot_that_is_just_being_written_does_not_stay(tmp_path: Path, mon
     def write(self: Snapshots, *given: Any) -> None:
         with closing(quiet(url)) as other:
             erasures(other).erase("staff", "s1")
-        galleries.follow()
+        galleries.indexes.follow()
         real(self, *given)
 
     monkeypatch.setattr(Snapshots, "write", write)
@@ -225,7 +225,7 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
         work.erase("staff", "eileen")
     monkeypatch.undo()
     with pytest.raises(NotFound):
-        galleries.subject("staff", "eileen")
+        galleries.store.subject(galleries.store.gallery("staff"), "eileen")
     assert work.receipts().items == ()
     assert work.complete_pending() == 0, "its server may still be at it"
     with engine_of(database_url).begin() as connection:

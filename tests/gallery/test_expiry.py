@@ -21,8 +21,7 @@ from app.access.store import AuditStore
 from app.client import Client
 from app.db import signing
 from app.errors import Conflict, InvalidInput, NotFound
-from app.gallery.erasure import check_receipt
-from app.gallery.expiry import Expiry
+from app.gallery.erasure import Expiry, check_receipt
 from app.gallery.records import Consent, NewFace, Terms
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -47,7 +46,7 @@ LATER = utc_text(datetime.now(UTC) + timedelta(days=30))
 
 
 def open_expiry(galleries: Galleries) -> tuple[Expiry, AuditLog]:
-    log = AuditLog(AuditStore(galleries._store.database))
+    log = AuditLog(AuditStore(galleries.store.database))
     work = Expiry(galleries, erasures(galleries), lambda *who: log.recorded("expire_subject", *who))
     return work, log
 
@@ -68,19 +67,21 @@ def test_terms_are_kept_changed_and_taken_away(database_url: str) -> None:
     galleries = quiet(database_url)
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
-    made = galleries.create_subject("staff", "eileen", terms=Terms(LATER, agreed))
+    made = galleries.store.create_subject(galleries.store.gallery("staff"), "eileen", terms=Terms(LATER, agreed))
     assert (made.expires_at, made.consent) == (LATER, agreed)
-    same = galleries.update_subject("staff", "eileen", name="Eileen")
+    same = galleries.store.update_subject(galleries.store.gallery("staff"), "eileen", name="Eileen")
     assert (same.expires_at, same.consent) == (LATER, agreed)
-    gone = galleries.update_subject("staff", "eileen", terms=Terms(None, None))
+    gone = galleries.store.update_subject(galleries.store.gallery("staff"), "eileen", terms=Terms(None, None))
     assert (gone.expires_at, gone.consent) == (None, None)
     face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
     enrolled = galleries.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
     assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
     assert galleries.enroll("staff", "eileen", [face]).subject.expires_at == LATER
-    galleries.create_subject("staff", "grace")
-    assert [one.id for one in galleries.subjects("staff", expires_before="2999-01-01").items] == ["eileen"]
-    assert galleries.subjects("staff", expires_before=LATER).items == ()
+    galleries.store.create_subject(galleries.store.gallery("staff"), "grace")
+    assert [
+        one.id for one in galleries.store.subjects(galleries.store.gallery("staff"), expires_before="2999-01-01").items
+    ] == ["eileen"]
+    assert galleries.store.subjects(galleries.store.gallery("staff"), expires_before=LATER).items == ()
     galleries.close()
 
 
@@ -94,12 +95,12 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
         (Terms(consent=Consent("x" * 1001, PAST)), "invalid_consent"),
     ):
         with pytest.raises(InvalidInput) as caught:
-            galleries.create_subject("staff", "eileen", terms=terms)
+            galleries.store.create_subject(galleries.store.gallery("staff"), "eileen", terms=terms)
         assert caught.value.code == code
         with pytest.raises(InvalidInput):
             galleries.enroll("staff", "eileen", [NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))], terms=terms)
     with pytest.raises(NotFound):
-        galleries.subject("staff", "eileen")
+        galleries.store.subject(galleries.store.gallery("staff"), "eileen")
     galleries.close()
 
 
@@ -121,7 +122,7 @@ def test_who_has_expired_is_not_answered_before_anybody_sweeps(database_url: str
         enroll(galleries, "eileen", 3)
     assert conflict.value.code == "subject_expired"
     assert galleries.check("staff").faces == 2, "nothing came of the enrollment"
-    galleries.update_subject("staff", "eileen", terms=Terms(expires_at=LATER))
+    galleries.store.update_subject(galleries.store.gallery("staff"), "eileen", terms=Terms(expires_at=LATER))
     assert found(galleries, 1) == ["eileen"]
     galleries.close()
 
@@ -132,11 +133,11 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(database_url: str
     for seed in range(4):
         enroll(galleries, f"s{seed}", seed)
     let_expire(database_url, "s1", "s3")
-    galleries.update_subject("staff", "s2", terms=Terms(expires_at=LATER))
+    galleries.store.update_subject(galleries.store.gallery("staff"), "s2", terms=Terms(expires_at=LATER))
     work, log = open_expiry(galleries)
     assert work.sweep() == 2
     assert work.sweep() == 0
-    assert [one.id for one in galleries.subjects("staff").items] == ["s0", "s2"]
+    assert [one.id for one in galleries.store.subjects(galleries.store.gallery("staff")).items] == ["s0", "s2"]
     assert galleries.check("staff").ok
     receipts = erasures(galleries).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
@@ -167,7 +168,7 @@ def test_two_servers_erase_each_subject_once(database_url: str) -> None:
     assert len(erasures(both[0]).receipts().items) == 12
     for galleries, (_, log) in zip(both, opened, strict=True):
         log.close()
-        galleries.follow()
+        galleries.indexes.follow()
         assert galleries.check("staff").indexed == 0
         galleries.close()
 
@@ -177,7 +178,7 @@ def test_more_time_given_just_before_the_sweep_is_kept(database_url: str, monkey
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     enroll(galleries, "eileen", 1)
     work, log = open_expiry(galleries)
-    monkeypatch.setattr(Galleries, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
+    monkeypatch.setattr(Store, "expired", lambda *_: [("staff", "eileen")])  # as it was a moment ago
     assert work.sweep() == 0
     assert found(galleries, 1) == ["eileen"]
     log.close()

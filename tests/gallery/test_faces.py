@@ -44,7 +44,7 @@ def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tu
 
 def agree(*galleries: Galleries) -> bool:
     for one in galleries:
-        one.follow()
+        one.indexes.follow()
     return all(one.check("staff").ok for one in galleries)
 
 
@@ -55,9 +55,9 @@ def test_a_moved_face_is_found_under_its_new_subject_by_everybody(pair: tuple[Ga
     assert found(other, 1) == ["ann"]
     one.move_faces("staff", [Move(made.faces[0].face_id, "ann", "bob")])
     assert (found(one, 1), found(one, 2), found(one, 3)) == (["bob"], ["ann"], ["bob"])
-    other.follow()
+    other.indexes.follow()
     assert (found(other, 1), found(other, 2), found(other, 3)) == (["bob"], ["ann"], ["bob"])
-    assert [one.subject("staff", name).face_count for name in ("ann", "bob")] == [1, 2]
+    assert [one.store.subject(one.store.gallery("staff"), name).face_count for name in ("ann", "bob")] == [1, 2]
     assert agree(one, other)
 
 
@@ -65,7 +65,7 @@ def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_u
     one = quiet(database_url)
     one.create_gallery("staff", PACKAGE, DIMENSION)
     face_id, subject = unnamed(one, 1)
-    one.create_subject("staff", "ann")
+    one.store.create_subject(one.store.gallery("staff"), "ann")
     one.move_faces("staff", [Move(face_id, subject, "ann")])
     later = quiet(database_url)
     assert found(later, 1) == ["ann"]
@@ -77,21 +77,25 @@ def test_a_process_that_starts_later_finds_moved_faces_where_they_are(database_u
 def test_unnamed_subjects_come_and_go_with_their_faces(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
     face_id, subject = unnamed(one, 1)
-    one.create_subject("staff", "ann")
+    one.store.create_subject(one.store.gallery("staff"), "ann")
     assert is_unnamed(subject)
-    assert [person.id for person in one.people("staff").items] == ["ann"]
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
     one.move_faces("staff", [Move(face_id, subject, "ann")])
     with pytest.raises(NotFound):
-        one.subject("staff", subject)
-    assert [(person.id, person.has_faces) for person in one.people("staff").items] == [("ann", True)]
+        one.store.subject(one.store.gallery("staff"), subject)
+    assert [(person.id, person.has_faces) for person in one.faces.people(one.store.gallery("staff")).items] == [
+        ("ann", True)
+    ]
     again = unnamed_id()
     one.move_faces("staff", [Move(face_id, "ann", again)])
     assert found(one, 1) == [again]
-    assert one.subject("staff", "ann").face_count == 0
+    assert one.store.subject(one.store.gallery("staff"), "ann").face_count == 0
     assert one.delete_faces("staff", [face_id, "f" * 32]) == [face_id]
     with pytest.raises(NotFound):
-        one.subject("staff", again)
-    assert one.counts("staff").subjects == one.count_people("staff") == 1
+        one.store.subject(one.store.gallery("staff"), again)
+    assert (
+        one.store.counts(one.store.gallery("staff")).subjects == one.faces.count_people(one.store.gallery("staff")) == 1
+    )
     assert agree(one, other)
 
 
@@ -125,8 +129,8 @@ def test_a_dissolved_subject_leaves_its_faces(pair: tuple[Galleries, Galleries])
     owners = [found(one, 1)[0], found(one, 2)[0]]
     assert all(map(is_unnamed, owners))
     assert owners[0] != owners[1]
-    assert [person.id for person in one.people("staff").items] == ["bob"]
-    assert one.counts("staff").faces == 3
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["bob"]
+    assert one.store.counts(one.store.gallery("staff")).faces == 3
     assert agree(one, other)
 
 
@@ -134,42 +138,51 @@ def test_faces_are_listed_with_where_they_came_from(pair: tuple[Galleries, Galle
     one, _ = pair
     known, _ = unnamed(one, 1, ORIGIN)
     plain = enroll(one, "ann", 2).faces[0].face_id
-    page = one.placed_faces("staff", limit=1)
-    rest = one.placed_faces("staff", page.next_cursor)
+    page = one.faces.faces(one.store.gallery("staff"), limit=1)
+    rest = one.faces.faces(one.store.gallery("staff"), page.next_cursor)
     assert [face.face_id for face in (*page.items, *rest.items)] == [known, plain]
     assert page.items[0].origin == ORIGIN
     assert page.items[0].box == Box(1, 2, 3, 4)
     assert (rest.items[0].subject, rest.items[0].origin, rest.next_cursor) == ("ann", None, None)
-    assert [face.face_id for face in one.placed_faces("staff", subject="ann").items] == [plain]
-    assert one.placed_faces("staff", subject="nobody").items == ()
-    assert [face.face_id for face in one.placed_faces("staff", only=[known, "0" * 32]).items] == [known]
-    assert set(one.find_faces("staff", [plain, known, "0" * 32])) == {known, plain}
-    assert [face.face_id for face in one.faces_of_image("staff", ORIGIN.image_id)] == [known]
+    assert [face.face_id for face in one.faces.faces(one.store.gallery("staff"), subject="ann").items] == [plain]
+    assert one.faces.faces(one.store.gallery("staff"), subject="nobody").items == ()
+    assert [face.face_id for face in one.faces.faces(one.store.gallery("staff"), only=[known, "0" * 32]).items] == [
+        known
+    ]
+    assert set(one.faces.find(one.store.gallery("staff"), [plain, known, "0" * 32])) == {known, plain}
+    assert [face.face_id for face in one.faces.of_image(one.store.gallery("staff"), ORIGIN.image_id)] == [known]
     with pytest.raises(InvalidInput) as caught:
-        one.placed_faces("staff", page.next_cursor, subject="ann")
+        one.faces.faces(one.store.gallery("staff"), page.next_cursor, subject="ann")
     assert caught.value.code == "invalid_cursor"
     one.delete_faces("staff", [known])
-    assert one.faces_of_image("staff", ORIGIN.image_id) == []
+    assert one.faces.of_image(one.store.gallery("staff"), ORIGIN.image_id) == []
 
 
 def test_an_answer_is_kept_with_the_change_that_it_speaks_of(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
+
+    def make(galleries: Galleries, subject: str, answer: KeptAnswer) -> None:
+        staff = galleries.store.gallery("staff")
+        galleries.store.create_subject(staff, subject, note=galleries.faces.noting(staff, answer))
+
     kept = KeptAnswer("CreateUser", "token", b"digest", "{}")
-    assert one.recall_answer("staff", "CreateUser", "token") is None
-    one.create_subject("staff", "ann", answer=kept)
+    assert one.faces.recall_answer(one.store.gallery("staff"), "CreateUser", "token") is None
+    make(one, "ann", kept)
     with pytest.raises(AlreadyAnswered):
-        other.create_subject("staff", "bob", answer=replace(kept, digest=b"another"))
-    assert [person.id for person in one.people("staff").items] == ["ann"]
-    assert other.recall_answer("staff", "CreateUser", "token") == (b"digest", "{}")
-    assert other.recall_answer("staff", "DeleteUser", "token") is None
+        make(other, "bob", replace(kept, digest=b"another"))
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
+    assert other.faces.recall_answer(other.store.gallery("staff"), "CreateUser", "token") == (b"digest", "{}")
+    assert other.faces.recall_answer(other.store.gallery("staff"), "DeleteUser", "token") is None
     with pytest.raises(Conflict):
-        one.create_subject("staff", "ann", answer=replace(kept, token="failed"))
-    assert one.recall_answer("staff", "CreateUser", "failed") is None, "what failed is not answered"
+        make(one, "ann", replace(kept, token="failed"))
+    assert one.faces.recall_answer(one.store.gallery("staff"), "CreateUser", "failed") is None, (
+        "what failed is not answered"
+    )
 
 
 def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) -> None:
     one, other = pair
-    one.create_subject("staff", "ann")
+    one.store.create_subject(one.store.gallery("staff"), "ann")
     face, owner = unnamed(one, 1)
     move = KeptAnswer("AssociateFaces", "token", b"digest", "{}")
     one.move_faces("staff", [Move(face, owner, "ann")], move)
@@ -178,11 +191,11 @@ def test_what_was_answered_is_not_done_again(pair: tuple[Galleries, Galleries]) 
         other.move_faces("staff", [Move(face, owner, "ann")], move)
     end = KeptAnswer("DeleteUser", "token", b"digest", "{}")
     one.dissolve_subject("staff", "ann", end)
-    one.create_subject("staff", "ann")
+    one.store.create_subject(one.store.gallery("staff"), "ann")
     with pytest.raises(AlreadyAnswered):
         other.dissolve_subject("staff", "ann", end)
-    assert [person.id for person in one.people("staff").items] == ["ann"]
-    assert one.count_people("staff") == 1
+    assert [person.id for person in one.faces.people(one.store.gallery("staff")).items] == ["ann"]
+    assert one.faces.count_people(one.store.gallery("staff")) == 1
     assert agree(one, other)
 
 
@@ -193,7 +206,7 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
     owner: dict[str, str] = {}
     seeds: dict[str, int] = {}
     for name in ("ann", "bob"):
-        one.create_subject("staff", name)
+        one.store.create_subject(one.store.gallery("staff"), name)
     for step in range(60):
         actor = rng.choice([one, other])
         kind = rng.choice(["enroll", "move", "loosen", "delete", "follow"]) if owner else "enroll"
@@ -213,11 +226,11 @@ def test_any_order_of_moves_leaves_everybody_in_agreement(database_url: str) -> 
             assert actor.delete_faces("staff", [face]) == [face]
             del owner[face]
         else:
-            actor.follow()
+            actor.indexes.follow()
     assert agree(one, other)
     for galleries in (one, other):
         assert {face: found(galleries, seeds[face]) for face in owner} == {face: [who] for face, who in owner.items()}
-        assert galleries.counts("staff").faces == len(owner)
+        assert galleries.store.counts(galleries.store.gallery("staff")).faces == len(owner)
         galleries.close()
     with engine_of(database_url).connect() as connection:
         there = set(connection.execute(sa.select(SUBJECTS.c.id)).scalars())
@@ -232,8 +245,8 @@ def test_a_database_of_the_version_before_origins_is_kept(database_url: str) -> 
     with engine_of(database_url).connect() as connection:
         assert FACE_ORIGINS.name not in sa.inspect(connection).get_table_names()
     again = quiet(database_url)
-    assert again.gallery("staff") == made
-    assert again.placed_faces("staff").items == ()
+    assert again.store.gallery("staff") == made
+    assert again.faces.faces(again.store.gallery("staff")).items == ()
     again.close()
 
 

@@ -47,8 +47,12 @@ def galleries(data_dir: Path) -> Iterator[Galleries]:
 
 def probes(galleries: Galleries, gallery: str) -> list[Template]:
     """The templates that 0.1.0 was asked about: each stored one, a random one, and one face changed by it."""
-    package = galleries.gallery(gallery).embedder
-    rows = [row for subject in ("collins", "hopper") for row in galleries.faces(gallery, subject).items]
+    package = galleries.store.gallery(gallery).embedder
+    rows = [
+        row
+        for subject in ("collins", "hopper")
+        for row in galleries.store.faces(galleries.store.gallery(gallery), subject).items
+    ]
     vectors = [np.frombuffer(row.template, "<f4") for row in rows]
     noise = np.random.default_rng(7).standard_normal(len(vectors[0])).astype(np.float32)
     noise /= np.linalg.norm(noise)
@@ -63,8 +67,8 @@ def test_stored_templates_get_the_same_scores(galleries: Galleries, data_dir: Pa
         for path in (data_dir / "snapshots").glob("*.snapshot"):
             path.unlink()
     expected = EXPECTED[gallery]
-    assert galleries.gallery(gallery).search == KINDS[gallery]
-    assert galleries.gallery(gallery).embedder == expected["embedder"]
+    assert galleries.store.gallery(gallery).search == KINDS[gallery]
+    assert galleries.store.gallery(gallery).embedder == expected["embedder"]
     asked = probes(galleries, gallery)
     for answer, before in zip(galleries.search(gallery, asked, 10), expected["identify"], strict=True):
         assert [(one.subject, one.face_id) for one in answer] == [(one["subject"], one["face_id"]) for one in before]
@@ -81,8 +85,8 @@ def test_snapshots_are_used(galleries: Galleries, monkeypatch: pytest.MonkeyPatc
         raise AssertionError("the index is built from the database")
 
     monkeypatch.setattr(ChangeReader, "read_all", build)
-    galleries.load()
-    held = galleries.snapshotted()
+    galleries.indexes.load()
+    held = galleries.indexes.snapshotted()
     assert held is not None
     assert held.count == len(KINDS)
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
-from app.gallery.enrollment import Enrolling
+from app.gallery.bulk import Enrollment
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Enrolled, Gallery, NewFace
 from app.gallery.service import Galleries
@@ -61,7 +61,7 @@ def change_sql(url: str, *statements: sa.Executable) -> None:
 
 def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries, database_url: str) -> None:
     """Half of them for a subject that has expired: the others are found, and nothing of those is there."""
-    galleries.create_subject("staff", "gone")
+    galleries.store.create_subject(galleries.store.gallery("staff"), "gone")
     let_expire(database_url, "gone")
 
     def one(number: int) -> str:
@@ -73,7 +73,7 @@ def test_enrollments_that_come_together_fail_each_by_itself(galleries: Galleries
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(one, range(16)))
     assert told == ["subject_expired" if number % 2 else f"s{number}" for number in range(16)]
-    assert galleries.subject("staff", "gone").face_count == 0
+    assert galleries.store.subject(galleries.store.gallery("staff"), "gone").face_count == 0
     assert [found(galleries, number, 1) for number in range(0, 16, 2)] == [[f"s{n}"] for n in range(0, 16, 2)]
     assert galleries.check("staff").ok
 
@@ -82,7 +82,7 @@ def test_enrollments_of_one_subject_that_come_together_all_count(galleries: Gall
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda seed: enroll(galleries, "ann", seed), range(16)))
     assert sum(one.created for one in made) == 1
-    assert galleries.subject("staff", "ann").face_count == 16
+    assert galleries.store.subject(galleries.store.gallery("staff"), "ann").face_count == 16
     assert len({row.face_id for one in made for row in one.faces}) == 16
     assert galleries.check("staff").ok
 
@@ -113,12 +113,12 @@ def test_searches_share_passes_in_large_galleries_only(galleries: Galleries, mon
     for seed in range(5):
         enroll(galleries, f"s{seed}", seed)
     alone = [found(galleries, seed) for seed in range(5)]
-    assert galleries.batch_sizes == {}
+    assert galleries.searches.batch_sizes == {}
     monkeypatch.setattr("app.search.index.QUICK_NUMBERS", 4 * DIMENSION)
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda place: found(galleries, place % 5), range(40)))
     assert together == 8 * alone
-    assert sum(size * count for size, count in galleries.batch_sizes.items()) == 40
+    assert sum(size * count for size, count in galleries.searches.batch_sizes.items()) == 40
 
 
 def test_deleted_faces_subjects_and_galleries_are_not_found_again(galleries: Galleries) -> None:
@@ -131,7 +131,7 @@ def test_deleted_faces_subjects_and_galleries_are_not_found_again(galleries: Gal
     assert found(galleries, 3) == ["ann"]
     galleries.delete_face("staff", "ann", second.face_id)
     assert found(galleries, 2) == []
-    assert galleries.subject("staff", "ann").face_count == 0
+    assert galleries.store.subject(galleries.store.gallery("staff"), "ann").face_count == 0
     with pytest.raises(Conflict) as conflict:
         galleries.verify("staff", "ann", template(2))
     assert conflict.value.code == "subject_without_faces"
@@ -143,20 +143,20 @@ def test_deleted_faces_subjects_and_galleries_are_not_found_again(galleries: Gal
 
 def test_a_missing_gallery_is_said_so_by_every_call(galleries: Galleries) -> None:
     calls: list[Callable[[str], object]] = [
-        galleries.gallery,
-        galleries.counts,
+        galleries.store.gallery,
+        lambda gallery: galleries.store.counts(galleries.store.gallery(gallery)),
         galleries.subjects_with_faces,
         galleries.delete_gallery,
         galleries.check,
         galleries.rebuild,
-        galleries.subjects,
-        lambda gallery: galleries.create_subject(gallery, "a"),
-        lambda gallery: galleries.subject(gallery, "a"),
-        lambda gallery: galleries.update_subject(gallery, "a", name="A"),
+        lambda gallery: galleries.store.subjects(galleries.store.gallery(gallery)),
+        lambda gallery: galleries.store.create_subject(galleries.store.gallery(gallery), "a"),
+        lambda gallery: galleries.store.subject(galleries.store.gallery(gallery), "a"),
+        lambda gallery: galleries.store.update_subject(galleries.store.gallery(gallery), "a", name="A"),
         lambda gallery: galleries.delete_subject(gallery, "a"),
         lambda gallery: galleries.enroll(gallery, "a", [face(1)]),
-        lambda gallery: galleries.faces(gallery, "a"),
-        lambda gallery: galleries.face(gallery, "a", "0" * 32),
+        lambda gallery: galleries.store.faces(galleries.store.gallery(gallery), "a"),
+        lambda gallery: galleries.store.face(galleries.store.gallery(gallery), "a", "0" * 32),
         lambda gallery: galleries.delete_face(gallery, "a", "0" * 32),
         lambda gallery: galleries.search(gallery, [template(1)], 1),
         lambda gallery: galleries.verify(gallery, "a", template(1)),
@@ -181,7 +181,7 @@ def test_templates_of_another_package_are_refused(galleries: Galleries) -> None:
         with pytest.raises(Conflict) as caught:
             call()
         assert caught.value.code == "package_mismatch"
-    assert galleries.counts("staff").subjects == 0
+    assert galleries.store.counts(galleries.store.gallery("staff")).subjects == 0
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,15 @@ def test_crops_are_kept_where_the_gallery_keeps_them(galleries: Galleries) -> No
     galleries.create_gallery("lean", PACKAGE, DIMENSION, store="none")
     for gallery, kept in (("staff", True), ("lean", False)):
         row = galleries.enroll(gallery, "ann", [face(1, crop=crop)]).faces[0]
-        stored = galleries.face(gallery, "ann", row.face_id)
+        stored = galleries.store.face(galleries.store.gallery(gallery), "ann", row.face_id)
         assert stored == row
         assert (stored.crop is not None) is kept
         if stored.crop:
             difference = np.abs(decode_crop(stored.crop).astype(int) - crop)
             assert difference.mean() < 1.5
-        assert all(listed.crop is None for listed in galleries.faces(gallery, "ann").items)
+        assert all(
+            listed.crop is None for listed in galleries.store.faces(galleries.store.gallery(gallery), "ann").items
+        )
 
 
 def test_a_restart_changes_no_answer(database_url: str) -> None:
@@ -231,12 +233,12 @@ def test_a_restart_changes_no_answer(database_url: str) -> None:
     for seed in range(60):
         enroll(before, f"s{seed % 17}", seed)
     before.delete_subject("staff", "s3")
-    before.delete_face("staff", "s4", before.faces("staff", "s4").items[1].face_id)
+    before.delete_face("staff", "s4", before.store.faces(before.store.gallery("staff"), "s4").items[1].face_id)
     probes = [template(seed) for seed in range(100, 110)]
     answers = before.search("staff", probes, 6)
     before.close()
     after = Galleries(Store(database_url))
-    after.load()
+    after.indexes.load()
     assert after.search("staff", probes, 6) == answers
     report = after.check("staff")
     assert (report.ok, report.subjects, report.faces, report.indexed, report.problems) == (True, 16, 55, 55, ())
@@ -295,7 +297,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out(galleries: Galleries, monke
     enroll(galleries, "ann", 1)
     real_enroll = Store.enroll
 
-    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrolling]) -> None:
+    def commit_and_lose_the_connection(self: Store, gallery: Gallery, wanted: Sequence[Enrollment]) -> None:
         real_enroll(self, gallery, wanted)
         raise ConnectionError("gone before the answer")
 
@@ -312,7 +314,7 @@ def test_a_refused_enrollment_leaves_nothing_behind(galleries: Galleries) -> Non
     with pytest.raises(ValueError, match="needs a face"):
         galleries.enroll("staff", "ann", [])
     with pytest.raises(NotFound):
-        galleries.subject("staff", "ann")
+        galleries.store.subject(galleries.store.gallery("staff"), "ann")
     assert found(galleries, 1) == []
 
 
@@ -343,7 +345,9 @@ def test_sixteen_callers_at_once_leave_sql_and_index_agreed(galleries: Galleries
     report = galleries.check("staff")
     assert report.ok
     assert report.faces == report.indexed == 16 * 6 + sum(expected.values())
-    counts = {subject.id: subject.face_count for subject in galleries.subjects("staff").items}
+    counts = {
+        subject.id: subject.face_count for subject in galleries.store.subjects(galleries.store.gallery("staff")).items
+    }
     assert counts == {**expected, "shared": 96}
 
 
@@ -380,7 +384,12 @@ def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galler
 def test_a_subject_gone_from_sql_only_is_left_out_of_answers(galleries: Galleries, database_url: str) -> None:
     enroll(galleries, "ann", 1)
     enroll(galleries, "bob", 2)
-    change_sql(database_url, sa.delete(FACES).where(FACES.c.subject_key == galleries.subject("staff", "ann").key))
+    change_sql(
+        database_url,
+        sa.delete(FACES).where(
+            FACES.c.subject_key == galleries.store.subject(galleries.store.gallery("staff"), "ann").key
+        ),
+    )
     assert found(galleries, 1) == ["bob"]
 
 
@@ -391,6 +400,6 @@ def test_galleries_do_not_see_each_other(galleries: Galleries) -> None:
     galleries.enroll("wide", "bob", [wide])
     assert found(galleries, 1) == ["ann"]
     assert [candidate.subject for candidate in galleries.search("wide", [wide.template], 5)[0]] == ["bob"]
-    assert [gallery.id for gallery in galleries.galleries().items] == ["staff", "wide"]
+    assert [gallery.id for gallery in galleries.store.galleries().items] == ["staff", "wide"]
     galleries.delete_gallery("wide")
     assert galleries.check("staff").ok

@@ -37,39 +37,41 @@ def elsewhere(galleries: Galleries, database_url: str) -> Iterator[Galleries]:
 
 
 def faces_of(galleries: Galleries, subject: str) -> list[str]:
-    return [row.face_id for row in galleries.faces("staff", subject).items]
+    return [row.face_id for row in galleries.store.faces(galleries.store.gallery("staff"), subject).items]
 
 
 def test_a_renamed_subject_keeps_its_faces_and_words(galleries: Galleries, elsewhere: Galleries) -> None:
     made = enroll(galleries, "ann", 1, 2)
-    galleries.update_subject("staff", "ann", name="Ann Ä", metadata={"k": 1})
+    galleries.store.update_subject(galleries.store.gallery("staff"), "ann", name="Ann Ä", metadata={"k": 1})
     renamed = galleries.rename_subject("staff", "ann", "anna/😀")
     assert (renamed.id, renamed.name, renamed.metadata, renamed.face_count) == ("anna/😀", "Ann Ä", {"k": 1}, 2)
     assert faces_of(galleries, "anna/😀") == [row.face_id for row in made.faces]
     assert found(galleries, 1)[0] == "anna/😀"
-    assert [one.id for one in galleries.subjects("staff", search="NA/").items] == ["anna/😀"]
+    assert [one.id for one in galleries.store.subjects(galleries.store.gallery("staff"), search="NA/").items] == [
+        "anna/😀"
+    ]
     with pytest.raises(NotFound):
-        galleries.subject("staff", "ann")
-    elsewhere.follow()
+        galleries.store.subject(galleries.store.gallery("staff"), "ann")
+    elsewhere.indexes.follow()
     assert found(elsewhere, 2)[0] == "anna/😀"
     assert elsewhere.check("staff").ok
 
 
 def test_a_subject_renamed_to_another_becomes_part_of_it(galleries: Galleries, elsewhere: Galleries) -> None:
     first, second = enroll(galleries, "ann", 1, 2), enroll(galleries, "bob", 3)
-    elsewhere.follow()
-    galleries.update_subject("staff", "bob", name="Bob")
+    elsewhere.indexes.follow()
+    galleries.store.update_subject(galleries.store.gallery("staff"), "bob", name="Bob")
     merged = galleries.rename_subject("staff", "ann", "bob")
     assert (merged.id, merged.name, merged.face_count) == ("bob", "Bob", 3)
     assert sorted(faces_of(galleries, "bob")) == sorted(row.face_id for row in (*first.faces, *second.faces))
-    elsewhere.follow()
+    elsewhere.indexes.follow()
     for one in (galleries, elsewhere):
         assert [found(one, seed)[0] for seed in (1, 2, 3)] == ["bob"] * 3
         assert one.subjects_with_faces("staff") == 2
         assert one.check("staff").ok
     galleries.delete_face("staff", "bob", first.faces[0].face_id)
     assert galleries.verify("staff", "bob", template(1)).score < 0.999
-    elsewhere.follow()
+    elsewhere.indexes.follow()
     assert elsewhere.check("staff").ok
 
 
@@ -77,19 +79,19 @@ def test_crops_and_times_go_over_with_their_faces(galleries: Galleries) -> None:
     crop = np.full((112, 112, 3), 200, np.uint8)
     first = galleries.enroll("staff", "ann", [face(1, crop=crop), face(2)])
     enroll(galleries, "bob", 3)
-    before = [galleries.face("staff", "ann", row.face_id) for row in first.faces]
+    before = [galleries.store.face(galleries.store.gallery("staff"), "ann", row.face_id) for row in first.faces]
     galleries.rename_subject("staff", "ann", "bob")
-    after = [galleries.face("staff", "bob", row.face_id) for row in first.faces]
+    after = [galleries.store.face(galleries.store.gallery("staff"), "bob", row.face_id) for row in first.faces]
     assert after == [replace(one, key=two.key, subject="bob") for one, two in zip(before, after, strict=True)]
     assert after[0].crop
     assert {row.key for row in before}.isdisjoint(row.key for row in after), "no key is used twice"
 
 
 def test_a_subject_without_faces_leaves_nothing_behind(galleries: Galleries) -> None:
-    galleries.create_subject("staff", "empty")
+    galleries.store.create_subject(galleries.store.gallery("staff"), "empty")
     enroll(galleries, "bob", 3)
     assert galleries.rename_subject("staff", "empty", "bob").face_count == 1
-    assert galleries.subject_ids("staff") == ["bob"]
+    assert galleries.subject_list.subject_ids(galleries.store.gallery("staff")) == ["bob"]
     assert galleries.check("staff").ok
 
 
@@ -100,7 +102,7 @@ def test_what_another_process_missed_it_follows_all_at_once(galleries: Galleries
     galleries.rename_subject("staff", "bob", "cat")
     enroll(galleries, "ann", 4)
     galleries.rename_subject("staff", "cat", "ann")
-    elsewhere.follow()
+    elsewhere.indexes.follow()
     assert [found(elsewhere, seed)[0] for seed in (1, 2, 3, 4)] == ["ann"] * 4
     assert elsewhere.check("staff").ok
 
@@ -125,7 +127,7 @@ def test_the_same_id_changes_nothing_and_nobody_can_not_be_renamed(galleries: Ga
         with pytest.raises(NotFound, match="nobody") as caught:
             galleries.rename_subject("staff", old, new)
         assert caught.value.code == "subject_not_found"
-    assert galleries.counts("staff") == Counts(1, 1)
+    assert galleries.store.counts(galleries.store.gallery("staff")) == Counts(1, 1)
 
 
 def test_renames_against_each_other_lose_no_face(galleries: Galleries) -> None:
@@ -142,7 +144,7 @@ def test_renames_against_each_other_lose_no_face(galleries: Galleries) -> None:
     with ThreadPoolExecutor(8) as pool:
         ended = set(pool.map(rename, pairs))
     assert ended <= {"a", "b", "c", "d", "subject_not_found"}
-    assert galleries.counts("staff").faces == 4
+    assert galleries.store.counts(galleries.store.gallery("staff")).faces == 4
     assert galleries.check("staff").ok
 
 
@@ -150,15 +152,15 @@ def test_everybody_goes_at_once_and_the_gallery_stays(galleries: Galleries, else
     galleries.create_gallery("other", PACKAGE, DIMENSION)
     enroll(galleries, "kept", 5, gallery="other")
     enroll(galleries, "ann", 1, 2)
-    galleries.create_subject("staff", "empty")
+    galleries.store.create_subject(galleries.store.gallery("staff"), "empty")
     assert galleries.delete_subjects("staff") == Counts(3, 3)
-    assert galleries.subject_ids("staff") == []
+    assert galleries.subject_list.subject_ids(galleries.store.gallery("staff")) == []
     assert galleries.delete_subjects("staff") == Counts(0, 0)
-    elsewhere.follow()
+    elsewhere.indexes.follow()
     for one in (galleries, elsewhere):
         assert found(one, 1) == []
         assert one.check("staff").ok
-        assert one.counts("other") == Counts(1, 1)
+        assert one.store.counts(one.store.gallery("other")) == Counts(1, 1)
     enroll(galleries, "ann", 1)
     assert found(galleries, 1) == ["ann"]
 
@@ -166,16 +168,16 @@ def test_everybody_goes_at_once_and_the_gallery_stays(galleries: Galleries, else
 def test_faces_by_number_and_by_their_own_id(galleries: Galleries) -> None:
     ids = [row.face_id for subject in ("ann", "bob", "ann") for row in enroll(galleries, subject, 1, 2).faces]
     whose = ["ann", "ann", "bob", "bob", "ann", "ann"]
-    assert galleries.subject_ids("staff") == ["ann", "bob"]
+    assert galleries.subject_list.subject_ids(galleries.store.gallery("staff")) == ["ann", "bob"]
     everything = list(zip(ids, whose, strict=True))
-    assert galleries.face_ids("staff", limit=10) == (everything, 6)
-    assert galleries.face_ids("staff", offset=4, limit=1) == (everything[4:5], 6)
-    assert galleries.face_ids("staff", offset=9, limit=1) == ([], 6)
-    assert galleries.face_ids("staff", "bob") == (everything[2:4], 2)
-    assert galleries.face_ids("staff", "nobody") == ([], 0)
-    assert galleries.find_face("staff", ids[2]).subject == "bob"
+    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), limit=10) == (everything, 6)
+    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), offset=4, limit=1) == (everything[4:5], 6)
+    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), offset=9, limit=1) == ([], 6)
+    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), "bob") == (everything[2:4], 2)
+    assert galleries.subject_list.face_ids(galleries.store.gallery("staff"), "nobody") == ([], 0)
+    assert galleries.store.find_face(galleries.store.gallery("staff"), ids[2]).subject == "bob"
     galleries.create_gallery("other", PACKAGE, DIMENSION)
     for gallery, face_id in (("other", ids[2]), ("staff", "0" * 32), ("staff", "no id")):
         with pytest.raises(NotFound) as caught:
-            galleries.find_face(gallery, face_id)
+            galleries.store.find_face(galleries.store.gallery(gallery), face_id)
         assert caught.value.code == "face_not_found"

@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.enrollment import Enrolling
+from app.gallery.bulk import Enrollment
 from app.gallery.records import Enrolled, Gallery, Metadata, NewFace
 from app.gallery.store import Store
 from app.gallery.text import MAX_METADATA_DEPTH
@@ -56,7 +56,7 @@ def face(seed: int = 0, quality: float = 80.0) -> NewFace:
 
 
 def enroll(store: Store, gallery: Gallery, subject: str, faces: list[NewFace], **more: Any) -> Enrolled:
-    return store.enroll(gallery, [Enrolling(subject, faces, **more)])[0]
+    return store.enroll(gallery, [Enrollment(subject, faces, **more)])[0]
 
 
 def count(url: str, table: sa.Table) -> int:

@@ -160,7 +160,7 @@ class Server:
         with self.store.database.read() as connection:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
-        assert found == {self.galleries.gallery("staff").embedder}
+        assert found == {self.galleries.store.gallery("staff").embedder}
         assert self.galleries.enrolled_by("staff") == (self.galleries.probed_by("staff"),)
 
     def move(self) -> None:
@@ -185,7 +185,7 @@ def server(tmp_path: Path, embedders: Embedders, request: pytest.FixtureRequest)
 def serving(url: str, embedders: Embedders, **options: object) -> Iterator[Server]:
     server = Server(url, embedders, **options)  # type: ignore[arg-type]
     try:
-        if not [one for one in server.galleries.galleries().items if one.id == "staff"]:
+        if not [one for one in server.galleries.store.galleries().items if one.id == "staff"]:
             server.galleries.create_gallery("staff", OLD, OLD_DIMENSION)
         yield server
     finally:
@@ -206,7 +206,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
     one.move()
     assert one.reembedder.find("staff").reembedding.state == "switched"
     for server in two_servers:
-        assert server.galleries.gallery("staff").embedder == NEW
+        assert server.galleries.store.gallery("staff").embedder == NEW
         assert server.finds(*numbers[::7])
         server.enroll(1000 + id(server) % 100)
         assert server.galleries.check("staff").ok
@@ -214,7 +214,7 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
     while other.galleries.probed_by("staff") != NEW and time.monotonic() < end:
         time.sleep(0.01)
     assert other.galleries.probed_by("staff") == NEW
-    (face,) = other.galleries.faces("staff", "s3").items
+    (face,) = other.galleries.store.faces(other.galleries.store.gallery("staff"), "s3").items
     expected = other.template(3, NEW).vector
     assert (face.package, len(face.template)) == (NEW, NEW_DIMENSION * 4)
     assert float(np.frombuffer(face.template, "<f4") @ expected) > 0.99
@@ -228,12 +228,12 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
     one.move()
     other.enroll(5)
     one.galleries.delete_subject("staff", "s1")
-    (face,) = other.galleries.faces("staff", "s2").items
-    one.galleries.create_subject("staff", "s6")
+    (face,) = other.galleries.store.faces(other.galleries.store.gallery("staff"), "s2").items
+    one.galleries.store.create_subject(one.galleries.store.gallery("staff"), "s6")
     other.galleries.move_faces("staff", [Move(face.face_id, "s2", "s6")])
     for package in (NEW, OLD):
         for server in two_servers:
-            assert server.galleries.gallery("staff").embedder == package
+            assert server.galleries.store.gallery("staff").embedder == package
             assert server.finds(3, 4), package
             assert server.soon_finds_moved(2, "s6")
             assert server.finds(5), package
@@ -248,7 +248,7 @@ def test_what_changes_after_the_switch_is_so_after_a_rollback_too(two_servers: t
 
 def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.enroll(1)
-    gallery = server.galleries.gallery("staff")
+    gallery = server.galleries.store.gallery("staff")
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
     assert server.galleries.enrolled_by("staff") == (OLD, NEW)
     with pytest.raises(Conflict) as caught:
@@ -268,7 +268,7 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
 
 
 def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(server: Server) -> None:
-    gallery = server.galleries.gallery("staff")
+    gallery = server.galleries.store.gallery("staff")
     tried: list[int] = []
 
     def write() -> None:
@@ -297,7 +297,7 @@ def test_either_package_may_be_searched_while_there_are_both(server: Server) -> 
         server.found(2, OLD)
     assert caught.value.code == "package_mismatch"
     server.over()
-    server.galleries.follow()
+    server.galleries.indexes.follow()
     assert server.finds(1, 2)
 
 
@@ -308,11 +308,11 @@ def test_after_the_end_the_gallery_can_move_again(server: Server) -> None:
         server.ended()
         server.enroll(3 if package == NEW else 4)
         server.reembedder.finish("staff")
-        faces = server.galleries.counts("staff").faces
+        faces = server.galleries.store.counts(server.galleries.store.gallery("staff")).faces
         job = server.ended()
         assert (job.done, job.total) == (faces, faces)
         server.over()
-        assert server.galleries.gallery("staff").embedder == package
+        assert server.galleries.store.gallery("staff").embedder == package
         assert server.finds(1, 2, 3)
     with pytest.raises(Conflict) as caught:
         server.reembedder.begin("staff", "old")
@@ -335,7 +335,7 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     lost = server.found(3)
     assert lost is not None
     assert lost[0] != "s3"
-    assert server.galleries.counts("staff").faces == 3
+    assert server.galleries.store.counts(server.galleries.store.gallery("staff")).faces == 3
     assert server.galleries.check("staff").ok
     server.reembedder.rollback("staff")
     assert server.finds(1, 2, 3)
@@ -344,8 +344,8 @@ def test_faces_without_crop_are_refused_or_left_behind_until_the_end(server: Ser
     server.reembedder.finish("staff")
     assert server.ended().counts == {"dropped": 1}
     server.over()
-    assert server.galleries.counts("staff").faces == 2
-    assert server.galleries.subject("staff", "s3").face_count == 0
+    assert server.galleries.store.counts(server.galleries.store.gallery("staff")).faces == 2
+    assert server.galleries.store.subject(server.galleries.store.gallery("staff"), "s3").face_count == 0
 
 
 @pytest.mark.parametrize("kind", ["snapshots", "milvus"])
@@ -359,7 +359,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
 
     with served() as server:
         server.enroll(1, 2)
-        server.reembeddings.begin(server.galleries.gallery("staff"), NEW, NEW_DIMENSION, **TERMS)
+        server.reembeddings.begin(server.galleries.store.gallery("staff"), NEW, NEW_DIMENSION, **TERMS)
         server.enroll(3, keep_crop=False)  # one template of each package, and nothing to make either from again
         server.move()
         assert server.finds(1, 2, 3)
@@ -371,7 +371,7 @@ def test_what_was_derived_from_templates_that_were_removed_is_not_used_again(
     with served() as server:
         server.reembedder.begin("staff", "new", without_crop="drop")
         server.ended()
-        assert server.galleries.gallery("staff").embedder == NEW
+        assert server.galleries.store.gallery("staff").embedder == NEW
         assert server.finds(1, 2)
         assert not server.finds(3)
         assert server.galleries.check("staff").ok
@@ -443,7 +443,7 @@ def test_only_one_move_at_a_time_and_only_the_steps_that_fit(server: Server, mod
     server.reembedder.cancel("staff")
     server.ended()
     server.over()
-    assert server.galleries.gallery("staff").embedder == OLD
+    assert server.galleries.store.gallery("staff").embedder == OLD
     assert server.finds(1)
 
 
@@ -464,7 +464,7 @@ def test_the_way_back_closes_by_itself(server: Server) -> None:
 def test_a_job_that_was_stopped_goes_on_where_it_was(server: Server) -> None:
     numbers = range(3 * BATCH)
     server.enroll(*numbers)
-    gallery = server.galleries.gallery("staff")
+    gallery = server.galleries.store.gallery("staff")
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
     first = server.reembeddings.crops(gallery, NEW, 0, BATCH)
     server.reembeddings.add(gallery, [(face, server.template(0, NEW)) for face in first])  # and then it was killed
@@ -472,7 +472,7 @@ def test_a_job_that_was_stopped_goes_on_where_it_was(server: Server) -> None:
     server.reembedder.begin("staff", "new")
     job = server.ended()
     assert job.counts == {"embedded": 2 * BATCH - 1}
-    assert server.galleries.gallery("staff").embedder == NEW
+    assert server.galleries.store.gallery("staff").embedder == NEW
     assert server.finds(BATCH, 50, 3 * BATCH - 1)
 
 
@@ -480,7 +480,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     """Faces that move get new keys, behind the one that the job has come to."""
     numbers = range(4 * BATCH)
     server.enroll(*numbers)
-    server.galleries.create_subject("staff", "s1000")
+    server.galleries.store.create_subject(server.galleries.store.gallery("staff"), "s1000")
     stop = threading.Event()
     trouble: list[LikenessError] = []
 
@@ -489,7 +489,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
             if stop.is_set():
                 return
             try:
-                (face,) = server.galleries.faces("staff", f"s{number}").items
+                (face,) = server.galleries.store.faces(server.galleries.store.gallery("staff"), f"s{number}").items
                 if number % 2:
                     server.galleries.move_faces("staff", [Move(face.face_id, f"s{number}", "s1000")])
                 else:
@@ -507,7 +507,7 @@ def test_what_moves_and_goes_while_it_is_embedded_is_not_lost(server: Server) ->
     assert server.reembedder.find("staff").reembedding.missing == 0
     server.reembedder.finish("staff")
     server.over()
-    counts = server.galleries.counts("staff")
+    counts = server.galleries.store.counts(server.galleries.store.gallery("staff"))
     assert server.galleries.check("staff").indexed == counts.faces
 
 
@@ -516,7 +516,7 @@ def test_an_enrollment_that_waited_for_the_beginning_of_a_move_knows_of_it(
 ) -> None:
     """Its statement began before the other transaction ended."""
     with serving(new_database(postgresql), embedders) as server, ThreadPoolExecutor(1) as pool:
-        gallery, face = server.galleries.gallery("staff"), server.new(1)
+        gallery, face = server.galleries.store.gallery("staff"), server.new(1)
         database = server.store.database
         with database.write() as connection:
             connection.execute(sa.select(GALLERIES.c.key).where(GALLERIES.c.key == gallery.key).with_for_update())

@@ -34,7 +34,7 @@ def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
     pair = Galleries(Store(database_url)), Galleries(Store(database_url))
     with Scheduler() as scheduler:
         for galleries in pair:
-            galleries.load()
+            galleries.indexes.load()
             galleries.start(scheduler)
         yield pair
     for galleries in pair:
@@ -73,16 +73,16 @@ def test_how_far_a_process_is_behind_is_told(database_url: str) -> None:
     one, other = quiet(database_url), quiet(database_url)
     gallery = one.create_gallery("staff", PACKAGE, DIMENSION)
     enroll(one, "ann", 1)
-    one.follow()
-    assert one.followed().behind == 0
+    one.indexes.follow()
+    assert one.indexes.followed().behind == 0
     enroll(other, "bob", 2, 3)
-    assert one.followed().behind == 0, "nobody has looked yet"
-    with one._indexes.index(gallery.index_spec).changing():  # a change in progress catches up itself
-        one.follow()
-        assert one.followed().behind == 2
-    assert one.followed().behind == 0
+    assert one.indexes.followed().behind == 0, "nobody has looked yet"
+    with one.indexes.index(gallery.index_spec).changing():  # a change in progress catches up itself
+        one.indexes.follow()
+        assert one.indexes.followed().behind == 2
+    assert one.indexes.followed().behind == 0
     assert found(one, 3) == ["bob"]
-    assert 0 <= one.followed().age_s < 3600
+    assert 0 <= one.indexes.followed().age_s < 3600
     for galleries in (one, other):
         galleries.close()
 
@@ -96,8 +96,8 @@ def test_own_changes_are_applied_once_and_others_before_them(database_url: str) 
     enroll(other, "cem", 3)  # and with it bob
     assert (found(other, 2), found(other, 3)) == (["bob"], ["cem"])
     for galleries in (one, other):
-        galleries.follow()
-        galleries.follow()
+        galleries.indexes.follow()
+        galleries.indexes.follow()
         report = galleries.check("staff")
         assert (report.ok, report.indexed) == (True, 3)
         galleries.close()
@@ -113,7 +113,7 @@ def test_replaying_the_log_and_reading_sql_make_the_same_index(database_url: str
             writer.delete_face("staff", f"s{seed % 7}", made.faces[1].face_id)
         if seed % 11 == 0:
             writer.delete_subject("staff", f"s{seed % 7}")
-    follower.follow()
+    follower.indexes.follow()
     rebuilt = quiet(database_url)
     probes = [template(1000 + seed) for seed in range(10)]
     assert follower.search("staff", probes, 5) == rebuilt.search("staff", probes, 5)
@@ -138,7 +138,7 @@ def test_a_follower_that_cannot_apply_a_change_makes_its_index_anew(
         real_add(self, block)
 
     monkeypatch.setattr(Index, "add", add)
-    other.follow()
+    other.indexes.follow()
     assert found(other, 1) == ["ann"]
     assert "built again" in caplog.text
     assert other.check("staff").ok
@@ -155,12 +155,12 @@ def test_an_index_that_is_too_far_behind_is_made_anew(
     assert found(other, 1) == []
     for seed in range(10):
         enroll(one, "ann", seed)
-    other.follow()
+    other.indexes.follow()
     assert (found(other, 9), caplog.text) == (["ann"], "")
     monkeypatch.setattr("app.search.follower.LAG_LIMIT", 5)
     for seed in range(10, 40):
         enroll(one, "ann", seed)
-    other.follow()
+    other.indexes.follow()
     assert found(other, 39) == ["ann"]
     assert "or too far" in caplog.text
     assert other.check("staff").ok
@@ -218,7 +218,7 @@ class Processes(RuleBasedStateMachine):
 
     @rule(who=st.integers(0, 1))
     def follow(self, who: int) -> None:
-        self.processes[who].follow()
+        self.processes[who].indexes.follow()
         for seed, subject in self.expected.items():
             assert found(self.processes[who], seed) == [subject]
 
@@ -240,14 +240,14 @@ class Processes(RuleBasedStateMachine):
     @invariant()
     def sql_is_the_truth(self) -> None:
         if hasattr(self, "processes"):
-            counts = self.processes[0].counts("staff")
+            counts = self.processes[0].store.counts(self.processes[0].store.gallery("staff"))
             assert counts.faces == len(self.expected)
 
     def teardown(self) -> None:
         if not hasattr(self, "processes"):
             return
         for galleries in self.processes:
-            galleries.follow()
+            galleries.indexes.follow()
             report = galleries.check("staff")
             assert report.ok, report.problems
             assert report.indexed == len(self.expected)

@@ -51,7 +51,7 @@ def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Gal
     assert found(galleries, 1) == []
     assert galleries.subjects_with_faces("staff") == 0
     assert galleries.check("staff").ok
-    galleries.create_subject("staff", "ann")
+    galleries.store.create_subject(galleries.store.gallery("staff"), "ann")
     with pytest.raises(Conflict) as caught:
         galleries.verify("staff", "ann", template(1))
     assert caught.value.code == "subject_without_faces"
@@ -94,7 +94,7 @@ def test_who_gets_another_id_and_whose_faces_go_over_is_found_by_it(galleries: G
 
 def test_a_start_finds_what_was_left(galleries: Galleries, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     enroll(galleries, "ann", 1, 2)
-    galleries.follow()
+    galleries.indexes.follow()
     again = open_galleries(request.node.callspec.params["galleries"], tmp_path)
     assert (found(again, 2), again.subjects_with_faces("staff"), again.check("staff").ok) == (["ann"], 1, True)
     again.close()
@@ -162,7 +162,7 @@ def test_answers_are_those_of_brute_force_whatever_comes_and_goes(galleries: Gal
             galleries.delete_subject("staff", subject)
             faces = {key: face for key, face in faces.items() if face[0] != subject}
         if turn % 8 == 0:
-            galleries.follow()
+            galleries.indexes.follow()
         if turn == ROUNDS // 2:
             galleries.rebuild("staff")
         probe, limit = near(centres[random.integers(4)], 0.3, 1000 + turn), int(random.integers(1, 9))

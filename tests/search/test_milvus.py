@@ -96,8 +96,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settle(galleries: Galleries) -> None:
-    galleries.follow()
-    galleries.follow()
+    galleries.indexes.follow()
+    galleries.indexes.follow()
 
 
 def block(*keys: int, subject: int = 1) -> FaceBlock:
@@ -432,7 +432,9 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch
         with pytest.raises(Unusable) as caught:
             work()
         assert caught.value.code == "index_unavailable"
-    assert galleries.subject("staff", "ann").face_count == 2  # nothing was written any more
+    assert (
+        galleries.store.subject(galleries.store.gallery("staff"), "ann").face_count == 2
+    )  # nothing was written any more
     assert galleries.verify("guests", "gil", template(9)).score > 0.999
     galleries.delete_gallery("guests")
     assert comes_to(galleries, available=False)
@@ -446,7 +448,7 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch
         galleries.keep()
         with engine_of(url).connect() as connection:
             left = connection.execute(sa.select(COLLECTIONS.c.gallery_key).distinct()).scalars().all()
-        assert left == [galleries.gallery("staff").key]
+        assert left == [galleries.store.gallery("staff").key]
         galleries.close()
 
 
@@ -457,8 +459,8 @@ def comes_to(galleries: Galleries, *, available: bool) -> bool:
         patch.setattr(module, "PING_S", 0.0)
         while time.monotonic() < end:
             with suppress(Unusable):
-                galleries.follow()
-            if galleries.available == available:
+                galleries.indexes.follow()
+            if galleries.indexes.available == available:
                 return True
             time.sleep(0.05)
     return False
@@ -614,6 +616,6 @@ def test_milvus_has_its_own_kinds_of_search(one: Galleries) -> None:
     with pytest.raises(Conflict) as caught:
         one.create_gallery("guests", PACKAGE, DIMENSION, search="int8")
     assert (caught.value.code, caught.value.details["known"]) == ("search_unavailable", ["fp32"])
-    with pytest.raises(Conflict, match="own kinds"):
+    with pytest.raises(Conflict, match="has no kind"):
         one.update_gallery("staff", search="int8")
     assert one.update_gallery("staff", search="fp32").search == "fp32"

@@ -28,7 +28,7 @@ OLD_KINDS = {"fp32": "fp32", "fp16": "int8", "int8": "int8", "approximate": "int
 
 def kind_here(galleries: Galleries, gallery: str = "staff") -> str | None:
     """By which kind this process's index is searched; None where it isn't made."""
-    index = galleries._indexes.index(galleries.gallery(gallery).index_spec)
+    index = galleries.indexes.index(galleries.store.gallery(gallery).index_spec)
     assert isinstance(index, LocalIndex)
     return index._index.kind if index._index else None
 
@@ -38,7 +38,7 @@ def test_a_gallery_keeps_its_kind_and_answers_the_same_by_each(database_url: str
     galleries = quiet(database_url)
     galleries.create_gallery("plain", PACKAGE, DIMENSION)
     made = galleries.create_gallery("staff", PACKAGE, DIMENSION, search=kind)
-    assert (made.search, galleries.gallery("plain").search) == (kind, "fp32")
+    assert (made.search, galleries.store.gallery("plain").search) == (kind, "fp32")
     for gallery in ("plain", "staff"):
         for seed in range(40):
             enroll(galleries, f"person {seed % 25}", seed, gallery=gallery)
@@ -53,7 +53,7 @@ def test_a_gallery_keeps_its_kind_and_answers_the_same_by_each(database_url: str
     assert galleries.check("staff").ok
     galleries.close()
     again = quiet(database_url)
-    again.load()
+    again.indexes.load()
     assert kind_here(again) == kind
     assert found(again, 17) == ["person 17"]
     again.close()
@@ -64,20 +64,20 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     one.create_gallery("staff", PACKAGE, DIMENSION)
     enroll(one, "eileen", 1)
     other = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
-    other.load()
+    other.indexes.load()
     for kind in ("int8", "int8", "fp32", "int8"):
         assert one.update_gallery("staff", search=kind).search == kind
         assert one.update_gallery("staff").search == kind
         assert kind_here(one) == kind
-        other.follow()
+        other.indexes.follow()
         assert kind_here(other) == kind
         enroll(one, kind, 2)
-        other.follow()
+        other.indexes.follow()
         assert found(other, 2) == [kind]
         one.delete_subject("staff", kind)
     other.close()
     third = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
-    third.load()
+    third.indexes.load()
     assert kind_here(third) == "int8", "also where the index is read from a snapshot"
     assert found(third, 1) == ["eileen"]
     third.close()
@@ -96,7 +96,7 @@ def test_galleries_of_the_version_before_are_searched_as_they_were(database_url:
     with engine_of(database_url).connect() as connection:
         assert "search" not in {column["name"] for column in sa.inspect(connection).get_columns("galleries")}
     again = quiet(database_url)
-    assert again.gallery("staff").search == "fp32"
+    assert again.store.gallery("staff").search == "fp32"
     assert found(again, 1) == ["eileen"]
     again.close()
 
@@ -113,7 +113,7 @@ def make_galleries_of_0_1_0(galleries: Galleries, url: str) -> None:
 
 def assert_searched_as_now(url: str) -> None:
     galleries = quiet(url)
-    assert {one.id: one.search for one in galleries.galleries().items} == OLD_KINDS
+    assert {one.id: one.search for one in galleries.store.galleries().items} == OLD_KINDS
     for seed, kind in enumerate(OLD_KINDS):
         assert found(galleries, seed, kind) == ["eileen"]
         assert kind_here(galleries, kind) == OLD_KINDS[kind]
@@ -130,7 +130,7 @@ def test_galleries_of_the_removed_kinds_are_searched_as_int8(database_url: str) 
 def test_a_backup_of_the_removed_kinds_is_searched_as_int8(database_url: str, tmp_path: Path) -> None:
     galleries, backup = quiet(database_url), tmp_path / "backup"
     make_galleries_of_0_1_0(galleries, database_url)
-    write_backup(galleries._store.database, backup, "0.1.0")
+    write_backup(galleries.store.database, backup, "0.1.0")
     galleries.close()
     restored = f"sqlite:///{tmp_path / 'restored.db'}"
     restore(backup, restored)

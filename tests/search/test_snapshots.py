@@ -79,7 +79,7 @@ def moments(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(saved: str, folder: Path, moments: list[str]) -> None:
     galleries = start(saved, folder)
-    galleries.load()
+    galleries.indexes.load()
     answers = [galleries.search("staff", [template(seed)], 5) for seed in range(100, 110)]
     assert (found(galleries, FACES), found(galleries, 0), found(galleries, 8)) == (["late"], ["s0"], [])
     assert moments == []
@@ -155,7 +155,7 @@ def test_whatever_is_odd_about_a_snapshot_the_index_is_made_from_sql_with_a_warn
     path = snapshot_of(folder)
     path.write_bytes(damage(path.read_bytes()))
     galleries = start(url, folder)
-    galleries.load()
+    galleries.indexes.load()
     assert moments == ["staff"]
     assert [record.levelname for record in caplog.records if "snapshot" in record.message] == ["WARNING"]
     assert galleries.check("staff").ok
@@ -197,7 +197,7 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
     assert holds(0)
     assert holds(8)  # deleted while no server ran
     galleries = start(saved, folder)
-    galleries.load()
+    galleries.indexes.load()
     galleries.delete_subject("staff", "s0")
     galleries.keep()
     assert not holds(0)
@@ -210,9 +210,9 @@ def test_deleted_templates_leave_the_folder_with_the_next_round(saved: str, fold
 
 def test_another_process_deleting_the_gallery_removes_its_snapshot(saved: str, folder: Path) -> None:
     galleries, other = start(saved, folder), quiet(saved)
-    galleries.load()
+    galleries.indexes.load()
     other.delete_gallery("staff")
-    galleries.follow()
+    galleries.indexes.follow()
     assert list(folder.glob("*.snapshot")) == []
     galleries.close()
     other.close()
@@ -230,7 +230,7 @@ def test_a_gallery_that_was_deleted_while_nobody_ran_leaves_no_snapshot(saved: s
 
 def test_small_galleries_are_not_written_and_shrunken_ones_removed(saved: str, folder: Path) -> None:
     galleries = start(saved, folder, min_faces=FACES)
-    galleries.load()
+    galleries.indexes.load()
     galleries.keep()
     assert list(folder.glob("*.snapshot")) == []
     enroll(galleries, "many", *range(200, 200 + FACES))
@@ -241,7 +241,7 @@ def test_small_galleries_are_not_written_and_shrunken_ones_removed(saved: str, f
 
 def test_what_has_not_changed_is_not_written_again(saved: str, folder: Path) -> None:
     galleries = start(saved, folder)
-    galleries.load()
+    galleries.indexes.load()
     galleries.keep()
     first = snapshot_of(folder).stat()
     galleries.keep()
@@ -255,7 +255,7 @@ def test_what_has_not_changed_is_not_written_again(saved: str, folder: Path) -> 
 def test_one_process_writes_and_when_it_ends_another_does(saved: str, folder: Path) -> None:
     writer, other = start(saved, folder), start(saved, folder)
     for galleries in (writer, other):
-        galleries.load()
+        galleries.indexes.load()
         galleries.keep()
     before = snapshot_of(folder).stat().st_ino
     enroll(other, "ann", 900)
@@ -272,7 +272,7 @@ def test_a_full_disk_costs_the_snapshot_and_nothing_else(
     saved: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     galleries = start(saved, folder)
-    galleries.load()
+    galleries.indexes.load()
     galleries.keep()
     before = snapshot_of(folder).read_bytes()
 
@@ -318,7 +318,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
         process.send_signal(signal.SIGKILL)
         process.communicate()
         galleries = start(saved, folder)
-        galleries.load()
+        galleries.indexes.load()
         assert galleries.check("staff").ok
         galleries.keep()
         assert {path.suffix for path in folder.iterdir()} == {".snapshot", ".lock"}
@@ -329,7 +329,7 @@ def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pyte
 def test_galleries_write_by_themselves_in_the_background(saved: str, folder: Path) -> None:
     store = Store(saved)
     galleries = Galleries(store, LocalBackend(store.change_reader, Snapshots(folder, min_faces=1)))
-    galleries.load()
+    galleries.indexes.load()
     before = snapshot_of(folder).stat().st_mtime_ns
     end = time.monotonic() + PATIENCE_S
     enroll(galleries, "ann", 900)

@@ -28,8 +28,9 @@ async def list_faces(
     """
 
     def read() -> schemas.FacePage:
-        home = service.galleries.gallery(gallery)
-        page = service.galleries.faces(gallery, subject, cursor=query.cursor, limit=query.limit)
+        store = service.galleries.store
+        home = store.gallery(gallery)
+        page = store.faces(home, subject, cursor=query.cursor, limit=query.limit)
         return schemas.FacePage(
             faces=[answers.stored_face(face, home) for face in page.items], next_cursor=page.next_cursor
         )
@@ -45,8 +46,9 @@ async def get_face(service: ServiceDep, gallery: GalleryId, subject: SubjectId, 
     """
 
     def read() -> schemas.StoredFace:
-        home = service.galleries.gallery(gallery)
-        return answers.stored_face(service.galleries.face(gallery, subject, face_id), home)
+        store = service.galleries.store
+        home = store.gallery(gallery)
+        return answers.stored_face(store.face(home, subject, face_id), home)
 
     return await service.run(read)
 
@@ -66,7 +68,8 @@ async def get_crop(service: ServiceDep, gallery: GalleryId, subject: SubjectId, 
 
     The aligned 112x112 crop that the template was computed from, as JPEG, if the gallery keeps crops.
     """
-    face = await service.run(lambda: service.galleries.face(gallery, subject, face_id))
+    store = service.galleries.store
+    face = await service.run(lambda: store.face(store.gallery(gallery), subject, face_id))
     if face.crop is None:
         raise NotFound("The gallery keeps no crops.", code="crop_not_stored")
     return Response(face.crop, media_type=endpoints.JPEG_TYPE)
@@ -84,10 +87,11 @@ async def move_face(
     asked = await service.read_json(request, schemas.FaceMove)
 
     def move() -> schemas.StoredFace:
-        home = service.galleries.gallery(gallery)
-        known = service.galleries.face(gallery, subject, face_id)
-        target = service.galleries.subject(gallery, asked.subject).id
+        store = service.galleries.store
+        home = store.gallery(gallery)
+        known = store.face(home, subject, face_id)
+        target = store.subject(home, asked.subject).id
         service.galleries.move_faces(gallery, [Move(known.face_id, known.subject, target)])
-        return answers.stored_face(service.galleries.face(gallery, target, face_id), home)
+        return answers.stored_face(store.face(home, target, face_id), home)
 
     return await service.run(move)

@@ -29,7 +29,7 @@ async def list_galleries(
     """
 
     def read() -> schemas.GalleryPage:
-        page = service.galleries.galleries(query.cursor, query.limit, grant.galleries)
+        page = service.galleries.store.galleries(query.cursor, query.limit, grant.galleries)
         return schemas.GalleryPage(
             galleries=[_answer(service, gallery) for gallery in page.items], next_cursor=page.next_cursor
         )
@@ -59,7 +59,7 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
     The gallery with the number of its subjects and faces.
     """
-    return await service.run(lambda: _answer(service, service.galleries.gallery(gallery)))
+    return await service.run(lambda: _answer(service, service.galleries.store.gallery(gallery)))
 
 
 @router.handles(endpoints.UPDATE_GALLERY)
@@ -139,7 +139,7 @@ def _abort(arrival: Arrival) -> None:
 
 
 def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
-    counts = service.galleries.counts(gallery.id)
+    counts = service.galleries.store.counts(gallery)
     return schemas.Gallery.model_validate(
         {
             "id": gallery.id,

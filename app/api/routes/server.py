@@ -39,7 +39,7 @@ async def readyz(request: Request, response: Response) -> schemas.Health:
     """
     service: Service | None = getattr(request.app.state, "service", None)
     health = schemas.Health(status=service.status if service else "starting")
-    if service and health.status == "ok" and not service.galleries.available:
+    if service and health.status == "ok" and not service.galleries.indexes.available:
         health = schemas.Health(status="index_unavailable")
     if health.status != "ok":
         response.status_code = 503

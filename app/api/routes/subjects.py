@@ -27,9 +27,11 @@ async def list_subjects(
     In the order of their creation, page by page; with `search` only those whose id or name contains it.
     """
 
+    store = service.galleries.store
+
     def read() -> schemas.SubjectPage:
-        page = service.galleries.subjects(
-            gallery,
+        page = store.subjects(
+            store.gallery(gallery),
             cursor=query.cursor,
             limit=query.limit,
             search=query.search,
@@ -49,10 +51,11 @@ async def create_subject(request: Request, service: ServiceDep, gallery: Gallery
     """
     asked = await service.read_json(request, schemas.SubjectCreate)
     entry_of(request).subject = fit_id(asked.id)
+    store = service.galleries.store
     return schemas.Subject.model_validate(
         await service.run(
-            lambda: service.galleries.create_subject(
-                gallery, asked.id, asked.name, asked.metadata, terms=_terms_of(asked)
+            lambda: store.create_subject(
+                store.gallery(gallery), asked.id, asked.name, asked.metadata, terms=_terms_of(asked)
             )
         )
     )
@@ -64,7 +67,8 @@ async def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectI
 
     The subject with its name, metadata and number of faces.
     """
-    return schemas.Subject.model_validate(await service.run(lambda: service.galleries.subject(gallery, subject)))
+    store = service.galleries.store
+    return schemas.Subject.model_validate(await service.run(lambda: store.subject(store.gallery(gallery), subject)))
 
 
 @router.handles(endpoints.UPDATE_SUBJECT)
@@ -78,10 +82,11 @@ async def update_subject(
     asked = await service.read_json(request, schemas.SubjectPatch)
     name = asked.name if "name" in asked.model_fields_set else UNSET
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
+    store = service.galleries.store
     return schemas.Subject.model_validate(
         await service.run(
-            lambda: service.galleries.update_subject(
-                gallery, subject, name=name, metadata=metadata, terms=_terms_of(asked)
+            lambda: store.update_subject(
+                store.gallery(gallery), subject, name=name, metadata=metadata, terms=_terms_of(asked)
             )
         )
     )

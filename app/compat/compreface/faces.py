@@ -43,7 +43,9 @@ async def list_faces(request: Request, service: ServiceDep, query: Annotated[Pag
     size = min(query.size, MAX_PAGE)
     entry_of(request).subject = fit_id(query.subject or None)
     rows, total = await service.run(
-        lambda: service.galleries.face_ids(gallery.id, query.subject or None, offset=query.page * size, limit=size)
+        lambda: service.galleries.subject_list.face_ids(
+            gallery, query.subject or None, offset=query.page * size, limit=size
+        )
     )
     return {
         "faces": [{"image_id": image_id_of(face_id), "subject": subject} for face_id, subject in rows],
@@ -146,7 +148,7 @@ async def show_image(request: Request, service: ServiceDep, face_id: str) -> Res
 
     def read() -> bytes:
         try:
-            return service.galleries.find_face(gallery.id, wanted).crop or b""
+            return service.galleries.store.find_face(gallery, wanted).crop or b""
         except FaceNotFound:
             return b""
 
@@ -155,8 +157,9 @@ async def show_image(request: Request, service: ServiceDep, face_id: str) -> Res
 
 def _delete(service: Service, gallery: str, face_id: str) -> Json:
     """Delete a face, also if it moves to another subject meanwhile. Raises NotFound (``face_not_found``)."""
+    store = service.galleries.store
     while True:
-        found = service.galleries.find_face(gallery, face_id)
+        found = store.find_face(store.gallery(gallery), face_id)
         try:
             service.galleries.delete_face(gallery, found.subject, face_id)
         except (FaceNotFound, SubjectNotFound):

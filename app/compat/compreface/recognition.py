@@ -152,7 +152,7 @@ async def verify_face(
     images, params = await read_images(request, service, FILE, query)
 
     def work() -> Json:
-        enrolled = service.galleries.find_face(gallery.id, wanted)
+        enrolled = service.galleries.store.find_face(gallery, wanted)
         similarity = _scale(service, enrolled.package)
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
@@ -181,7 +181,7 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
     gallery = await gallery_of(request, service)
 
     def work() -> Json:
-        return _compared(service, _stored(service.galleries.find_face(gallery.id, wanted)), embeddings)
+        return _compared(service, _stored(service.galleries.store.find_face(gallery, wanted)), embeddings)
 
     return await service.run(work)
 

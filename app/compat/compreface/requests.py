@@ -192,7 +192,7 @@ async def gallery_of(request: Request, service: Service) -> Gallery:
 
     def find() -> Gallery:
         try:
-            return service.galleries.gallery(name)
+            return service.galleries.store.gallery(name)
         except NotFound:
             if grant.galleries is not None:
                 raise
@@ -218,6 +218,6 @@ def _create_default(service: Service, grant: Grant, asked: AuditEntry) -> Galler
     try:
         made, entry.status = service.operations.create_gallery(DEFAULT, None), CREATED
     except Conflict:
-        made, entry.status = service.galleries.gallery(DEFAULT), THERE_ALREADY
+        made, entry.status = service.galleries.store.gallery(DEFAULT), THERE_ALREADY
     service.audit.write(entry).result()
     return made

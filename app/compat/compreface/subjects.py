@@ -38,7 +38,7 @@ def checked_name(name: str | None) -> str:
 async def list_subjects(request: Request, service: ServiceDep) -> Json:
     """List the subjects."""
     gallery = await gallery_of(request, service)
-    return {"subjects": await service.run(lambda: service.galleries.subject_ids(gallery.id))}
+    return {"subjects": await service.run(lambda: service.galleries.subject_list.subject_ids(gallery))}
 
 
 @router.handles(endpoints.CREATE_SUBJECT)
@@ -47,7 +47,7 @@ async def create_subject(request: Request, service: ServiceDep) -> Json:
     name = checked_name((await read_json(request, service, SubjectRequest)).subject)
     entry_of(request).subject = fit_id(name)
     gallery = await gallery_of(request, service)
-    made = await service.run(lambda: service.galleries.create_subject(gallery.id, name))
+    made = await service.run(lambda: service.galleries.store.create_subject(gallery, name))
     return {"subject": made.id}
 
 

@@ -45,7 +45,7 @@ class Call:
         self.entry.gallery = collection
         if not self.grant.sees(collection):
             raise gallery_not_found(collection)
-        return self.service.galleries.gallery(collection)
+        return self.service.galleries.store.gallery(collection)
 
     def image(self, source: ImageSource) -> bytes:
         """Raises Refused: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
@@ -74,7 +74,7 @@ class Call:
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
         """Raises Refused (InvalidParameterException), as Rekognition does for a face that a search is to begin with."""
         try:
-            return self.service.galleries.find_face(gallery.id, face_id)
+            return self.service.galleries.store.find_face(gallery, face_id)
         except FaceNotFound:
             raise Refused(errors.INVALID_PARAMETER, "faceId was not found in the collection.") from None
 

@@ -22,8 +22,8 @@ def create(call: Call, wanted: asked.CreateCollection) -> Shape:
 def describe(call: Call, wanted: asked.OfCollection) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
-        "FaceCount": call.service.galleries.counts(gallery.id).faces,
-        "UserCount": call.service.galleries.count_people(gallery.id),
+        "FaceCount": call.service.galleries.store.counts(gallery).faces,
+        "UserCount": call.service.galleries.faces.count_people(gallery),
         "FaceModelVersion": gallery.embedder,
         "CollectionARN": arn(gallery.id, call.region),
         "CreationTimestamp": seconds(gallery.created_at),
@@ -32,7 +32,7 @@ def describe(call: Call, wanted: asked.OfCollection) -> Shape:
 
 def list_all(call: Call, wanted: asked.ListCollections) -> Shape:
     """Those that the key may see."""
-    page = call.service.galleries.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
+    page = call.service.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
     listed: Shape = {
         "CollectionIds": [gallery.id for gallery in page.items],
         "FaceModelVersions": [gallery.embedder for gallery in page.items],

@@ -37,7 +37,7 @@ def index(call: Call, wanted: asked.IndexFaces) -> Shape:
     good = good_enough(photo, wanted.QualityFilter)
     chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
     image_id = _image_id(gallery, image, wanted.ExternalImageId)
-    known = call.service.galleries.faces_of_image(gallery.id, image_id)
+    known = call.service.galleries.faces.of_image(gallery, image_id)
     records = []
     for face in chosen:
         stored = _same(known, face.detection.box)
@@ -59,10 +59,10 @@ def index(call: Call, wanted: asked.IndexFaces) -> Shape:
 def list_all(call: Call, wanted: asked.ListFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     if wanted.UserId is not None:
-        call.service.galleries.subject(gallery.id, wanted.UserId)
+        call.service.galleries.store.subject(gallery, wanted.UserId)
     only = None if wanted.FaceIds is None else [face_id_from(face) for face in wanted.FaceIds]
-    page = call.service.galleries.placed_faces(
-        gallery.id, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
+    page = call.service.galleries.faces.faces(
+        gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
     )
     listed: Shape = {
         "Faces": [stored_face(face, gallery) for face in page.items],
@@ -75,7 +75,7 @@ def delete(call: Call, wanted: asked.DeleteFaces) -> Shape:
     """Faces that are associated with a user stay, as Rekognition has it."""
     gallery = call.gallery(wanted.CollectionId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.find_faces(gallery.id, ids)
+    found = call.service.galleries.faces.find(gallery, ids)
     free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
     deleted = set(call.service.galleries.delete_faces(gallery.id, free))
     refused: list[Shape] = []
@@ -95,7 +95,7 @@ def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origi
     place = next(index for index, one in enumerate(photo.faces) if one is face)
     picked = Chosen(photo, Choice(place, "one of all that are indexed", 0.0))
     row = call.service.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
-    found = call.service.galleries.find_faces(gallery.id, [row.face_id])
+    found = call.service.galleries.faces.find(gallery, [row.face_id])
     if row.face_id not in found:
         raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
     return found[row.face_id]

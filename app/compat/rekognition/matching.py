@@ -31,7 +31,7 @@ def match_faces(
     near = [one for one in _rank(call, gallery, probe, limit + 1) if one.score >= floor]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     best = sorted((-score, face) for score, face in scored if score >= floor and face != leave_out)[:limit]
-    found = call.service.galleries.find_faces(gallery.id, [face for _, face in best])
+    found = call.service.galleries.faces.find(gallery, [face for _, face in best])
     return [
         {"Similarity": percent(scale.of_cosine(-score)), "Face": stored_face(found[face], gallery)}
         for score, face in best
@@ -86,7 +86,7 @@ def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidat
     cursor = None
     while True:
         try:
-            page = call.service.galleries.faces(gallery.id, candidate.subject, cursor, PAGE)
+            page = call.service.galleries.store.faces(gallery, candidate.subject, cursor, PAGE)
         except NotFound:  # deleted meanwhile
             return
         for row in page.items:

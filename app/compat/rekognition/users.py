@@ -40,7 +40,8 @@ def create(call: Call, wanted: asked.OfUser) -> Shape:
     call.entry.subject = wanted.UserId
 
     def make(keeping: Keeping) -> Shape:
-        call.service.galleries.create_subject(gallery.id, wanted.UserId, answer=keeping({}))
+        galleries = call.service.galleries
+        galleries.store.create_subject(gallery, wanted.UserId, note=galleries.faces.noting(gallery, keeping({})))
         return {}
 
     return _once(call, gallery, "CreateUser", wanted, make)
@@ -60,7 +61,7 @@ def delete(call: Call, wanted: asked.OfUser) -> Shape:
 
 def list_all(call: Call, wanted: asked.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
-    page = call.service.galleries.people(gallery.id, wanted.NextToken, wanted.MaxResults or PAGE)
+    page = call.service.galleries.faces.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
     listed: Shape = {
         "Users": [{"UserId": person.id, "UserStatus": status_of(person.has_faces)} for person in page.items]
     }
@@ -90,7 +91,7 @@ def search(call: Call, wanted: asked.SearchUsers) -> Shape:
         searched = {"SearchedFace": {"FaceId": wanted.FaceId}}
     else:
         user = wanted.UserId or ""
-        probes = [stored_template(row) for row in call.service.galleries.faces(gallery.id, user, None, PAGE).items]
+        probes = [stored_template(row) for row in call.service.galleries.store.faces(gallery, user, None, PAGE).items]
         searched = {"SearchedUser": {"UserId": user}}
     matches = match_users(call, gallery, probes, wanted.UserMatchThreshold, wanted.MaxUsers, leave_out=wanted.UserId)
     return {"UserMatches": matches, "FaceModelVersion": gallery.embedder} | searched
@@ -117,9 +118,9 @@ def search_by_image(call: Call, wanted: asked.SearchUsersByImage) -> Shape:
 
 
 def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keeping: Keeping) -> Shape:
-    user = call.service.galleries.subject(gallery.id, wanted.UserId)
+    user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.find_faces(gallery.id, ids)
+    found = call.service.galleries.faces.find(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     for face in ids:
@@ -142,9 +143,9 @@ def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keepi
 
 
 def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces, keeping: Keeping) -> Shape:
-    user = call.service.galleries.subject(gallery.id, wanted.UserId)
+    user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
-    found = call.service.galleries.find_faces(gallery.id, ids)
+    found = call.service.galleries.faces.find(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
@@ -208,7 +209,7 @@ def _once(call: Call, gallery: Gallery, operation: str, wanted: asked.OfUser, wo
 
 
 def _recalled(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
-    before = call.service.galleries.recall_answer(gallery.id, operation, token)
+    before = call.service.galleries.faces.recall_answer(gallery, operation, token)
     if before is None:
         return None
     if before[0] != digest:
