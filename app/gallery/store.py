@@ -363,9 +363,9 @@ class Store:
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``; NotFound ``gallery_not_found``;
         Conflict ``package_mismatch``, ``two_packages`` if a face lacks a template that the gallery takes by now.
         """
-        told = {subject.id for subject in subjects}
-        untold = dict.fromkeys(face.subject for face in faces if face.subject not in told)
-        wanted = [*subjects, *(BulkSubject(name) for name in untold)]
+        given = {subject.id for subject in subjects}
+        others = dict.fromkeys(face.subject for face in faces if face.subject not in given)
+        wanted = [*subjects, *(BulkSubject(subject_id) for subject_id in others)]
         checked = [bulk.check_subject(one, self._max_metadata_bytes) for one in wanted]
         now = utc_now()
         with self.database.write() as connection:
@@ -455,8 +455,7 @@ class Store:
         found: dict[int, tuple[str, str, str | None]] = {}
         with self.database.read() as connection:
             for some in in_parts(face_keys):
-                asked = {"keys": some, "now": utc_now()}
-                for key, face_id, subject_id, name in connection.execute(query, asked):
+                for key, face_id, subject_id, name in connection.execute(query, {"keys": some, "now": utc_now()}):
                     found[key] = (face_id, subject_id, name)
         return found
 

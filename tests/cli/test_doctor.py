@@ -28,9 +28,9 @@ from app.inference.session import open_embedder
 from app.main import admin_key
 from app.reembedding.steps import Reembeddings
 from app.server.spawn import reserved_port
-from tests.api.test_serving import make_certificate
 from tests.conftest import PROJECT
 from tests.support import packages
+from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.live import LiveServer
 from tests.support.milvus import milvus_server, need_milvus

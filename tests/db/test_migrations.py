@@ -1,4 +1,4 @@
-"""The database's schema: brought up to date at opening, by one process at a time."""
+"""The schema is migrated when a database is opened, by one process at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subjects with an end: answered until then, not a moment longer, and then erased; and why they are kept."""
+"""Expiring subjects are in no answer after their expiry and are erased; consent is kept with them."""
 
 from __future__ import annotations
 

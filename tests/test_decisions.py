@@ -1,4 +1,4 @@
-"""Decisions: operating points, who is given to which face, and what is answered when a rate was never measured."""
+"""Decisions: operating points, unmeasured error rates, and the assignment of subjects to faces."""
 
 from __future__ import annotations
 
