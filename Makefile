@@ -3,11 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-<<<<<<< HEAD
-.PHONY: serve train-demo bench test test-long test-full check format lint types imports clean
-=======
-.PHONY: serve train-demo bench test test-full test-portable check format lint types imports clean
->>>>>>> main
+.PHONY: serve train-demo bench test test-long test-full test-portable check format lint types imports clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve

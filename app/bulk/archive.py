@@ -130,15 +130,9 @@ def _write_parts(
     for name in names:
         parts.append(_Part(name, tools.files.draft(), secret))
         stack.callback(parts[-1].remove)
-@@A
-    with tools.galleries.everything(gallery_of(tools, job).id, crops=crops) as found:
+    with tools.galleries.store.everything(gallery_of(tools, job), crops=crops) as found:
         for subjects in _chunks(found.subjects, ROWS_AT_ONCE):
             parts[0].writer.write(b"".join(json_lines.write(asdict(one)) for one in subjects))
-@@B
-    with tools.galleries.store.everything(gallery_of(tools, job), crops=crops) as found:
-        for some in _some(found.subjects, ROWS_AT_ONCE):
-            parts[0].writer.write(b"".join(json_lines.write(_subject_line(one)) for one in some))
-@@E
         parts[2].writer.write(npy.head(found.counts.faces, found.gallery.dimension))
         done = 0
         job.progress(0, found.counts.faces)

@@ -95,13 +95,8 @@ class Batch:
 
 
 def gallery_of(tools: BulkContext, job: Running) -> Gallery:
-@@A
     """Return the job's gallery. Raises NotFound ``gallery_not_found``."""
-    return tools.galleries.gallery(job.job.gallery or "")
-@@B
-    """Raises NotFound ``gallery_not_found``."""
     return tools.galleries.store.gallery(job.job.gallery or "")
-@@E
 
 
 def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:

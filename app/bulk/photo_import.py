@@ -99,11 +99,7 @@ def _examine(
     if photo.problem is not None:
         return photo.problem
     try:
-@@A
-        tools.galleries.check_subject(_subject(photo.name, people))
-@@B
-        tools.galleries.store.check_subject(_whose(photo.name, people))
-@@E
+        tools.galleries.store.check_subject(_subject(photo.name, people))
         return tools.operations.examine(gallery.id, photo.content, level)
     except InvalidInput as error:
         return error

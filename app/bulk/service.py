@@ -102,13 +102,8 @@ class BulkService:
         return job
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
-@@A
         """Create the job of an export. Raises NotFound ``gallery_not_found``."""
-        gallery = self._context.galleries.gallery(gallery_id)
-@@B
-        """Raises NotFound ``gallery_not_found``."""
         gallery = self._context.galleries.store.gallery(gallery_id)
-@@E
         job = self._jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
         )
