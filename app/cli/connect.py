@@ -91,9 +91,9 @@ def own_key(settings: Settings) -> str:
 
 
 def has_data(settings: Settings) -> bool:
-    """Return whether there is a database to read: its file, or, for PostgreSQL, the data folder beside it."""
+    """Return whether there is a database to read: its file, or for PostgreSQL the key of a server that used it."""
     file = settings.database.removeprefix(_SQLITE)
-    return settings.data_dir.exists() if file == settings.database else Path(file).exists()
+    return Path(file).exists() if file != settings.database else (settings.data_dir / ADMIN_KEY_FILE).exists()
 
 
 def missing(settings: Settings) -> Unusable:
