@@ -57,7 +57,8 @@ from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import CROP_SIDE, Package, find_packages, scan_packages
+from app.inference.manifest import CROP_SIDE
+from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore

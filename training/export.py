@@ -24,7 +24,7 @@ from torch import nn
 from app.errors import InvalidInput, Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
-from app.inference.package import (
+from app.inference.manifest import (
     CONTRACT_INPUT,
     Calibration,
     FileSource,
@@ -35,9 +35,8 @@ from app.inference.package import (
     Rewrite,
     RunAsIs,
     contract_output,
-    sha256_of,
-    write_manifest,
 )
+from app.inference.package import sha256_of, write_manifest
 from app.inference.prepare import check_prepared, rewrite
 from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session

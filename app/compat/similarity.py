@@ -12,7 +12,7 @@ fixed here, once for all model packages, as the false match rate (FMR) at which 
 | 0.99 | 1e-6 | what AWS advises where a mistake is grave; the strictest rate that packages are usually measured at |
 
 Between those the similarity is linear in log10(FMR), and the package's own measured operating points say which cosine
-has which rate, as `app.inference.package.Thresholds` interpolates them; from the strictest measured point up to a
+has which rate, as `app.inference.manifest.Thresholds` interpolates them; from the strictest measured point up to a
 cosine
 of 1, and from the most lenient one down to -1, it is a straight line, where nothing was measured and nothing is said
 but the order. A package without operating points has the straight line alone: (cosine + 1) / 2.
@@ -31,7 +31,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.inference.package import Thresholds, load_package
+from app.inference.manifest import Thresholds
+from app.inference.package import load_package
 
 LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 0.0),

@@ -15,7 +15,8 @@ import cv2
 import numpy as np
 
 from app.errors import Unusable
-from app.inference.package import CROP_SIDE, Golden, Package
+from app.inference.manifest import CROP_SIDE, Golden
+from app.inference.package import Package
 from app.types import Pixels, Vectors
 
 CROPS_FILE = Path(__file__).with_name("golden.png")

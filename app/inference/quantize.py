@@ -17,19 +17,8 @@ from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
 from app.inference import golden
-from app.inference.package import (
-    FileSource,
-    Golden,
-    Manifest,
-    Package,
-    Provenance,
-    Rewrite,
-    RunAsIs,
-    load_package,
-    locate,
-    sha256_of,
-    write_manifest,
-)
+from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
+from app.inference.package import Package, load_package, locate, sha256_of, write_manifest
 from app.inference.prepare import rewrite, run_source
 from app.inference.session import Session
 from app.types import Pixels, Vectors

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
-from app.inference.package import CROP_SIDE, Package
+from app.inference.manifest import CROP_SIDE
+from app.inference.package import Package
 from app.inference.prepare import Target, prepared
 from app.machine import cpuinfo
 from app.types import Pixels, Vectors

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from app.compat.similarity import Similarity
-from app.inference.package import Thresholds, load_package
+from app.inference.manifest import Thresholds
+from app.inference.package import load_package
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, SAMPLES, encoded

@@ -13,7 +13,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.errors import InvalidInput, Unusable
 from app.inference import golden, session
-from app.inference.package import Package, RunAsIs, find_packages, load_package
+from app.inference.manifest import RunAsIs
+from app.inference.package import Package, find_packages, load_package
 from app.inference.quantize import LARGEST_WEIGHT, LEAST_CROPS, quantize_package
 from app.inference.session import Session, open_embedder
 from tests.conftest import PROJECT

@@ -17,6 +17,8 @@ from tests.conftest import PROJECT
 from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.support.live import LiveServer, serving
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def api(live_server: LiveServer) -> Iterator[httpx.Client]:

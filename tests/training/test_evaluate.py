@@ -20,7 +20,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.errors import NoFace
-from app.inference.package import Calibration, Manifest, Point, Thresholds, load_package, write_manifest
+from app.inference.manifest import Calibration, Manifest, Point, Thresholds
+from app.inference.package import load_package, write_manifest
 from app.types import Vector
 from tests.conftest import PROJECT
 from training.__main__ import PARTS

@@ -22,16 +22,8 @@ from rich.console import Console
 
 from app.errors import OperatingPointUnavailable
 from app.inference import golden
-from app.inference.package import (
-    MANIFEST_NAME,
-    Manifest,
-    Package,
-    Thresholds,
-    find_packages,
-    load_package,
-    select,
-    write_manifest,
-)
+from app.inference.manifest import Manifest, Thresholds
+from app.inference.package import MANIFEST_NAME, Package, find_packages, load_package, select, write_manifest
 from app.inference.session import Device, open_embedder
 from training.evaluation import identification as searching
 from training.evaluation import metrics, plots, protocols, quality_study

@@ -51,7 +51,8 @@ def _whether_checked(package: Package) -> str:
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
-    from app.inference.package import RunAsIs, find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.manifest import RunAsIs  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.prepare import find_prepared  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415 - so that a broken package is a finding
 
