@@ -136,7 +136,7 @@ IMPORT_THREADS = 4
 SWITCH_S = 0.0005
 """How long a thread may go on with Python while others want to; Python's own 5 ms. Threads that come back from the
 models, or the one that answers HTTP, would wait so long with a core idle; with much less they push each other off the
-cores too often (docs/performance.md)."""
+cores too often (docs/explanation/performance.md)."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings whose time to roll back is over."""
 MEMORY_S = 60.0

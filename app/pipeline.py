@@ -30,7 +30,7 @@ SURER_BY = 0.02
 
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
-the eyes. Chosen on LFW View 1 (docs/accuracy.md)."""
+the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Pipeline:
     """Decode, detect, align, grade and embed; may be used from any number of threads."""
 
     def __init__(self, detector: Detector, limits: Limits, *, refine: bool = True, turn: Turn | None = None) -> None:
-        """``refine`` measures each face's landmarks a second time before it is aligned (docs/accuracy.md); ``turn`` is
-        held from a photo's decoding to its crops."""
+        """``refine`` measures each face's landmarks a second time before it is aligned
+        (docs/explanation/accuracy.md); ``turn`` is held from a photo's decoding to its crops."""
         self._detector = detector
         self._limits = limits
         self._refine = refine

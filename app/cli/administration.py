@@ -16,7 +16,7 @@ key = typer.Typer(invoke_without_command=True)
 models = typer.Typer(no_args_is_help=True, help="List model packages, and fetch the files of those that name a URL.")
 
 Search = Annotated[
-    str | None, typer.Option(help="How vectors are searched: fp32, fp16, int8 or approximate (docs/search.md).")
+    str | None, typer.Option(help="How vectors are searched: fp32 or int8 (docs/explanation/search.md).")
 ]
 Name = Annotated[str, typer.Argument(help="The package: `name` or `name@version`.")]
 

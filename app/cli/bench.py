@@ -49,7 +49,7 @@ def bench(
     """Measure speed beside the raw limit and the plain ways of doing the same; writes a table, JSON and plots.
 
     Leave the machine alone meanwhile. Everything takes some 25 minutes on two cores. What the figures mean, and how
-    they are taken, is in docs/performance.md.
+    they are taken, is in docs/explanation/performance.md.
     """
     from app.bench import plots, report  # noqa: PLC0415 (the other commands start quicker without)
     from app.bench.effort import QUICK, WHOLE  # noqa: PLC0415 (the same)

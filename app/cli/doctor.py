@@ -46,7 +46,7 @@ REMEDIES = {
     "device": "Name an embedding package in LIKENESS_EMBEDDER, or mend this one.",
     "key": "Restore the file, or make a new key: likeness key --rotate",
     "vault": "Put back the key file that the database was sealed with (vault.key, LIKENESS_ENCRYPTION_KEY_FILE).",
-    "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/milvus.md), and see that Milvus is up.",
+    "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/how-to/milvus.md), and see that Milvus is up.",
     "galleries": "Correct LIKENESS_MODELS_DIR and LIKENESS_DATABASE_URL.",
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its own key, PEM, readable, no password.",

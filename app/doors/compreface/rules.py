@@ -1,6 +1,6 @@
 """Which of our operations a CompreFace call is: the same scopes and the same words in the audit log.
 
-`python -m app.doors.compreface.rules` prints the table of docs/moving.md.
+`python -m app.doors.compreface.rules` prints the table of docs/reference/drop-ins.md.
 """
 
 from __future__ import annotations

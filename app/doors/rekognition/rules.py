@@ -1,6 +1,6 @@
 """Rekognition's operations: what each asks, which of ours it is, and who does it.
 
-`python -m app.doors.rekognition.rules` prints the table of docs/moving.md.
+`python -m app.doors.rekognition.rules` prints the table of docs/reference/drop-ins.md.
 """
 
 from __future__ import annotations
