@@ -48,9 +48,8 @@ def problems(site: Path) -> list[str]:
     found: list[str] = []
     reached: set[Path] = {site / "index.html"}
     for path, page in pages.items():
-        for url in page.fetched:
-            if urlsplit(url).netloc:
-                found.append(f"{path.relative_to(site)} fetches {url} from another host")
+        outside = [url for url in page.fetched if urlsplit(url).netloc]
+        found += [f"{path.relative_to(site)} fetches {url} from another host" for url in outside]
         for url in page.links:
             parts = urlsplit(url)
             if parts.scheme or parts.netloc:
