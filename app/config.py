@@ -1,6 +1,6 @@
 """Settings, read from the environment: `LIKENESS_` + name. Read in `main` and `cli` only.
 
-`python -m app.config` prints the table that the README shows.
+`python -m app.config` prints the table of docs/reference/settings.md.
 """
 
 from __future__ import annotations
