@@ -23,12 +23,14 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.bench
 	$(BIN)/likeness bench $(BENCH)
 
-# The documentation as a site in site/, to be opened in a browser without a server. A broken link is an error.
+# The documentation as a site in site/, to be opened in a browser without a server. A broken link is an
+# error, and so are more than 20,000 words.
 docs: $(VENV)/.docs
 	rm -rf site .cache
 	$(BIN)/python docs/reference.py
 	$(BIN)/zensical build --strict
 	$(BIN)/python docs/check_site.py site
+	$(BIN)/python docs/count_words.py > /dev/null
 
 # How many words people have to read: all pages that are not written from code or figures. At most 20,000.
 words:
