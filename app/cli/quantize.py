@@ -31,7 +31,7 @@ def quantize(
     """Make NAME-int8 of an embedder: quicker where processors multiply 8-bit integers, slightly less exact.
 
     A package of its own: its templates do not compare with NAME's. It decides nothing before its operating points are
-    measured (docs/int8.md).
+    measured (docs/how-to/int8.md).
     """
     import numpy as np  # noqa: PLC0415 (the other commands start quicker without)
 
@@ -59,7 +59,7 @@ def quantize(
         f"Cosine to {package.id}'s vectors: mean {figures['cosine_to_source_mean']}, "
         f"lowest {figures['cosine_to_source_lowest']}"
     )
-    output.say("Measure its operating points before you use it: docs/int8.md says how.")
+    output.say("Measure its operating points before you use it: docs/how-to/int8.md says how.")
 
 
 def _crop(image: bytes) -> Pixels:
