@@ -172,17 +172,17 @@ def rest_pages(document: Mapping[str, Any]) -> dict[str, str]:
     lines = ["# REST", "", document["info"]["description"].strip(), ""]
     lines += ["| call | what it does | scope |", "|---|---|---|"]
     for method, path, operation in operations:
-        link = f"{operation['tags'][0]}.md#{_anchor(f'{method} {path}')}"
+        link = f"{_file_name(operation['tags'][0])}#{_anchor(f'{method} {path}')}"
         lines.append(f"| [`{method} {path}`]({link}) | {operation['summary']} | {_scope(operation)} |")
     lines += ["", "## Errors of every call", "", ", ".join(f"`{code}`" for code in general), ""]
     lines += ["[Errors](../errors.md) says what each code means.", ""]
     found = {"rest/index.md": "\n".join(lines)}
     for tag, description in tags.items():
         mine = [one for one in operations if one[2]["tags"][0] == tag]
-        text = [f"# {tag.capitalize()}", "", description, ""]
+        text = [f"# {tag[0].upper()}{tag[1:]}", "", description, ""]
         for method, path, operation in mine:
             text += _operation(document, method, path, operation, general)
-        found[f"rest/{tag}.md"] = "\n".join(text)
+        found[f"rest/{_file_name(tag)}"] = "\n".join(text)
     return found | {"rest/models.md": _models_page(document)}
 
 
@@ -214,6 +214,10 @@ def _operation(
     if own:
         lines += ["Errors: " + ", ".join(f"`{code}`" for code in own), ""]
     return lines
+
+
+def _file_name(tag: str) -> str:
+    return f"{tag.lower().replace(' ', '-')}.md"
 
 
 def _scope(operation: Mapping[str, Any]) -> str:
