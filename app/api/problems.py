@@ -1,6 +1,7 @@
 """Every error the REST interface answers with: one table of codes, one shape.
 
-``{"error": {"code", "message", "details"}, "request_id"}``; `python -m app.api.problems` prints the README's table.
+``{"error": {"code", "message", "details"}, "request_id"}``; `python -m app.api.problems` prints
+the table of docs/reference/errors.md.
 """
 
 from __future__ import annotations

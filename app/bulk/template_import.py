@@ -22,7 +22,8 @@ from app.types import Vector
 TEMPLATES, FACES, IDS = "templates.npy", "faces.jsonl", "ids.txt"
 """Rows, and as many lines about them: of JSON, or the subject's id alone."""
 AT_ONCE = 2_000
-"""With more, what a batch frees lies among what lives on, and less of it goes back (docs/performance.md)."""
+"""With more, what a batch frees lies among what lives on, and less of it goes back
+(docs/explanation/performance.md)."""
 
 
 def import_templates(tools: BulkContext, job: Running) -> None:
