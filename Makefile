@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench test test-full check format lint types imports clean
+.PHONY: serve train-demo bench test test-long test-full test-portable check format lint types imports clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
@@ -23,15 +23,29 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench $(BENCH)
 
-# It starts many processes: what one has compiled is kept for the others. Tests that wait for servers leave a core to
-# one more process than there are cores. Files are handed out in the order of tests/conftest.py, the longest first.
-test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
-		--dist loadfile --no-loadscope-reorder
+# The tests start many processes, which share their compiled files. They wait for servers, so there is one worker more
+# than cores. Workers take whole files in the order of tests/conftest.py, the longest first.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
+	--dist loadfile --no-loadscope-reorder
 
-# The long versions too: two minutes of load, two folds of LFW over HTTP, the demo's training.
+# The first stage of the suite: minutes on two cores.
+test: $(VENV)/.dev
+	$(PYTEST) -m "not long"
+
+# The second stage: killed servers, load, real browsers, ranks of training, the benchmark.
+test-long: $(VENV)/.dev
+	$(PYTEST) -m long
+
+# Both stages, with long versions of some tests: two minutes of load, two folds of LFW over HTTP, the demo's training.
 test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest --full
+
+# Tests whose figures could depend on the processor, with NumPy, OpenCV and OpenBLAS held to AVX2. ONNX Runtime has no
+# such setting: tests/test_portable.py runs it on an emulated processor without VNNI where QEMU is (qemu-user).
+test-portable: $(VENV)/.dev
+	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX \
+		$(BIN)/python -m pytest tests/face $(addprefix tests/inference/test_, portable.py quantize.py golden.py session.py) \
+		$(addprefix tests/search/test_, index.py quantised.py search_kinds.py)
 
 check: format lint types imports
 

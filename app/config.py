@@ -66,7 +66,9 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
     data_dir: Path = Field(
-        default=Path("data"), description="Folder of the key, the database, index snapshots and prepared models."
+        default=Path("data"),
+        description="Folder of the database, index snapshots and prepared models, and of `admin.key` and "
+        "`vault.key`, which can't be made again: keep a copy of both.",
     )
     models_dir: Path = Field(default=PROJECT / "models", description="Folder of the model packages.")
     database_url: str | None = Field(

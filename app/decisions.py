@@ -18,7 +18,7 @@ import numpy as np
 from app.errors import LowQuality, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.package import Thresholds
+from app.inference.manifest import Thresholds
 from app.types import Face, Template
 
 UNCERTAIN_FACTOR = 10.0

@@ -23,9 +23,10 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app.access.audit import AuditLog
+from app.access.audit_store import AuditStore
 from app.access.grants import Rate, parse_rate
+from app.access.key_store import KeyStore
 from app.access.keys import Keys
-from app.access.store import AuditStore, KeyStore
 from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
@@ -57,7 +58,8 @@ from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import CROP_SIDE, Package, find_packages, scan_packages
+from app.inference.manifest import CROP_SIDE
+from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore

@@ -38,7 +38,7 @@ from app.gallery.records import (
 )
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
-from app.inference.package import Thresholds
+from app.inference.manifest import Thresholds
 from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
 from app.search.types import IndexKind
 from app.types import Face, Photo, Template

@@ -23,19 +23,20 @@ from torch import nn
 
 from app.errors import InvalidInput, Unusable
 from app.face.align import CANONICAL_LANDMARKS
-from app.inference.package import (
+from app.inference import golden
+from app.inference.manifest import (
     CONTRACT_INPUT,
     Calibration,
     FileSource,
+    Golden,
     Licence,
     Manifest,
     Provenance,
     Rewrite,
     RunAsIs,
     contract_output,
-    sha256_of,
-    write_manifest,
 )
+from app.inference.package import sha256_of, write_manifest
 from app.inference.prepare import check_prepared, rewrite
 from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
@@ -320,6 +321,12 @@ def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
 # ----------------------------------------------------------------------------------------------------- measurement
 
 
+def golden_vectors(model: ModelProto) -> Golden:
+    """Return what the service compares when it opens the package."""
+    session = Session(model.SerializeToString(), "cpu")
+    return golden.record(lambda crops: session.run(crops)[0].astype(np.float32))
+
+
 def vectors_of(model: ModelProto, crops: Crops, batch: int = 16) -> Vectors:
     """(N, D) unit float32 of a set's crops through ONNX Runtime."""
     session = Session(model.SerializeToString(), "cpu", 2)
@@ -420,5 +427,6 @@ def _manifest(
         canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
         licence=Licence(name=about.licence, non_commercial=about.non_commercial, url=about.licence_url),
         provenance=provenance,
+        golden=golden_vectors(exported.model),
         calibrations=(measured.calibration,) if measured and measured.calibration else (),
     )

@@ -85,10 +85,8 @@ def own_key(settings: Settings) -> str:
 
 def has_data(settings: Settings) -> bool:
     """Return whether a server or a command has stored anything with these settings."""
-    if not (settings.data_dir / ADMIN_KEY_FILE).exists():
-        return False
     file = settings.database.removeprefix(_SQLITE)
-    return file == settings.database or Path(file).exists()
+    return Path(file).exists() if file != settings.database else (settings.data_dir / ADMIN_KEY_FILE).exists()
 
 
 def missing(settings: Settings) -> Unusable:

@@ -15,7 +15,7 @@ import typer
 from app.cli import options, output
 from app.cli.connect import has_data, missing
 from app.config import Settings, load_settings
-from app.db.key_file import VAULT_FILE, read_keys
+from app.db.key_file import IRREPLACEABLE, VAULT_FILE, read_keys
 from app.errors import Conflict, InvalidSetting, VaultKeyMissing
 from app.server import data_folder
 
@@ -38,7 +38,7 @@ def backup(
 ) -> None:
     """Write the whole database into one file. Servers may keep running.
 
-    The file doesn't contain admin.key, vault.key and encryption keys: store copies of them elsewhere.
+    Keep copies of admin.key, vault.key and of encryption keys elsewhere: the file doesn't contain them.
     """
     from app.bulk.backup import write_backup  # noqa: PLC0415 - slow to import
     from app.db.engine import Database  # noqa: PLC0415 - slow to import
@@ -52,6 +52,10 @@ def backup(
     finally:
         database.close()
     _say(summary, f"{path}: written", as_json=as_json)
+    kept = [settings.data_dir / name for name in IRREPLACEABLE if (settings.data_dir / name).exists()]
+    if settings.encryption_key_file is not None:
+        kept.append(settings.encryption_key_file)
+    output.warn(f"Not in it; keep copies elsewhere: {', '.join(map(str, kept))}")
 
 
 @commands.command(epilog="Example: likeness restore /backups/likeness.backup --vault-key /backups/vault.key")

@@ -91,7 +91,8 @@ def quantize(
 
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
     from app.face.image import Limits  # noqa: PLC0415 - slow to import
-    from app.inference.package import CROP_SIDE, find_packages, select  # noqa: PLC0415 - slow to import
+    from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
@@ -127,7 +128,7 @@ def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool)
 def _crop(image: bytes) -> Pixels:
     """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
     from app.face.image import Limits, decode  # noqa: PLC0415 - slow to import
-    from app.inference.package import CROP_SIDE  # noqa: PLC0415 - slow to import
+    from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
 
     pixels = decode(image, Limits()).pixels
     if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):

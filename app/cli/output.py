@@ -129,7 +129,8 @@ def complain(error: LikenessError, path: Path | None = None) -> None:
 
 
 def warn(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    """Print a remark to standard error: one line for people, or one of JSON."""
+    sys.stderr.write((_json({"warning": text}) if wants_json() else text) + "\n")
 
 
 def say(text: str) -> None:

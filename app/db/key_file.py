@@ -17,6 +17,8 @@ VAULT_FILE = "vault.key"
 """In the data folder: the key for the server's own secrets if no encryption key is configured."""
 ADMIN_KEY_FILE = "admin.key"
 """In the data folder: the key that may do everything, made at the first start."""
+IRREPLACEABLE = (ADMIN_KEY_FILE, VAULT_FILE)
+"""Files of the data folder that can't be made again, and that no backup of the database contains."""
 _SEPARATORS = re.compile(r"[\s,]+")
 
 

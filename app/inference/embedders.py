@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
-from app.inference.package import MANIFEST_NAME, Manifest, Package, Thresholds, load_package, select
+from app.inference.manifest import Manifest, Thresholds
+from app.inference.package import MANIFEST_NAME, Package, load_package, select
 
 TASK = "embed"
 RETRY_S = 5.0
@@ -219,6 +220,8 @@ class Embedders:
                 opened = Model(package, self._open_one(package), Thresholds(package.manifest))
             except Unusable as error:
                 slot.failure, slot.failed_at = error, time.monotonic()
+                # its manifest is read anew at the next attempt: it may have been corrected
+                self._packages = {name: one for name, one in self._packages.items() if name != package_id}
                 raise
             slot.failure = None
             slot.model = opened

@@ -16,7 +16,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from app.inference.package import SourceInput
+from app.inference.manifest import SourceInput
 
 Floats: TypeAlias = NDArray[np.float64]
 

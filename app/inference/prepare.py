@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.files import PUBLIC, replacing
-from app.inference.package import CROP_SIDE, Package, Rewrite, RewriteYuNet, RunAsIs, SourceInput, locate
+from app.inference.manifest import CROP_SIDE, Rewrite, RewriteYuNet, RunAsIs, SourceInput
+from app.inference.package import Package, locate
 from app.inference.reference import plain_session, source_input
 from app.types import Pixels, Vectors
 

@@ -12,24 +12,16 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from app.errors import InvalidInput, Unusable
-from app.inference.package import (
-    FileSource,
-    Manifest,
-    Package,
-    Provenance,
-    Rewrite,
-    RunAsIs,
-    load_package,
-    locate,
-    sha256_of,
-    write_manifest,
-)
+from app.inference import golden
+from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
+from app.inference.package import Package, load_package, locate, sha256_of, write_manifest
 from app.inference.prepare import rewrite, run_source
 from app.inference.session import Session
-from app.types import Pixels
+from app.types import Pixels, Vectors
 
 CALIBRATION_CROPS = 256
 """Crops whose activations set the ranges."""
@@ -37,6 +29,11 @@ LEAST_CROPS = 16
 """Fewer would set ranges that other faces leave."""
 COMPARED_CROPS = 64
 """Crops whose vectors are compared with the source's."""
+LARGEST_WEIGHT = 64
+"""Weights are integers within ±64. x86 processors without VNNI add two products of uint8 and int8 in 16 bits, and
+saturate: 2 × 255 × 64 = 32,640 fits, 2 × 255 × 127 = 64,770 does not. VNNI, AMX and ARM's dot products use 32 bits."""
+VERSION_SUFFIX = "-w7"
+"""Set apart from packages with 8-bit weights, whose templates are others."""
 WEIGHTED = ("Conv", "Gemm", "MatMul", "BatchNormalization")
 
 
@@ -57,11 +54,18 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
     source: ModelProto = ModelProto.FromString(locate(package, cache).read_bytes())
     plan = package.manifest.prepare if isinstance(package.manifest.prepare, Rewrite) else Rewrite()
     model = quantize(rewrite(source, plan, "cpu", for_quantising=True), crops)
-    figures = _compared(source, plan, model, spread(crops, COMPARED_CROPS))
+    session = Session(model.SerializeToString(), "cpu")
+
+    def run(given: Pixels) -> Vectors:
+        vectors: Vectors = session.run(given)[0].astype(np.float32, copy=False)
+        return vectors
+
+    compared = spread(crops, COMPARED_CROPS)
+    figures = _compared(run_source(source, plan, compared), run(compared))
     folder.mkdir(parents=True)
     path = folder / FileSource().path
     path.write_bytes(model.SerializeToString())
-    write_manifest(folder, _manifest(package, sha256_of(path), figures, ranges_from))
+    write_manifest(folder, _manifest(package, sha256_of(path), figures, golden.record(run), ranges_from))
     return load_package(folder)
 
 
@@ -71,39 +75,43 @@ def spread(crops: Pixels, count: int) -> Pixels:
     return chosen
 
 
-def _compared(source: ModelProto, plan: Rewrite, model: ModelProto, crops: Pixels) -> dict[str, float]:
-    found = Session(model.SerializeToString(), "cpu").run(crops)[0].astype(np.float64)
-    cosines = (found * run_source(source, plan, crops)).sum(axis=1)
+def _compared(expected: NDArray[np.float64], found: Vectors) -> dict[str, float]:
+    """Return how near (N, D) unit vectors of the int8 graph are to its source's."""
+    cosines = (found * expected).sum(axis=1)
     return {
         "cosine_to_source_mean": round(float(cosines.mean()), 6),
         "cosine_to_source_lowest": round(float(cosines.min()), 6),
     }
 
 
-def _manifest(package: Package, sha256: str, figures: dict[str, float], ranges_from: str) -> Manifest:
+def _manifest(package: Package, sha256: str, figures: dict[str, float], vectors: Golden, ranges_from: str) -> Manifest:
     source = package.manifest
     words = (
-        f"{source.provenance.text} Rewritten and quantised to int8 (weights per channel) from {package.id}, "
+        f"{source.provenance.text} Rewritten and quantised to int8 (7-bit weights per channel) from {package.id}, "
         f"SHA-256 {source.sha256}; ranges from {ranges_from}."
     )
     return source.model_copy(
         update={
             "name": f"{source.name}-int8",
+            "version": f"{source.version}{VERSION_SUFFIX}",
             "title": f"{source.title}, int8",
             "description": f"{source.name} in 8-bit integers; its templates do not compare with {source.id}'s.",
             "source": FileSource(),
             "sha256": sha256,
             "prepare": RunAsIs(),
             "provenance": Provenance(text=words, url=source.provenance.url, figures=dict(figures)),
+            "golden": vectors,
             "calibrations": (),
         }
     )
 
 
 def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
-    """Static quantisation (QDQ, weights per channel) of a graph that fulfils the contract and has no subgraphs; ranges
-    from up to `CALIBRATION_CROPS` of (N, 112, 112, 3) uint8 ``crops``. What lies before the first convolution and after
-    the last layer with weights stays in float32.
+    """Return the graph in 8-bit integers (QDQ): uint8 activations, int8 weights per channel within ±`LARGEST_WEIGHT`.
+
+    ``model`` fulfils the contract and has no subgraphs; up to `CALIBRATION_CROPS` of (N, 112, 112, 3) uint8 ``crops``
+    set the activations' ranges. What lies before the first convolution and after the last layer with weights stays in
+    float32.
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_static  # noqa: PLC0415 - slow to import
 
@@ -119,6 +127,7 @@ def quantize(model: ModelProto, crops: Pixels) -> ModelProto:
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            reduce_range=True,  # to ±LARGEST_WEIGHT
             nodes_to_exclude=[node.name for node in outside_network(onnx.load(ready))],
         )
         quantised: ModelProto = onnx.load(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.package import SourceInput
+from app.inference.manifest import SourceInput
 from app.types import Pixels
 
 if TYPE_CHECKING:

@@ -10,8 +10,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
-from app.inference.package import CROP_SIDE, Package
+from app.inference import golden
+from app.inference.manifest import CROP_SIDE
+from app.inference.package import Package
 from app.inference.prepare import Target, prepared
+from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
 Device: TypeAlias = Literal["cpu", "cuda", "auto"]
@@ -23,6 +26,12 @@ ERRORS_ONLY = 3
 KEPT_FOR = 2**20
 """Bytes of input up to which a run's memory is kept for the next one. To ask the system for it anew costs a small run
 half its time; after a large one it would be hundreds of megabytes that nobody may ever need again."""
+EXACT_SUMS = "session.x64quantprecision"
+"""ONNX Runtime's option for x86: products of uint8 and int8 are computed exactly, and slower, where its kernels would
+saturate. Weights within ±64 cannot saturate and are left as they are (its Avx2WeightS8ToU8Transformer)."""
+EXACT_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni"})
+"""Linux's names of the instructions that sum such products in 32 bits. ONNX Runtime would apply the option to them too,
+and halve their speed."""
 UNIT_TOLERANCE = 1e-3
 """How far a vector's length may be from 1: float32 rounding stays far below, a forgotten normalisation far above."""
 
@@ -94,6 +103,8 @@ def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     options.enable_mem_pattern = not sizes_vary
+    if EXACT_INSTRUCTIONS.isdisjoint(cpuinfo("flags").split()):
+        options.add_session_config_entry(EXACT_SUMS, "1")
     if target == "cuda":
         ort.preload_dlls()  # finds the CUDA libraries that pip installed
     # cuDNN would otherwise try all its ways out for each size that it meets
@@ -110,7 +121,8 @@ def _open(model: Path | bytes, target: Target, threads: int, *, sizes_vary: bool
 class EmbedderSession:
     """An embedding package, loaded: aligned crops in, unit vectors out.
 
-    Raises Unusable package_contract_broken where the graph is not what its manifest says.
+    Raises Unusable: package_contract_broken where the graph is not what its manifest says, package_templates_differ
+    where it makes other templates here than the manifest's golden vectors.
     """
 
     def __init__(self, package: Package, session: Session) -> None:
@@ -121,7 +133,7 @@ class EmbedderSession:
         if package.manifest.task != "embed" or dimension is None:
             raise _broken(package.id, f"its task is {package.manifest.task}, not embed")
         self.dimension = dimension
-        self._check_contract()
+        golden.check(package, self._check_contract(), session.device)
 
     def run(self, crops: Pixels) -> Vectors:
         """(N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, any N from 0."""
@@ -130,21 +142,24 @@ class EmbedderSession:
         vectors: Vectors = self._session.run(crops)[0].astype(np.float32, copy=False)
         return vectors
 
-    def _check_contract(self) -> None:
-        """Runs two crops through: what the graph says of its shapes is one thing, what it does another."""
+    def _check_contract(self) -> Vectors:
+        """Run the golden crops through, as what a graph declares of its shapes may differ from what it does.
+
+        Returns their (2, D) templates.
+        """
         expected = ("tensor(uint8)", [CROP_SIDE, CROP_SIDE, 3])
         given = [(each.type, list(each.shape[1:])) for each in self._session.inputs]
         if given != [expected]:
             raise _broken(self.package_id, f"its input is {given}, not {expected}")
-        grey = np.full((2, CROP_SIDE, CROP_SIDE, 3), 128, np.uint8)
-        grey[1, CROP_SIDE // 2 :] = 32
+        crops = golden.golden_crops()
         try:
-            vectors = self.run(grey)
+            vectors = self.run(crops)
         except Exception as error:
             raise _broken(self.package_id, f"it cannot run two crops at once: {error}") from error
         lengths = np.linalg.norm(vectors, axis=-1)
-        if vectors.shape != (2, self.dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
+        if vectors.shape != (len(crops), self.dimension) or not np.allclose(lengths, 1, atol=UNIT_TOLERANCE):
             raise _broken(self.package_id, f"it answers {vectors.shape} with lengths {lengths}")
+        return vectors
 
 
 def _broken(package_id: str, problem: str) -> Unusable:

@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from app.errors import Unusable
 from app.inference import graph as steps
-from app.inference.package import SourceInput
+from app.inference.manifest import SourceInput
 from app.inference.reference import plain_session, source_input
 
 STRIDES = (8, 16, 32)

@@ -11,7 +11,7 @@ from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.inference.package import CROP_SIDE
+from app.inference.manifest import CROP_SIDE
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore

@@ -8,7 +8,7 @@ face gets templates of exactly the packages that `TemplatePlan.written` lists at
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
@@ -67,7 +67,7 @@ class Reembeddings:
         self._blobs = store.blobs
 
     def find(self, gallery: Gallery) -> Reembedding:
-        """Raises NotFound ``reembedding_not_found``."""
+        """Return the gallery's re-embedding. Raises NotFound ``reembedding_not_found``."""
         with self._database.read() as connection:
             return _found(connection, gallery)
 
@@ -96,29 +96,27 @@ class Reembeddings:
             missing = _count(connection, gallery, target, without_crop=True)
             if missing and without_crop == "refuse":
                 raise _crops_missing(gallery, _count_all(connection, gallery), missing)
-            asked = {"without_crop": without_crop, "keep_days": keep_days, "missing": missing}
+            terms = {"without_crop": without_crop, "keep_days": keep_days, "missing": missing}
             if old is not None:
-                connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(asked))
-            else:
-                values = asked | {
-                    "gallery_key": gallery.key,
-                    "source": own.package,
-                    "source_dimension": own.dimension,
-                    "source_generation": own.generation,
-                    "target": target,
-                    "target_dimension": dimension,
-                    "target_generation": change_log.begin_stamp(),
-                    "state": "embedding",
-                    "started_at": utc_now(),
-                }
-                connection.execute(sa.insert(REEMBEDDINGS).values(values))
+                return _update(connection, gallery, **terms)
+            values = terms | {
+                "gallery_key": gallery.key,
+                "source": own.package,
+                "source_dimension": own.dimension,
+                "source_generation": own.generation,
+                "target": target,
+                "target_dimension": dimension,
+                "target_generation": change_log.begin_stamp(),
+                "state": "embedding",
+                "started_at": utc_now(),
+            }
+            connection.execute(sa.insert(REEMBEDDINGS).values(values))
             return _found(connection, gallery)
 
     def assign(self, gallery: Gallery, job_id: str) -> Reembedding:
         """Store the id of the job that works on it. Raises NotFound ``reembedding_not_found``."""
         with self._database.write() as connection:
-            connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(job=job_id))
-            return _found(connection, gallery)
+            return _update(connection, gallery, job=job_id)
 
     def left(self, gallery: Gallery, target: str) -> int:
         """Count the faces that have no template of the target."""
@@ -139,7 +137,7 @@ class Reembeddings:
         )
         with self._database.read() as connection:
             rows = connection.execute(query).all()
-        return [StoredCrop(row.key, row.face_id, self._opened(row)) for row in rows]
+        return [StoredCrop(row.key, row.face_id, self._decrypted(row)) for row in rows]
 
     def add(
         self,
@@ -189,8 +187,7 @@ class Reembeddings:
                 raise ReembeddingIncomplete(message, left=left)
             if left and found.without_crop == "refuse":
                 raise _crops_missing(gallery, _count_all(connection, gallery), left)
-            connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ready", missing=left))
-            return _found(connection, gallery)
+            return _update(connection, gallery, state="ready", missing=left)
 
     def switch(self, gallery: Gallery) -> Reembedding:
         """Make the target the gallery's package, unless it is already.
@@ -199,17 +196,14 @@ class Reembeddings:
         """
         with self._database.write() as connection:
             _locked(connection, gallery)
-            row = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
-            if row is None:
-                raise _not_found(gallery)
-            if row.state == "ready":
-                until = utc_now(timedelta(days=row.keep_days))
-                _name(connection, gallery, row.target, row.target_dimension, row.target_generation)
-                changed = {"state": "switched", "switched_at": utc_now(), "keep_until": until}
-                connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
-            elif row.state != "switched":
+            row = _row(connection, gallery)
+            if row.state == "switched":
+                return _reembedding(row)
+            if row.state != "ready":
                 raise ReembeddingIncomplete(f"Gallery {gallery.id!r} can't switch yet.")
-            return _found(connection, gallery)
+            _set_own(connection, gallery, TemplateSet(row.target, row.target_dimension, row.target_generation))
+            until = utc_now(timedelta(days=row.keep_days))
+            return _update(connection, gallery, state="switched", switched_at=utc_now(), keep_until=until)
 
     def rollback(self, gallery: Gallery) -> Reembedding:
         """Make the source the gallery's package again, also for faces enrolled since the switch.
@@ -219,18 +213,15 @@ class Reembeddings:
         with self._database.write() as connection:
             _locked(connection, gallery)
             row = _switched(connection, gallery)
-            _name(connection, gallery, row.source, row.source_dimension, row.source_generation)
-            changed = {"state": "ready", "switched_at": None, "keep_until": None}
-            connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(changed))
-            return _found(connection, gallery)
+            _set_own(connection, gallery, TemplateSet(row.source, row.source_dimension, row.source_generation))
+            return _update(connection, gallery, state="ready", switched_at=None, keep_until=None)
 
     def finish(self, gallery: Gallery) -> Reembedding:
         """Rule out a rollback; `clear` has to follow. Raises as `rollback` does."""
         with self._database.write() as connection:
             _locked(connection, gallery)
             _switched(connection, gallery, or_ending=True)
-            connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ending", keep_until=None))
-            return _found(connection, gallery)
+            return _update(connection, gallery, state="ending", keep_until=None)
 
     def cancel(self, gallery: Gallery) -> Reembedding:
         """Give up before the switch or after a rollback; `clear` has to follow.
@@ -242,8 +233,7 @@ class Reembeddings:
             if _found(connection, gallery).state == "switched":
                 message = f"Gallery {gallery.id!r} has switched: roll back first, or finish."
                 raise Conflict(message, code="reembedding_switched")
-            connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(state="ending"))
-            return _found(connection, gallery)
+            return _update(connection, gallery, state="ending")
 
     def clear(self, gallery: Gallery, after: int, limit: int) -> tuple[list[int], list[str]]:
         """Remove the other package's templates of the next faces, in the order of their keys.
@@ -283,7 +273,7 @@ class Reembeddings:
         self._database.request_scrub()
         return True
 
-    def _opened(self, row: Any) -> bytes | None:
+    def _decrypted(self, row: Any) -> bytes | None:
         return None if row.jpeg is None else self._blobs.unpack("crop", row.face_id, bytes(row.jpeg))
 
 
@@ -300,25 +290,37 @@ def _locked(connection: Connection, gallery: Gallery) -> TemplateSet:
     return reread(connection, gallery).templates.own
 
 
-def _found(connection: Connection, gallery: Gallery) -> Reembedding:
+def _row(connection: Connection, gallery: Gallery) -> Row[Any]:
     row = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
     if row is None:
         raise _not_found(gallery)
-    return _reembedding(row)
+    return row
+
+
+def _found(connection: Connection, gallery: Gallery) -> Reembedding:
+    return _reembedding(_row(connection, gallery))
+
+
+def _reembedding(row: Row[Any]) -> Reembedding:
+    return Reembedding(**{field.name: getattr(row, field.name) for field in fields(Reembedding)})
+
+
+def _update(connection: Connection, gallery: Gallery, **columns: object) -> Reembedding:
+    connection.execute(sa.update(REEMBEDDINGS).where(_is(gallery)).values(columns))
+    return _found(connection, gallery)
 
 
 def _switched(connection: Connection, gallery: Gallery, *, or_ending: bool = False) -> Row[Any]:
-    row = connection.execute(_REEMBEDDINGS.where(_is(gallery))).one_or_none()
-    if row is None:
-        raise _not_found(gallery)
+    row = _row(connection, gallery)
     if row.state != "switched" and not (or_ending and row.state == "ending"):
         message = f"Gallery {gallery.id!r} has not switched to {row.target} ({row.state})."
         raise Conflict(message, code="reembedding_not_switched", state=row.state)
     return row
 
 
-def _name(connection: Connection, gallery: Gallery, package: str, dimension: int, generation: int) -> None:
-    values = {"embedder": package, "dimension": dimension, "generation": generation}
+def _set_own(connection: Connection, gallery: Gallery, own: TemplateSet) -> None:
+    """Make this template set the gallery's own."""
+    values = {"embedder": own.package, "dimension": own.dimension, "generation": own.generation}
     connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
 
 
@@ -335,23 +337,6 @@ def _count(connection: Connection, gallery: Gallery, target: str, *, without_cro
 def _count_all(connection: Connection, gallery: Gallery) -> int:
     query = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.gallery_key == gallery.key)
     return int(connection.execute(query).scalar_one())
-
-
-def _reembedding(row: Row[Any]) -> Reembedding:
-    state: State = row.state
-    return Reembedding(
-        gallery=row.gallery,
-        source=row.source,
-        target=row.target,
-        state=state,
-        without_crop=row.without_crop,
-        missing=row.missing,
-        keep_days=row.keep_days,
-        job=row.job,
-        started_at=row.started_at,
-        switched_at=row.switched_at,
-        keep_until=row.keep_until,
-    )
 
 
 def _crops_missing(gallery: Gallery, faces: int, without_crop: int) -> Conflict:

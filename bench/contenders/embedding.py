@@ -11,7 +11,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from app.inference.graph import keep_data_inputs
-from app.inference.package import Rewrite, SourceInput, locate
+from app.inference.manifest import Rewrite, SourceInput
+from app.inference.package import locate
 from app.inference.reference import source_input
 from app.machine import cores
 from app.tuning.callers import side_by_side

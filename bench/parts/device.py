@@ -11,7 +11,8 @@ from typing import Any, get_args
 import numpy as np
 from onnx import ModelProto
 
-from app.inference.package import Package, Rewrite, find_packages, locate
+from app.inference.manifest import Rewrite
+from app.inference.package import Package, find_packages, locate
 from app.inference.prepare import rewrite
 from app.inference.session import Session, resolve_device
 from app.machine import cores

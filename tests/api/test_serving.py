@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 import socket
 import sqlite3
 import ssl
@@ -28,6 +27,7 @@ from app.config import Settings, load_settings
 from app.errors import Unusable
 from app.server.http import Waits, server_config
 from app.server.start import serve
+from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.live import START_S, LiveServer, environment, serving
 from tests.support.service import COLLINS, error_of
@@ -340,16 +340,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Self-signed, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     return make_certificate(folder, days=30)
-
-
-def make_certificate(folder: Path, days: int) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the program openssl to make a certificate with")
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-keyout", str(key), "-out", str(cert), "-days", str(days), "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    return cert, key
 
 
 def test_https_by_settings_alone(tmp_path: Path, certificate: tuple[Path, Path]) -> None:

@@ -22,12 +22,15 @@ from app.config import Settings
 from app.db.engine import Database
 from app.db.inspection import inspect
 from app.gallery.store import Store
+from app.inference import golden
+from app.inference.package import write_manifest
+from app.inference.session import open_embedder
 from app.main import admin_key
 from app.reembedding.steps import Reembeddings
 from app.server.spawn import reserved_port
-from tests.api.test_serving import make_certificate
 from tests.conftest import PROJECT
 from tests.support import packages
+from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.live import LiveServer
 from tests.support.milvus import milvus_server, need_milvus
@@ -84,6 +87,30 @@ def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> N
     assert "is not the file that" in found["models"].found
     assert found["models"].remedy
     assert "device" in found
+
+
+def test_whether_templates_are_checked_is_said(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    packages.install(models, "unchecked")
+    found = {one.found.split(":")[0]: one.found for one in examined(data, "models", models_dir=models)["models"]}
+    assert found["sface@2021dec_int8bq"].endswith("its templates are checked when it is opened")
+    assert found["unchecked@1"].endswith(
+        "it has no golden vectors, so that its templates are not checked when it is opened"
+    )
+    assert "templates" not in found["yunet@2023mar_int8bq"]
+
+
+def test_a_package_that_makes_other_templates_here_is_found(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
+    package = packages.install(models, "other")
+    opposite = golden.record(lambda crops: -open_embedder(package, tmp_path, "cpu").run(crops))
+    write_manifest(package.folder, package.manifest.model_copy(update={"golden": opposite}))
+    found = failed(examined(data, "models", "device", models_dir=models, embedder="other"))
+    assert set(found) == {"device"}
+    assert "makes other templates here (cpu)" in found["device"].found
+    assert "constraints.txt" in found["device"].remedy
 
 
 @pytest.mark.parametrize("settings", [{"models_dir": Path("/nowhere")}, {"embedder": "nothing"}, {"embedder": "yunet"}])

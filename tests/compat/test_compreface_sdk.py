@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from app.compat.similarity import Similarity
-from app.inference.package import Thresholds, load_package
+from app.inference.manifest import Thresholds
+from app.inference.package import load_package
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, SAMPLES, encoded
@@ -72,7 +73,7 @@ def sdk(live_server: LiveServer, environment: Path) -> Iterator[Sdk]:
         client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
         terms = {"scopes": ["read", "recognize", "enroll"], "galleries": [gallery]}
         key = client.post("/v1/keys", json=terms).raise_for_status().json()["secret"]
-    driver = PROJECT / "tests" / "compreface_driver.py"
+    driver = PROJECT / "tests" / "support" / "compreface_driver.py"
     process = subprocess.Popen(
         [sys.executable, "-S", str(driver), live_server.url, key],
         env={"PYTHONPATH": str(environment)},

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of, similarity_table
-from app.inference.package import Manifest, Thresholds, load_package
+from app.inference.manifest import Manifest, Thresholds
+from app.inference.package import load_package
 from tests.conftest import PROJECT
 from tests.support.packages import manifest
 

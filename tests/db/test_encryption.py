@@ -1,323 +1,287 @@
-"""Templates, crops and snapshots at rest: sealed, nothing of them can be found in any file, whatever else happens."""
+"""Encryption, key files, secrets and signatures: altered, moved or foreign data never opens."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Iterable
+import io
+import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
+import httpx
 import pytest
-import sqlalchemy as sa
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from app.cli.doctor.command import examine
 from app.config import Settings
-from app.db.encryption import Sealer, key_id
+from app.db import signing
+from app.db.encryption import OVERHEAD, PIECE, TAG_BYTES, Sealer, key_id, key_of, new_key
 from app.db.engine import Database
-from app.db.key_file import encode_key
-from app.db.key_rotation import PLAIN, census, reseal
-from app.db.schema import CROPS, FACES
-from app.db.sealed_columns import Blobs
+from app.db.key_file import VAULT_FILE, encode_key, load_or_make, parse_keys, read_keys
+from app.db.secrets import SecretStore
+from app.db.signing import Signer
 from app.errors import Unusable
-from app.gallery.records import NewFace
-from app.gallery.service import Galleries
-from app.gallery.store import Store
-from app.search.follower import LocalBackend
-from app.search.snapshots import Snapshots
-from app.types import Box, Quality
-from tests.support.commands import run
-from tests.support.following import DIMENSION, PACKAGE, engine_of, found, template
-from tests.support.service import COLLINS, running
+from tests.support.service import running
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
-SEEDS = range(12)
-PEOPLE = [f"s{seed}" for seed in SEEDS]
+PURPOSE = b"template\0of somebody"
 
 
-def open_galleries(url: str, *keys: bytes, seals: bool = True, folder: Path | None = None) -> Galleries:
-    ring = Sealer(keys) if keys else None
-    store = Store(url, blobs=Blobs(ring, seals=seals))
-    snapshots = Snapshots(folder, min_faces=1, sealer=ring if seals else None) if folder else None
-    return Galleries(store, LocalBackend(store.change_reader, snapshots))
+def code_of(error: pytest.ExceptionInfo[Unusable]) -> str:
+    return error.value.code
 
 
-def crop_of(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    return np.random.default_rng(seed).integers(0, 256, (112, 112, 3), np.uint8)
+@given(data=st.binary(max_size=2000), purpose=st.binary(max_size=80))
+def test_what_is_sealed_opens_as_it_was(data: bytes, purpose: bytes) -> None:
+    sealed = Sealer([OLD]).seal(data, purpose)
+    assert Sealer([OLD]).open(sealed, purpose) == data
+    assert len(sealed) == len(data) + OVERHEAD
+    assert key_of(sealed) == key_id(OLD).hex()
 
 
-def enroll_all(galleries: Galleries, seeds: Iterable[int] = SEEDS) -> None:
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    for seed in seeds:
-        galleries.enroll(
-            "staff", f"s{seed}", [NewFace(template(seed), Quality(50, ()), Box(0, 0, 1, 1), crop_of(seed))]
-        )
-
-
-def stored_crops(galleries: Galleries) -> dict[str, bytes]:
-    crops = {}
-    for name in PEOPLE:
-        face_id = galleries.store.faces(galleries.store.gallery("staff"), name).items[0].face_id
-        crops[name] = galleries.store.face(galleries.store.gallery("staff"), name, face_id).crop or b""
-    return crops
-
-
-def traces(paths: Iterable[Path], crops: dict[str, bytes]) -> set[str]:
-    """Whose template or crop lies open in the files: pieces of either, wherever a page may end."""
-    contents = [path.read_bytes() for path in paths if path.is_file()]
-    found = set()
-    for seed in SEEDS:
-        plain = template(seed).vector.astype("<f4").tobytes()
-        pieces = [plain, crops[f"s{seed}"][200:232], crops[f"s{seed}"][-40:-8]]
-        if any(piece in content for piece in pieces for content in contents):
-            found.add(f"s{seed}")
-    return found
-
-
-def test_sealed_faces_are_answered_as_plain_ones_and_lie_nowhere_open(database_url: str, tmp_path: Path) -> None:
-    galleries = open_galleries(database_url, OLD, folder=tmp_path / "snapshots")
-    enroll_all(galleries)
-    assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-    assert galleries.check("staff").ok
-    crops = stored_crops(galleries)
-    assert all(crop.startswith(b"\xff\xd8") for crop in crops.values())
-    face = galleries.store.faces(galleries.store.gallery("staff"), "s3").items[0]
-    assert face.template == template(3).vector.astype("<f4").tobytes()
-    files = list(tmp_path.rglob("*"))
-    assert traces(files, crops) == set()
-    galleries.keep()
-    assert list(tmp_path.glob("snapshots/*.snapshot"))
-    assert traces(tmp_path.rglob("*"), crops) == set()
-    galleries.close()
-    again = open_galleries(database_url, NEW, OLD, folder=tmp_path / "snapshots")
-    assert [found(again, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-    again.close()
-
-
-def test_without_the_right_key_there_is_no_start(database_url: str) -> None:
-    galleries = open_galleries(database_url, OLD)
-    enroll_all(galleries, [1])
-    galleries.close()
-    for keys in ((), (NEW,)):
-        with pytest.raises(Unusable, match=key_id(OLD).hex()) as caught:
-            open_galleries(database_url, *keys)
-        assert caught.value.code == "sealed_unreadable"
-    open_galleries(database_url, OLD, seals=False).close()
-
-
-def test_a_blob_in_another_row_or_altered_is_never_taken(database_url: str) -> None:
-    galleries = open_galleries(database_url, OLD)
-    enroll_all(galleries)
-    with engine_of(database_url).begin() as connection:
-        first, second = connection.execute(
-            sa.select(FACES.c.key, FACES.c.template).order_by(FACES.c.key).limit(2)
-        ).all()
-        connection.execute(sa.update(FACES).where(FACES.c.key == first.key).values(template=second.template))
-        crop = connection.execute(sa.select(CROPS.c.jpeg).where(CROPS.c.face_key == second.key)).scalar_one()
-        changed = bytes(crop[:-1]) + bytes([crop[-1] ^ 1])
-        connection.execute(sa.update(CROPS).where(CROPS.c.face_key == second.key).values(jpeg=changed))
+@given(data=st.binary(min_size=1, max_size=100), place=st.integers(0, 10_000), flip=st.integers(1, 255))
+def test_a_change_of_any_byte_is_refused(data: bytes, place: int, flip: int) -> None:
+    sealed = bytearray(Sealer([OLD, NEW]).seal(data, PURPOSE))
+    sealed[place % len(sealed)] ^= flip
     with pytest.raises(Unusable) as caught:
-        galleries.rebuild("staff")
-    assert caught.value.code == "sealed_unreadable"
+        Sealer([OLD, NEW]).open(bytes(sealed), PURPOSE)
+    assert code_of(caught) == "sealed_unreadable"
+
+
+@given(data=st.binary(max_size=100), kept=st.integers(0, 200), more=st.binary(max_size=3))
+def test_what_was_cut_or_continued_is_refused(data: bytes, kept: int, more: bytes) -> None:
+    sealed = Sealer([OLD]).seal(data, PURPOSE)
+    other = sealed[:kept] + more
+    if other == sealed:
+        return
+    with pytest.raises(Unusable):
+        Sealer([OLD]).open(other, PURPOSE)
+
+
+@given(purpose=st.binary(max_size=40))
+def test_another_purpose_is_refused(purpose: bytes) -> None:
+    sealed = Sealer([OLD]).seal(b"data", PURPOSE)
+    if purpose != PURPOSE:
+        with pytest.raises(Unusable, match="altered, or moved"):
+            Sealer([OLD]).open(sealed, purpose)
+
+
+def test_the_same_data_is_sealed_otherwise_each_time() -> None:
+    assert len({Sealer([OLD]).seal(b"data", PURPOSE) for _ in range(100)}) == 100
+
+
+def test_old_keys_still_open_and_the_first_seals() -> None:
+    old = Sealer([OLD]).seal(b"data", PURPOSE)
+    ring = Sealer([NEW, OLD])
+    assert ring.open(old, PURPOSE) == b"data"
+    new = ring.seal(b"data", PURPOSE)
+    assert Sealer([NEW]).open(new, PURPOSE) == b"data"
+    assert new.startswith(ring.mark)
+    with pytest.raises(Unusable, match=f"key {key_id(NEW).hex()}, which is not among {key_id(OLD).hex()}") as caught:
+        Sealer([OLD]).open(new, PURPOSE)
+    assert caught.value.details["key_id"] == key_id(NEW).hex()
+
+
+def test_no_key_is_ever_shown() -> None:
+    for text in (repr(Sealer([OLD])), repr(Signer(OLD)), " ".join(Sealer([OLD]).key_ids)):
+        assert encode_key(OLD) not in text
+        assert OLD.hex() not in text
+
+
+@pytest.mark.parametrize("keys", [[], [OLD, OLD], [OLD[:31]], [b""]])
+def test_rings_that_make_no_sense_are_refused(keys: list[bytes]) -> None:
     with pytest.raises(Unusable) as caught:
-        galleries.store.face(
-            galleries.store.gallery("staff"),
-            "s1",
-            galleries.store.faces(galleries.store.gallery("staff"), "s1").items[0].face_id,
+        Sealer(keys)
+    assert code_of(caught) == "vault_key_unusable"
+
+
+# ---------------------------------------------------------------- files
+
+
+def sealed_file(pieces: list[bytes], purpose: bytes = PURPOSE) -> bytes:
+    return b"".join(Sealer([OLD]).seal_stream(pieces, purpose))
+
+
+def opened_file(sealed: bytes, purpose: bytes = PURPOSE) -> bytes:
+    return b"".join(Sealer([NEW, OLD]).open_stream(io.BytesIO(sealed), purpose))
+
+
+@settings(max_examples=30)
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 1000, PIECE - 1, PIECE, PIECE + 1]), max_size=4),
+    filling=st.binary(min_size=1),
+)
+def test_files_open_as_they_were(sizes: list[int], filling: bytes) -> None:
+    pieces = [(filling * (size // len(filling) + 1))[:size] for size in sizes]
+    assert opened_file(sealed_file(pieces)) == b"".join(pieces)
+
+
+def test_pieces_of_a_file_cannot_be_left_out_moved_repeated_cut_or_altered() -> None:
+    size = PIECE + TAG_BYTES
+    whole = sealed_file([b"a" * PIECE, b"b" * PIECE, b"c" * 10])
+    head = len(whole) - 2 * size - 10 - TAG_BYTES
+    header, one, two, three = (
+        whole[:head],
+        whole[head : head + size],
+        whole[head + size : head + 2 * size],
+        whole[head + 2 * size :],
+    )
+    others = sealed_file([b"a" * PIECE, b"b" * PIECE, b"c" * 10])
+    assert opened_file(header + one + two + three) == b"a" * PIECE + b"b" * PIECE + b"c" * 10
+    wrong = [
+        b"", header[:-1], header, header + one, header + one + two, header + one + three, header + two + one + three,
+        header + one + one + two + three, whole[:-1], whole + b"x", whole + three, others[:head] + whole[head:],
+    ]  # fmt: skip
+    places = (0, 1, 5, head - 1, head, len(whole) - 1)
+    wrong += [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in places]
+    for sealed in wrong:
+        with pytest.raises(Unusable) as caught:
+            opened_file(sealed)
+        assert code_of(caught) == "sealed_unreadable"
+    with pytest.raises(Unusable):
+        opened_file(whole, b"something else")
+    with pytest.raises(Unusable):
+        Sealer([OLD]).open(whole, PURPOSE)
+
+
+# ---------------------------------------------------------------- key files
+
+
+def test_a_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / VAULT_FILE
+    with ThreadPoolExecutor(4) as pool:
+        rings = list(pool.map(lambda _: load_or_make(path), range(8)))
+    assert {ring.key_ids for ring in rings} == {rings[0].key_ids}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == [VAULT_FILE]
+    path.chmod(0o644)
+    load_or_make(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_key_files_hold_one_key_a_line_and_comments(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# since May\n{encode_key(NEW)}\n\n{encode_key(OLD)}  # the one before\n")
+    assert read_keys(path) == (NEW, OLD)
+    assert parse_keys(f"{encode_key(NEW)}, {encode_key(OLD)}", "X") == (NEW, OLD)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "hunter2", encode_key(OLD)[:-4], encode_key(OLD + b"x"), "é"])
+def test_files_without_a_key_are_refused_and_not_quoted(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text)
+    with pytest.raises(Unusable) as caught:
+        load_or_make(path)
+    assert code_of(caught) == "vault_key_unusable"
+    assert str(path) in str(caught.value)
+    assert not text or text not in str(caught.value)
+
+
+# ---------------------------------------------------------------- secrets in SQL
+
+
+def test_secrets_are_sealed_bound_to_their_name_and_the_same_for_all(database_url: str) -> None:
+    database, ring = Database(database_url), Sealer([OLD])
+    stores = [SecretStore(database, ring) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        made = set(pool.map(lambda store: store.get_or_make("one", new_key), stores))
+    assert len(made) == 1
+    assert stores[0].get("one") in made
+    assert stores[0].get("other") is None
+    stores[0].put("other", b"plain")
+    stores[1].put("other", b"plainer")
+    assert stores[2].get("other") == b"plainer"
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE secrets SET sealed = (SELECT sealed FROM secrets WHERE name = 'one') WHERE name = 'other'"
         )
-    assert caught.value.code == "sealed_unreadable"
-    galleries.close()
+    with pytest.raises(Unusable):
+        stores[0].get("other")
+    assert stores[0].remove("other")
+    assert not stores[0].remove("other")
+    database.close()
 
 
-def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Path) -> None:
-    """Plain, sealed, under a new key, plain again; after each step the files hold nothing of the step before."""
-    folder = tmp_path / "snapshots"
-    is_sqlite = database_url.startswith("sqlite")
-    galleries = open_galleries(database_url, folder=folder)
-    enroll_all(galleries)
-    crops = stored_crops(galleries)
-    galleries.close()
-    if is_sqlite:
-        assert traces(tmp_path.rglob("*"), crops) == set(PEOPLE)
-    old_blobs: list[bytes] = []
-    for keys in ((OLD,), (NEW, OLD), (NEW,)):
-        galleries = open_galleries(database_url, *keys, folder=folder)
-        database = galleries_database(galleries)
-        changed = sum(reseal(database, Blobs(Sealer(keys)), batch=5))
-        assert changed == (0 if keys == (NEW,) else 2 * len(SEEDS))
-        assert census(database) == {key_id(keys[0]).hex(): {"template": len(SEEDS), "second": 0, "crop": len(SEEDS)}}
-        assert database.scrub()
-        assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-        galleries.check("staff")
-        galleries.close()
-        if is_sqlite:
-            contents = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-            assert traces(tmp_path.rglob("*"), crops) == set()
-            assert not changed or not [blob for blob in old_blobs for content in contents if blob[5:60] in content]
-            if keys != (OLD,):
-                assert not any(
-                    b"\x01" + key_id(OLD) in content or b"\x02" + key_id(OLD) in content for content in contents
-                )
-        with engine_of(database_url).connect() as connection:
-            old_blobs = [bytes(blob) for blob in connection.execute(sa.select(FACES.c.template)).scalars()]
-    galleries = open_galleries(database_url, NEW, seals=False, folder=folder)
-    assert sum(reseal(galleries_database(galleries), Blobs(Sealer([NEW]), seals=False))) == 2 * len(SEEDS)
-    assert census(galleries_database(galleries)) == {PLAIN: {"template": len(SEEDS), "second": 0, "crop": len(SEEDS)}}
-    galleries.close()
-    galleries = open_galleries(database_url, folder=folder)
-    assert stored_crops(galleries) == crops
-    assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-    galleries.close()
+def test_secrets_are_sealed_anew_under_a_new_key(database_url: str) -> None:
+    database = Database(database_url)
+    SecretStore(database, Sealer([OLD])).put("one", b"secret")
+    both = SecretStore(database, Sealer([NEW, OLD]))
+    assert both.reseal() == 1
+    assert both.reseal() == 0
+    assert SecretStore(database, Sealer([NEW])).get("one") == b"secret"
+    database.close()
 
 
-def galleries_database(galleries: Galleries) -> Database:
-    return galleries.store.database
+# ---------------------------------------------------------------- signatures
 
 
-def test_sealing_goes_on_where_it_was_stopped(database_url: str) -> None:
-    galleries = open_galleries(database_url)
-    enroll_all(galleries)
-    assert next(iter(reseal(galleries_database(galleries), Blobs(Sealer([OLD])), batch=3))) == 3
-    assert census(galleries_database(galleries))[PLAIN]["template"] == len(SEEDS) - 3
-    assert sum(reseal(galleries_database(galleries), Blobs(Sealer([OLD])), batch=3)) == 2 * len(SEEDS) - 3
-    galleries.close()
+@given(data=st.binary(max_size=200), purpose=st.binary(max_size=40), place=st.integers(0, 63))
+def test_signatures_hold_for_what_was_signed_alone(data: bytes, purpose: bytes, place: int) -> None:
+    signer, other = Signer(OLD), Signer(NEW)
+    signature = signer.sign(data, purpose)
+    signing.verify(signer.public_key, signature, data, purpose)
+    altered = signature[:place] + bytes([signature[place] ^ 1]) + signature[place + 1 :]
+    for key, mark, what, why in (
+        (other.public_key, signature, data, purpose),
+        (signer.public_key, altered, data, purpose),
+        (signer.public_key, signature, data + b"x", purpose),
+        (signer.public_key, signature, data, purpose + b"x"),
+        (signer.public_key, signature[:-1], data, purpose),
+        (b"short", signature, data, purpose),
+    ):
+        with pytest.raises(Unusable) as caught:
+            signing.verify(key, mark, what, why)
+        assert code_of(caught) == "signature_wrong"
 
 
-def test_others_enroll_and_delete_while_a_key_is_replaced(database_url: str) -> None:
-    """Two servers, one still sealing with the old key: nothing is lost, and its mark stays as long as it does."""
-    first = open_galleries(database_url, OLD, NEW)
-    enroll_all(first)
-    second = open_galleries(database_url, NEW, OLD)
-    second.indexes.load()
-    ended = threading.Event()
-
-    def churn() -> None:
-        number = 1000
-        while not ended.is_set():
-            first.enroll("staff", f"x{number}", [NewFace(template(number), Quality(50, ()), Box(0, 0, 1, 1))])
-            if number % 3 == 0:
-                first.delete_subject("staff", f"x{number}")
-            number += 1
-
-    thread = threading.Thread(target=churn)
-    thread.start()
-    try:
-        for _ in range(3):
-            sum(reseal(galleries_database(second), Blobs(Sealer([NEW, OLD])), batch=4))
-            time.sleep(0.05)
-    finally:
-        ended.set()
-        thread.join()
-    if key_id(OLD).hex() in census(galleries_database(second)):
-        with pytest.raises(Unusable):
-            open_galleries(database_url, NEW)
-    sum(reseal(galleries_database(second), Blobs(Sealer([NEW, OLD]))))
-    last = open_galleries(database_url, NEW)
-    for galleries in (first, second, last):
-        galleries.indexes.follow()
-        assert galleries.check("staff").ok
-        assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-        galleries.close()
+def test_the_signature_is_the_standards_own() -> None:
+    """RFC 8032, section 7.1, TEST 2: the public key of a secret key."""
+    secret = bytes.fromhex("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb")
+    public = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+    assert Signer(secret).public_key.hex() == public
 
 
-# ---------------------------------------------------------------- snapshots
+def test_one_document_has_one_canonical_text() -> None:
+    assert signing.canonical({"b": 1, "a": {"d": "é", "c": None}}) == '{"a":{"c":null,"d":"é"},"b":1}'.encode()
+    with pytest.raises(ValueError, match="Out of range"):
+        signing.canonical({"a": float("nan")})
 
 
-def test_snapshots_under_another_form_are_removed_and_made_anew(tmp_path: Path) -> None:
-    url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "snapshots"
-    enroll_all(open_galleries(url, folder=folder))
-    forms: list[bytes] = []
-    for keys in ((), (OLD,), (NEW, OLD)):
-        galleries = open_galleries(url, *keys, folder=folder)
-        if keys:
-            sum(reseal(galleries_database(galleries), Blobs(Sealer(keys))))
-        galleries.indexes.load()
-        galleries.keep()
-        (path,) = folder.glob("*.snapshot")
-        forms.append(path.read_bytes()[:5])
-        assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-        galleries.close()
-    assert forms == [b'{"mag', b"\x02" + key_id(OLD), b"\x02" + key_id(NEW)]
+# ---------------------------------------------------------------- the server
 
 
-@pytest.mark.parametrize("place", [0, 3, 20, 60, 4000, -1])
-def test_a_sealed_snapshot_that_was_altered_is_left_aside(
-    tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    url, folder = f"sqlite:///{tmp_path / 'likeness.db'}", tmp_path / "snapshots"
-    galleries = open_galleries(url, OLD, folder=folder)
-    enroll_all(galleries)
-    galleries.close()
-    (path,) = folder.glob("*.snapshot")
-    content = bytearray(path.read_bytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-    galleries = open_galleries(url, OLD, folder=folder)
-    assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
-    galleries.close()
-    assert place in {0, 3} or "is skipped" in caplog.text
-
-
-# ---------------------------------------------------------------- server and commands
-
-
-def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) -> None:
-    data, keys = tmp_path / "data", tmp_path / "keys"
+def test_the_servers_key_stays_and_a_wrong_or_missing_key_file_ends_the_start(tmp_path: Path) -> None:
+    data = tmp_path / "data"
     with running(data) as client:
-        client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
-        faces = "/v1/galleries/crew/subjects/eileen/faces"
-        face = client.post(faces, files={"images": COLLINS}).raise_for_status().json()["enrolled"][0]["face_id"]
-        crop = client.get(f"{faces}/{face}/crop").content
-        signing = client.get("/v1/server-key").json()
-    pieces = [crop[300:340], crop[-60:-20]]
-
-    def left() -> list[bool]:
-        contents = b"".join(
-            path.read_bytes() for path in data.rglob("*") if path.is_file() and path.parent.name != "models"
-        )
-        return [piece in contents for piece in pieces]
-
-    assert left() == [True, True]
-    made = run(data, "vault", "new-key")
-    keys.write_text(made.stdout)
-    keys.chmod(0o600)
-    with_keys: dict[str, object] = {"ENCRYPTION_KEY_FILE": keys}
-    assert run(data, "vault", "seal").returncode == 2
-    status = run(data, "vault", "status", **with_keys)
-    assert (status.returncode, "plain     1 templates, 1 crops (to be changed" in status.stdout) == (1, True)
-    sealed = run(data, "vault", "seal", **with_keys)
-    assert sealed.stdout.startswith("2 templates and crops and 1 secrets are now under key"), sealed.stderr
-    assert left() == [False, False]
-    assert run(data, "vault", "status", **with_keys).returncode == 0
-    (data / "vault.key").unlink()  # with encryption keys it is needed no more
-    with running(data, encryption_key_file=keys) as client:
-        assert client.get(f"{faces}/{face}/crop").content == crop
-        assert client.get("/v1/server-key").json() == signing
-        assert client.get("/v1/galleries/crew/check").json()["ok"]
-    assert not (data / "vault.key").exists()
-    assert verdicts(data, encryption_key_file=keys) == ["ok"]
-    assert verdicts(data) == ["failed"]
-    with pytest.raises(Unusable, match="no key is set"), running(data):
-        pass
-    keys.chmod(0o644)
-    assert verdicts(data, encryption_key_file=keys) == ["warning"]
-    assert run(data, "vault", "unseal", **with_keys).returncode == 2
-    unsealed = run(data, "vault", "unseal", ENCRYPTION="open", **with_keys)
-    assert unsealed.stdout.startswith("2 templates and crops and 1 secrets are now plain"), unsealed.stderr
+        first = client.get("/v1/server-key").raise_for_status().json()
     with running(data) as client:
-        assert client.get(f"{faces}/{face}/crop").content == crop
-        assert client.get("/v1/server-key").json() == signing
+        assert client.get("/v1/server-key").json() == first
+    assert stat.S_IMODE((data / VAULT_FILE).stat().st_mode) == 0o600
+    loaded = serialization.load_pem_public_key(first["pem"].encode())
+    assert isinstance(loaded, ed25519.Ed25519PublicKey)
+    assert signing.encode(loaded.public_bytes_raw()) == first["public_key"]
+    kept = (data / VAULT_FILE).read_text()
+    assert vault_findings(data) == ["ok"]
+    (data / VAULT_FILE).unlink()
+    assert vault_findings(data) == ["failed"]
+    for damage in (None, "nonsense"):
+        if damage:
+            (data / VAULT_FILE).write_text(damage)
+        with pytest.raises(Unusable, match=VAULT_FILE), running(data):
+            pass
+        assert vault_findings(data) == ["failed"]
+    (data / VAULT_FILE).write_text(kept)
+    with running(data) as client:
+        assert client.get("/v1/server-key").json() == first
 
 
-def verdicts(data: Path, **settings: object) -> list[str]:
-    given = Settings.model_validate({"data_dir": data, **settings})
-    return [finding.verdict for finding in examine(given, ["vault"])]
+def vault_findings(data: Path) -> list[str]:
+    return [finding.verdict for finding in examine(Settings(data_dir=data), ["vault"])]
 
 
-def test_keys_come_from_one_place_and_are_shown_nowhere(tmp_path: Path) -> None:
-    text = encode_key(OLD)
-    assert text not in repr(Settings(data_dir=tmp_path, encryption_key=text))  # type: ignore[arg-type]  # as from outside
-    refused = run(tmp_path, "vault", "status", ENCRYPTION_KEY=text, ENCRYPTION_KEY_FILE=tmp_path / "keys")
-    assert (refused.returncode, text in refused.stderr) == (2, False)
-    refused = run(tmp_path, "vault", "status", ENCRYPTION_KEY=text[:-4])
-    assert (refused.returncode, text[:-4] in refused.stderr) == (4, False)
+def test_every_key_may_see_the_public_key(api: httpx.Client) -> None:
+    made = api.post("/v1/keys", json={"scopes": ["read"], "galleries": ["none"]}).json()
+    shown = api.get("/v1/server-key", headers={"x-api-key": made["secret"]}).raise_for_status().json()
+    assert shown["key_id"] == signing.public_key_id(signing.decode(shown["public_key"]))

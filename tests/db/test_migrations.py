@@ -1,4 +1,4 @@
-"""The database's schema: brought up to date at opening, by one process at a time."""
+"""The schema is migrated when a database is opened, by one process at a time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from app.access.records import AuditFilter
-from app.access.store import AuditStore, KeyStore
+from app.access.audit_store import AuditFilter, AuditStore
+from app.access.key_store import KeyStore
 from app.db.encryption import Sealer, new_key
 from app.db.engine import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA

@@ -1,4 +1,4 @@
-"""Erasure: nothing of an erased subject is left in any file, and a receipt says so that can be checked anywhere."""
+"""Erasure leaves nothing of a subject in any file, and its receipt can be checked anywhere."""
 
 from __future__ import annotations
 

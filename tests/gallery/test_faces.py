@@ -1,4 +1,4 @@
-"""Faces of anybody: moved between subjects, deleted, listed; the index and other processes follow."""
+"""Faces of any subject are moved, deleted and listed; the index and other processes follow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Galleries: SQL and the index never disagree, whatever happens in between."""
+"""SQL and the index agree, also after failures in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database: what goes in comes out, what is refused changes nothing, what is deleted is gone."""
+"""The store returns what was written, refuses without a trace, and deletes completely."""
 
 from __future__ import annotations
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidInput, Overloaded, Unusable
+from app.inference import golden
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
-from app.inference.package import Package, find_packages, select, write_manifest
+from app.inference.package import Package, find_packages, load_package, select, write_manifest
 from app.inference.session import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
@@ -128,7 +129,14 @@ def test_opening_one_does_not_keep_the_others_waiting(models: Path, openings: Op
     embedders.close()
 
 
-@pytest.mark.parametrize("harm", ["missing", "changed", "uninstalled"])
+def expect_other_templates(folder: Path) -> None:
+    """In the manifest, the opposite of what the package makes: as on a machine that computes it wrongly."""
+    package = load_package(folder)
+    opposite = golden.record(lambda crops: -open_embedder(package, folder, "cpu").run(crops))
+    write_manifest(folder, package.manifest.model_copy(update={"golden": opposite}))
+
+
+@pytest.mark.parametrize("harm", ["missing", "changed", "uninstalled", "other templates"])
 def test_a_package_that_cannot_be_opened_says_why_and_harms_no_other(
     models: Path, openings: Openings, harm: str
 ) -> None:
@@ -137,6 +145,7 @@ def test_a_package_that_cannot_be_opened_says_why_and_harms_no_other(
         "missing": ((models / "b-1" / "model.onnx").unlink, "package_file_missing"),
         "changed": (lambda: (models / "b-1" / "model.onnx").write_bytes(b"another"), "package_hash_mismatch"),
         "uninstalled": (lambda: shutil.rmtree(models / "b-1"), "package_unknown"),
+        "other templates": (lambda: expect_other_templates(models / "b-1"), "package_templates_differ"),
     }
     act, reason = harms[harm]
     act()

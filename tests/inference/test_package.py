@@ -17,13 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import OperatingPointUnavailable, Unusable
-from app.inference.package import (
+from app.inference.manifest import (
     Calibration,
     CarrierSource,
     FileSource,
     Licence,
     Manifest,
-    Package,
     Point,
     Provenance,
     Rewrite,
@@ -32,6 +31,9 @@ from app.inference.package import (
     Tensor,
     Thresholds,
     UrlSource,
+)
+from app.inference.package import (
+    Package,
     find_packages,
     load_package,
     locate,

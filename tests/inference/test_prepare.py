@@ -23,16 +23,8 @@ from PIL import Image
 
 from app.errors import Unusable
 from app.inference import cpu_graph
-from app.inference.package import (
-    Package,
-    Rewrite,
-    SourceInput,
-    find_packages,
-    load_package,
-    locate,
-    select,
-    write_manifest,
-)
+from app.inference.manifest import Rewrite, SourceInput
+from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
 from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, run_source
 from app.types import Pixels
 from tests.conftest import PROJECT

@@ -8,54 +8,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from app.errors import InvalidInput, Unusable
-from app.inference.package import Package, RunAsIs, find_packages, load_package
-from app.inference.quantize import LEAST_CROPS, quantize_package
-from app.inference.session import open_embedder
-from app.types import Pixels
+from app.inference import golden, session
+from app.inference.manifest import RunAsIs
+from app.inference.package import Package, find_packages, load_package
+from app.inference.quantize import LARGEST_WEIGHT, LEAST_CROPS, quantize_package
+from app.inference.session import Session, open_embedder
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.commands import run
+from tests.support.quantizable import crops, network
 from tests.support.service import encoded
-
-
-def network(slope: float = 0.2) -> ModelProto:
-    """Crops -> 8 numbers, by a convolution, a PReLU whose slopes lie up to ``slope`` from 1, and a last layer."""
-    random = np.random.default_rng(0)
-    constants = {
-        "kernel": random.normal(size=(6, 3, 16, 16)) / 30,
-        "slopes": 1 - slope * np.linspace(0.01, 1, 6).reshape(6, 1, 1),
-        "weights": random.normal(size=(6 * 49, packages.DIMENSION)),
-        "bias": random.normal(size=packages.DIMENSION),
-        "grey": np.array(127.5),
-        "half": np.array(128.0),
-    }
-    nodes = [
-        helper.make_node("Cast", ["in"], ["float"], to=TensorProto.FLOAT),
-        helper.make_node("Sub", ["float", "grey"], ["centred"]),
-        helper.make_node("Div", ["centred", "half"], ["scaled"]),
-        helper.make_node("Transpose", ["scaled"], ["planes"], perm=[0, 3, 1, 2]),
-        helper.make_node("Conv", ["planes", "kernel"], ["seen"], kernel_shape=[16, 16], strides=[16, 16]),
-        helper.make_node("PRelu", ["seen", "slopes"], ["bent"]),
-        helper.make_node("Flatten", ["bent"], ["flat"]),
-        helper.make_node("Gemm", ["flat", "weights", "bias"], ["raw"]),
-        helper.make_node("LpNormalization", ["raw"], ["out"], axis=1, p=2),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "small",
-        [helper.make_tensor_value_info("in", TensorProto.UINT8, ["N", 112, 112, 3])],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["N", packages.DIMENSION])],
-        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-
-
-def crops(count: int) -> Pixels:
-    coarse = np.random.default_rng(1).integers(0, 256, (count, 14, 14, 3), np.uint8)
-    return coarse.repeat(8, axis=1).repeat(8, axis=2)
 
 
 @pytest.fixture
@@ -76,14 +42,63 @@ def test_it_answers_nearly_what_its_source_answers(source: Package, tmp_path: Pa
 
 def test_it_is_a_package_of_its_own_without_operating_points(source: Package, tmp_path: Path) -> None:
     made = quantize_package(source, crops(32), tmp_path / "models", tmp_path, ranges_from="blocks of colour")
-    assert set(find_packages(tmp_path / "models")) == {"tiny@1", "tiny-int8@1"}
+    assert set(find_packages(tmp_path / "models")) == {"tiny@1", "tiny-int8@1-w7"}
     manifest = made.manifest
     assert manifest == load_package(tmp_path / "models" / "tiny-int8").manifest
     assert manifest.calibrations == ()
     assert manifest.licence == source.manifest.licence
     assert isinstance(manifest.prepare, RunAsIs)
+    assert manifest.golden == golden.record(open_embedder(made, tmp_path, "cpu").run)
     assert "blocks of colour" in manifest.provenance.text
     assert float(str(manifest.provenance.figures["cosine_to_source_lowest"])) > 0.98
+
+
+def largest_pair(weights: NDArray[np.int8]) -> int:
+    """The largest sum of two products with uint8 activations, whichever two weights a kernel takes together."""
+    return 255 * int(np.sort(np.abs(weights.astype(np.int64)), axis=None)[-2:].sum())
+
+
+def test_no_pair_of_products_leaves_16_bits(source: Package, tmp_path: Path) -> None:
+    """Whatever processor this runs on: x86 without VNNI adds uint8 x int8 products in pairs in saturating int16."""
+    made = quantize_package(source, crops(32), tmp_path / "models", tmp_path, ranges_from="blocks of colour")
+    model = onnx.load(made.folder / "model.onnx")
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    unpacked = [node for node in model.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in constants]
+    weights = {node.input[0]: node for node in unpacked if constants[node.input[0]].dtype == np.int8}
+    assert len(weights) >= 2
+    for name, node in weights.items():
+        assert largest_pair(constants[name]) <= np.iinfo(np.int16).max
+        assert np.abs(constants[name]).max() > LARGEST_WEIGHT // 2, "and all 7 bits are used"
+        assert not constants[node.input[2]].any(), "a kernel multiplies what is stored, not what it stands for"
+    assert largest_pair(np.full(2, LARGEST_WEIGHT, np.int8)) <= np.iinfo(np.int16).max
+    assert largest_pair(np.full(2, LARGEST_WEIGHT + 1, np.int8)) > np.iinfo(np.int16).max
+    kinds = {constants[node.input[2]].dtype for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    assert kinds == {np.dtype(np.uint8)}, "activations"
+
+
+@pytest.mark.parametrize(
+    ("weight", "flags"),
+    [(LARGEST_WEIGHT, "avx512_vnni"), (LARGEST_WEIGHT, "avx_vnni"), (LARGEST_WEIGHT, "avx2"), (127, "avx2"), (127, "")],
+)
+def test_sums_are_exact(weight: int, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of 7-bit weights always, those of 8-bit weights where the processor is not known to have VNNI."""
+    monkeypatch.setattr(session, "cpuinfo", lambda _field: flags)
+    for each in (weight, -weight):
+        made = Session(product(each).SerializeToString(), "cpu")
+        (sums,) = made.run(np.full((3, 64), 255, np.uint8))
+        assert np.array_equal(sums, np.full((3, 32), 64 * 255 * each))
+
+
+def product(weight: int) -> ModelProto:
+    """(N, 64) uint8 times (64, 32) int8, all of one value -> (N, 32) int32."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["in", "weights"], ["out"])],
+        "product",
+        [helper.make_tensor_value_info("in", TensorProto.UINT8, ["N", 64])],
+        [helper.make_tensor_value_info("out", TensorProto.INT32, ["N", 32])],
+        [numpy_helper.from_array(np.full((64, 32), weight, np.int8), "weights")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
 def test_slopes_near_one_do_not_spoil_the_ranges(tmp_path: Path) -> None:
@@ -111,7 +126,7 @@ def test_the_command_finds_faces_in_photos(source: Package, tmp_path: Path) -> N
     shutil.copytree(PROJECT / "models" / "yunet", models / "yunet")
     done = run(tmp_path / "data", "models", "quantize", "tiny", models_dir=models)
     assert done.returncode == 0
-    assert "tiny-int8@1" in done.stdout
+    assert "tiny-int8@1-w7" in done.stdout
     assert "faces of the packaged photos" in load_package(models / "tiny-int8").manifest.provenance.text
 
 

@@ -138,7 +138,7 @@ REPORTED = """
 import os, time
 from pathlib import Path
 from app.inference.session import open_embedder
-from tests import packages
+from tests.support import packages
 folder = Path(os.environ["HOME"]).parent
 (folder / "packages").mkdir()
 open_embedder(packages.package(folder / "packages"), folder / "cache", "cpu")

@@ -11,6 +11,8 @@ from playwright.sync_api import Browser, expect
 from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, visiting
 from tests.support.live import LiveServer
 
+pytestmark = pytest.mark.long
+
 COLLINS, AGAIN, HOPPER, BOTH = (
     str(SAMPLES / name) for name in ("collins.jpg", "collins_again.jpg", "hopper.jpg", "both.jpg")
 )

@@ -22,6 +22,8 @@ from app.gallery.text import fold
 from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.support.live import LiveServer
 
+pytestmark = pytest.mark.long
+
 MANY = 100_000
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
+from tests.conftest import PROJECT
 from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
-from tests.support.live import LiveServer
+from tests.support.live import LiveServer, serving
+
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +160,21 @@ def test_model_cards_show_what_was_measured(visitor: Visitor, api: httpx.Client)
     expect(card).to_contain_text("different people")
     marks = card.locator("path.marks").first.get_attribute("d") or ""
     assert marks.count("M") == len(deciding["points"])
+
+
+def test_a_folder_with_a_bad_manifest_is_shown(chromium: Browser, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    (models / "arcface").mkdir()
+    (models / "arcface" / "manifest.json").write_text("{")
+    with (
+        serving(tmp_path / "data", {"MODELS_DIR": models}) as server,
+        visiting(chromium, server, viewport=DESK) as visitor,
+    ):
+        visitor.sign_in(where="#/models")
+        skipped = visitor.page.get_by_role("alert", name="Skipped: arcface")
+        expect(skipped).to_contain_text("arcface/manifest.json is no valid manifest")
+        expect(visitor.page.get_by_role("region", name=re.compile("SFace"))).to_be_visible()
 
 
 # ---------------------------------------------------------------- everybody

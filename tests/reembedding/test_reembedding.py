@@ -1,4 +1,4 @@
-"""A gallery moves to another package: at one stroke, with a way back, whatever happens meanwhile."""
+"""A gallery is re-embedded: it switches at once, can be rolled back, and misses no change in between."""
 
 from __future__ import annotations
 

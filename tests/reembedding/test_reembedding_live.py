@@ -1,4 +1,4 @@
-"""Real servers, real packages: a gallery switches under load, and a killed server's re-embedding goes on.
+"""With real servers and packages: a gallery switches under load, and a killed server's re-embedding continues.
 
 `python -m pytest tests/reembedding/test_reembedding_live.py --full -s` uses more people and prints figures.
 """

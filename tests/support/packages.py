@@ -9,23 +9,21 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from app.inference.package import (
+from app.inference.manifest import (
     CONTRACT_INPUT,
     Calibration,
     CarrierSource,
     FileSource,
     Licence,
     Manifest,
-    Package,
     Point,
     Provenance,
     Rewrite,
     RunAsIs,
     UrlSource,
     contract_output,
-    load_package,
-    write_manifest,
 )
+from app.inference.package import Package, load_package, write_manifest
 
 DIMENSION = 8
 MEASURED = {1e-1: 0.5, 1e-2: 0.7, 1e-3: 0.9, 1e-6: 0.99}

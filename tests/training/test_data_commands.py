@@ -22,7 +22,8 @@ from typer.testing import CliRunner, Result
 from app.errors import LikenessError, Unusable
 from app.face.detect import Detector
 from app.face.image import Limits
-from app.inference.package import Calibration, Package, Point, load_package, write_manifest
+from app.inference.manifest import Calibration, Point
+from app.inference.package import Package, load_package, write_manifest
 from app.pipeline import Pipeline
 from app.types import Pixels
 from tests.conftest import PROJECT

@@ -20,7 +20,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from app.errors import NoFace
-from app.inference.package import Calibration, Manifest, Point, Thresholds, load_package, write_manifest
+from app.inference.manifest import Calibration, Manifest, Point, Thresholds
+from app.inference.package import load_package, write_manifest
 from app.types import Vector
 from tests.conftest import PROJECT
 from training.__main__ import PARTS
@@ -499,7 +500,9 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     told = ["--name", "toys", "--measured-on", "toys", "--rounds", "20", "--same-above", "0.9", "--write"]
     run = CliRunner().invoke(app, ["operating-points", *named, *told, "--out", str(folder / "out")])
     assert run.exit_code == 0, run.output
-    written = load_package(folder / "models" / "sface").manifest.calibrations
+    manifest = load_package(folder / "models" / "sface").manifest
+    assert manifest.golden == load_package(PROJECT / "models" / "sface").manifest.golden, "those that it has stay"
+    written = manifest.calibrations
     assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 120)]
     result = json.loads((folder / "out" / "result.json").read_text())
     assert [point.fmr for point in written[0].points] == [point["fmr"] for point in result["points"]]
@@ -508,6 +511,20 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     assert scores is not None
     assert sum(scores.mated) == 120
     assert sum(scores.nonmated) == 120 * 117 // 2  # 40 people with 3 photos each
+
+
+def test_golden_vectors_are_written_beside_the_points_where_there_are_none(toy: tuple[Path, list[str]]) -> None:
+    folder, named = toy
+    installed = load_package(folder / "models" / "sface")
+    write_manifest(installed.folder, installed.manifest.model_copy(update={"golden": None}))
+    told = ["--name", "toys", "--measured-on", "toys", "--rounds", "20", "--write", "--cache", str(folder / "cache")]
+    run = CliRunner().invoke(app, ["operating-points", *named, *told, "--no-draw", "--out", str(folder / "out")])
+    assert run.exit_code == 0, run.output
+    written, known = load_package(installed.folder).manifest.golden, installed.manifest.golden
+    assert written is not None
+    assert known is not None
+    assert written.crops == known.crops
+    assert np.allclose(written.templates, known.templates, atol=1e-4)
 
 
 def test_identification_and_retrieval_are_written_with_their_settings(toy: tuple[Path, list[str]]) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from app.client import Client
 from app.errors import InvalidInput, Unusable
+from app.inference import golden
 from app.inference.package import load_package
 from app.inference.session import Session, open_embedder
 from tests.conftest import PROJECT
@@ -64,6 +65,9 @@ def test_a_package_is_served_and_keeps_the_contract(packages: Path, tmp_path: Pa
     together = session.run(crops)
     assert together.shape == (7, 8)
     assert np.allclose(np.linalg.norm(together, axis=1), 1, atol=1e-3)
+    assert package.manifest.golden is not None
+    vectors = session.run(golden.golden_crops())
+    assert (vectors * np.array(package.manifest.golden.templates)).sum(axis=1).min() > golden.LEAST_COSINE
     assert np.allclose(together[:3], session.run(crops[:3]), atol=1e-5)
     onnx.checker.check_model(str(packages / name / "model.onnx"))
 

@@ -21,7 +21,9 @@ import typer
 from rich.console import Console
 
 from app.errors import OperatingPointUnavailable
-from app.inference.package import MANIFEST_NAME, Thresholds, find_packages, load_package, select, write_manifest
+from app.inference import golden
+from app.inference.manifest import Manifest, Thresholds
+from app.inference.package import MANIFEST_NAME, Package, find_packages, load_package, select, write_manifest
 from app.inference.session import Device, open_embedder
 from training.evaluation import identification as searching
 from training.evaluation import metrics, plots, protocols, quality_study
@@ -279,8 +281,16 @@ def operating_points(
         if write:
             folder = _folder(package, models)
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
-            write_manifest(folder, points.with_calibration(load_package(folder).manifest, new))
+            write_manifest(folder, points.with_calibration(_with_golden(load_package(folder), cache, device), new))
             Console().print(f"Written to {folder}/manifest.json")
+
+
+def _with_golden(package: Package, cache: Path, device: Device) -> Manifest:
+    """Return the manifest with golden vectors: operating points hold for the templates that the package makes here."""
+    if package.manifest.golden is not None:
+        return package.manifest
+    vectors = golden.record(open_embedder(package, cache, device).run)
+    return package.manifest.model_copy(update={"golden": vectors})
 
 
 @app.command()

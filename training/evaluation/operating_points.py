@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.inference.package import SCORE_BINS, Calibration, Manifest, Point, Scores
+from app.inference.manifest import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.types import Vectors
 from training.evaluation import metrics
 from training.evaluation.metrics import AllPairs, Bools, Interval, Ints

@@ -5,10 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.cli.doctor.findings import Finding, Verdict
 from app.config import Settings
 from app.errors import DeviceUnavailable, LikenessError
+
+if TYPE_CHECKING:
+    from app.inference.package import Package
 
 
 def check_models(settings: Settings) -> Iterator[Finding]:
@@ -32,12 +36,23 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             verdict: Verdict = "failed" if package.id in running else "warning"
             yield Finding("models", verdict, error.message, f"See `likeness models list`, and {package.folder}.")
         else:
-            yield Finding("models", "ok", f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says")
+            file = f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says"
+            yield Finding("models", "ok", file + _whether_checked(package))
+
+
+def _whether_checked(package: Package) -> str:
+    """Return what opening the package does about its templates; nothing for a detector."""
+    if package.manifest.task != "embed":
+        return ""
+    if package.manifest.golden is None:
+        return "; it has no golden vectors, so that its templates are not checked when it is opened"
+    return "; its templates are checked when it is opened"
 
 
 def check_device(settings: Settings) -> Iterator[Finding]:
     """Run the embedder on its device. A package that isn't prepared yet is prepared in a temporary folder."""
-    from app.inference.package import RunAsIs, find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.manifest import RunAsIs  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.prepare import find_prepared  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.session import open_embedder, resolve_device  # noqa: PLC0415 - so that a broken package is a finding
 
@@ -60,6 +75,10 @@ def check_device(settings: Settings) -> Iterator[Finding]:
 def _device_remedy(error: LikenessError) -> str:
     if isinstance(error, DeviceUnavailable):
         return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
+    if error.code == "package_templates_differ":
+        return (
+            "Install the tested versions (constraints.txt), change LIKENESS_DEVICE, or name another LIKENESS_EMBEDDER."
+        )
     return "Download the model's file again, or set LIKENESS_EMBEDDER to another package."
 
 

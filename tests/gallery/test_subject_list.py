@@ -1,4 +1,4 @@
-"""Subjects that change their id, faces by their own id, and everybody deleted at once."""
+"""Subjects are renamed, merged and all deleted at once; faces are found by their own id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions: operating points, who is given to which face, and what is answered when a rate was never measured."""
+"""Decisions: operating points, unmeasured error rates, and the assignment of subjects to faces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from app.decisions import IdentifyPoint, assign, cosine, decide, fmr_for, fpir_of, identify_point, verify_point
 from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
-from app.inference.package import Calibration, Point, Thresholds, find_packages, select
+from app.inference.manifest import Calibration, Point, Thresholds
+from app.inference.package import find_packages, select
 from app.types import Template
 from tests.conftest import PROJECT
 

@@ -1,4 +1,4 @@
-"""The change log: complete, without gaps, and holding nothing but keys."""
+"""The change log is complete, has no gaps and holds only keys."""
 
 from __future__ import annotations
 

@@ -1,0 +1,74 @@
+"""Golden vectors: the templates that a package makes of two known crops, kept in its manifest.
+
+They are compared when the package is opened. A processor, driver or ONNX Runtime that computes the graph wrongly gives
+other templates without any error, and the package's operating points do not hold for those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from app.errors import Unusable
+from app.inference.manifest import CROP_SIDE, Golden
+from app.inference.package import Package
+from app.types import Pixels, Vectors
+
+CROPS_FILE = Path(__file__).with_name("golden.png")
+"""The crops side by side: Eileen Collins and Grace Hopper, as the pipeline cuts them from the photos in docs/samples,
+which are in the public domain."""
+LEAST_COSINE = 0.999
+"""Float32 graphs keep 0.99999 from one processor to another. Integer graphs are equal to the bit where their sums are
+exact, and fell to 0.94 and 0.89 where sums saturated (SFace with 8-bit weights on AVX2 without VNNI)."""
+DECIMALS = 6
+"""Of the numbers in a manifest."""
+
+
+@cache
+def golden_crops() -> Pixels:
+    """Return the (2, 112, 112, 3) uint8 RGB aligned crops. They must not be changed."""
+    image = cv2.imread(str(CROPS_FILE), cv2.IMREAD_COLOR_RGB)
+    if image is None:
+        raise Unusable(f"{CROPS_FILE} is missing or damaged: install Likeness again.", code="installation_damaged")
+    crops: Pixels = np.stack(np.split(image, image.shape[1] // CROP_SIDE, axis=1)).astype(np.uint8)
+    crops.flags.writeable = False
+    return crops
+
+
+@cache
+def crops_digest() -> str:
+    """Return the SHA-256 of the crops' pixels, by which a manifest names them."""
+    return hashlib.sha256(golden_crops().tobytes()).hexdigest()
+
+
+def record(run: Callable[[Pixels], Vectors]) -> Golden:
+    """Return what a manifest keeps of an embedder. ``run``: (N, 112, 112, 3) uint8 RGB crops -> (N, D) unit vectors."""
+    rows = np.round(run(golden_crops()).astype(np.float64), DECIMALS)
+    return Golden(crops=crops_digest(), templates=tuple(tuple(row) for row in rows.tolist()))
+
+
+def check(package: Package, vectors: Vectors, device: str) -> None:
+    """Compare (2, D) ``vectors``, made here of `golden_crops`, with the manifest's, if it has any of these crops.
+
+    Raises Unusable package_templates_differ below `LEAST_COSINE`.
+    """
+    golden = package.manifest.golden
+    if golden is None or golden.crops != crops_digest():
+        return
+    expected = np.array(golden.templates, np.float64)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    cosine = float((vectors * expected).sum(axis=1).min())
+    if not cosine >= LEAST_COSINE:
+        message = (
+            f"{package.id} makes other templates here ({device}) than its manifest was written with: cosine "
+            f"{cosine:.4f} on known crops, at least {LEAST_COSINE} is needed. Scores and thresholds would not hold. "
+            "Install the tested ONNX Runtime (constraints.txt), run the package on another device "
+            "(LIKENESS_DEVICE) or machine, or export it anew."
+        )
+        details = {"package": package.id, "device": device, "cosine": round(cosine, 6), "needed": LEAST_COSINE}
+        raise Unusable(message, code="package_templates_differ", **details)

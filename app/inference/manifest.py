@@ -1,0 +1,323 @@
+"""The manifest of a model package, `manifest.json`, and the operating points in it.
+
+The manifest holds every fact about a model: where its file comes from, its hash, what goes in and out, its measured
+operating points, licence and provenance. Nothing is inferred from file or node names. Training writes it and the
+service reads it, through the one class `Manifest`.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+from app.errors import OperatingPointUnavailable
+
+CROP_SIDE = 112
+"""Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
+DEFAULT_MAX_BYTES = 1024**3
+"""Limit of a download whose manifest names none; the largest public face models have about 0.5 GB."""
+RATE_TOLERANCE = 1e-9
+"""Relative: a rate that differs from a measured one by rounding alone counts as measured."""
+GOLDEN_TOLERANCE = 1e-3
+"""How far the length of a manifest's golden vectors, which are rounded, may be from 1."""
+
+
+def _stays_inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\\" in path or ":" in path:
+        raise ValueError("must be a relative path that stays inside its folder, with / between its parts")
+    return path
+
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
+RelativePath = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_stays_inside)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Rate = Annotated[float, Field(ge=0, le=1)]
+Score = Annotated[float, Field(ge=-1, le=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class FileSource(_Strict):
+    """The model file lies in the package's own folder."""
+
+    kind: Literal["file"] = "file"
+    path: RelativePath = "model.onnx"
+
+
+class CarrierSource(_Strict):
+    """The model file lies in an installed Python distribution, whose code is never run."""
+
+    kind: Literal["carrier"] = "carrier"
+    distribution: str = Field(min_length=1)
+    """What pip calls it."""
+    module: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """The top-level import package the file lies in."""
+    path: RelativePath
+
+
+class UrlSource(_Strict):
+    """The model file is fetched on demand by `likeness models pull`."""
+
+    kind: Literal["url"] = "url"
+    url: str = Field(pattern=r"^https?://")
+    max_bytes: int = Field(default=DEFAULT_MAX_BYTES, gt=0)
+    """A download that grows past this is broken off."""
+
+
+class SourceInput(_Strict):
+    """What the file's graph takes, where that is not yet the contract's uint8 RGB crops."""
+
+    layout: Literal["nhwc", "nchw"] = "nhwc"
+    dtype: Literal["uint8", "float32"] = "uint8"
+    colour: Literal["rgb", "bgr"] = "rgb"
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Subtracted from pixels 0-255 before the graph, in the graph's own colour order."""
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    """Divided by after that."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if any(value <= 0 for value in self.std):
+            raise ValueError("std must be positive")
+        if self.dtype == "uint8" and self.changes_values:
+            raise ValueError("a graph that takes uint8 has its normalisation inside: mean 0, std 1")
+        return self
+
+    @property
+    def changes_values(self) -> bool:
+        return self.mean != (0.0, 0.0, 0.0) or self.std != (1.0, 1.0, 1.0)
+
+
+class RunAsIs(_Strict):
+    """The file fulfils the contract and is run unchanged."""
+
+    kind: Literal["none"] = "none"
+
+
+class Rewrite(_Strict):
+    """`app.inference.prepare` rewrites the graph once: adapts it to the contract where it differs, and makes it
+    fast."""
+
+    kind: Literal["rewrite"] = "rewrite"
+    input: SourceInput = SourceInput()
+    unit_output: bool = True
+    """Whether the file's own output already has length 1."""
+
+
+class RewriteYuNet(_Strict):
+    """`app.inference.yunet_graph` rewrites the graph once: it then takes photos of any size, several at once."""
+
+    kind: Literal["rewrite_yunet"] = "rewrite_yunet"
+
+
+class Tensor(_Strict):
+    """One input or output of the contract; a letter in the shape stands for any size."""
+
+    shape: tuple[int | str, ...]
+    dtype: Literal["uint8", "float32"]
+    meaning: str
+
+
+class Licence(_Strict):
+    name: str = Field(min_length=1)
+    """SPDX identifier where there is one."""
+    non_commercial: bool
+    url: str = ""
+
+
+class Provenance(_Strict):
+    """Where the model comes from: recipe, data, and the figures that were measured with it."""
+
+    text: str
+    url: str = ""
+    figures: dict[str, JsonValue] = {}
+
+
+class Point(_Strict):
+    """One operating point: the threshold measured at a false match rate; low and high bound the 95 % interval."""
+
+    fmr: float = Field(gt=0, lt=1)
+    threshold: Score
+    threshold_low: Score
+    threshold_high: Score
+    fnmr: Rate | None = None
+    fnmr_low: Rate | None = None
+    fnmr_high: Rate | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.threshold_low <= self.threshold <= self.threshold_high:
+            raise ValueError("threshold must lie between threshold_low and threshold_high")
+        rates = (self.fnmr_low, self.fnmr, self.fnmr_high)
+        given = [rate for rate in rates if rate is not None]
+        if len(given) not in (0, 3) or given != sorted(given):
+            raise ValueError("fnmr_low, fnmr, fnmr_high: all three in this order, or none")
+        return self
+
+
+SCORE_BINS = 100
+"""Equal stretches from -1 to 1, in which a calibration's scores are counted."""
+
+
+class Scores(_Strict):
+    """How many of the compared pairs had a score in each of SCORE_BINS stretches. Pairs that the points leave out, as
+    they show one person under two names, are counted too."""
+
+    nonmated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
+    mated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
+
+
+class Calibration(_Strict):
+    """Operating points measured on one set of photos, from the highest FMR to the lowest."""
+
+    name: Name
+    measured_on: str
+    pairs: str
+    """Which pairs were compared."""
+    comparisons: int = Field(gt=0)
+    """Non-mated comparisons."""
+    mated: int = Field(ge=0)
+    """Mated comparisons."""
+    points: tuple[Point, ...] = Field(min_length=2)
+    default: bool = False
+    scores: Scores | None = None
+
+    @model_validator(mode="after")
+    def _monotonic(self) -> Self:
+        for earlier, later in pairwise(self.points):
+            if not (later.fmr < earlier.fmr and later.threshold > earlier.threshold):
+                raise ValueError("points must go from high to low fmr, with rising thresholds")
+        return self
+
+
+class Golden(_Strict):
+    """Templates of two packaged crops (`app.inference.golden`), compared each time the package is opened."""
+
+    crops: Sha256
+    """Of the crops' pixels: templates of other crops say nothing."""
+    templates: tuple[tuple[Score, ...], ...] = Field(min_length=1, max_length=16)
+    """One unit vector of each crop."""
+
+
+CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", meaning="aligned crops, RGB, 0-255")
+
+
+def contract_output(dimension: int) -> Tensor:
+    """What every embedder answers: (N, D) float32, each row of length 1."""
+    return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
+
+
+class Manifest(_Strict):
+    """Everything known about a model. ``name@version`` is its identity: templates of different ones never compare."""
+
+    name: Name
+    version: Name
+    task: Literal["detect", "embed"]
+    title: str
+    description: str = ""
+    source: Annotated[FileSource | CarrierSource | UrlSource, Field(discriminator="kind")]
+    sha256: Sha256
+    prepare: Annotated[RunAsIs | Rewrite | RewriteYuNet, Field(discriminator="kind")] = RunAsIs()
+    input: Tensor
+    output: Tensor
+    dimension: int | None = Field(default=None, gt=0)
+    """Length D of the vectors (embed only)."""
+    canonical_landmarks: tuple[tuple[float, float], ...] | None = None
+    """Five (x, y) in pixels of the crop: right eye, left eye, nose, right and left mouth corner (embed only)."""
+    licence: Licence
+    provenance: Provenance
+    golden: Golden | None = None
+    """Embed only. A package without is opened unchecked."""
+    calibrations: tuple[Calibration, ...] = ()
+
+    @model_validator(mode="after")
+    def _fulfils_contract(self) -> Self:
+        if self.task == "embed":
+            self._check_embedder()
+        names = [calibration.name for calibration in self.calibrations]
+        if len(set(names)) != len(names):
+            raise ValueError("two calibrations have the same name")
+        if self.calibrations and sum(calibration.default for calibration in self.calibrations) != 1:
+            raise ValueError("exactly one calibration must be the default")
+        return self
+
+    def _check_embedder(self) -> None:
+        if self.dimension is None or self.canonical_landmarks is None or len(self.canonical_landmarks) != 5:
+            raise ValueError("an embedder needs its dimension and five canonical_landmarks")
+        if (self.input.shape, self.input.dtype) != (CONTRACT_INPUT.shape, CONTRACT_INPUT.dtype):
+            raise ValueError(f"an embedder's input is {CONTRACT_INPUT.shape} uint8")
+        if (self.output.shape, self.output.dtype) != (("N", self.dimension), "float32"):
+            raise ValueError("an embedder's output is (N, dimension) float32")
+        for template in self.golden.templates if self.golden else ():
+            if len(template) != self.dimension or abs(math.hypot(*template) - 1) > GOLDEN_TOLERANCE:
+                raise ValueError("golden: a template is a vector of length 1 with `dimension` numbers")
+
+    @property
+    def id(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+class Thresholds:
+    """Thresholds by error rate, from the default calibration of a manifest (or the one named).
+
+    Between measured points the score is interpolated linearly in log10(FMR); outside them nothing is guessed.
+    """
+
+    def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
+        self.package = manifest.id
+        chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
+        self.calibration = next(chosen, None)
+        points = self.calibration.points if self.calibration else ()
+        # ascending in log10(FMR), so thresholds fall
+        self._log_fmr = np.log10(np.array([point.fmr for point in reversed(points)], np.float64))
+        self._threshold = np.array([point.threshold for point in reversed(points)], np.float64)
+
+    @property
+    def lowest(self) -> float | None:
+        """The lowest FMR that was measured."""
+        return self.calibration.points[-1].fmr if self.calibration else None
+
+    @property
+    def highest(self) -> float | None:
+        """The highest FMR that was measured."""
+        return self.calibration.points[0].fmr if self.calibration else None
+
+    def threshold(self, fmr: float) -> float:
+        """The score from which on a pair matches at false match rate ``fmr``.
+
+        Raises OperatingPointUnavailable where ``fmr`` lies outside what was measured (details: lowest, highest).
+        """
+        if self.lowest is None or self.highest is None:
+            raise self._unavailable(f"{self.package} has no measured operating points")
+        if not self.lowest * (1 - RATE_TOLERANCE) <= fmr <= self.highest * (1 + RATE_TOLERANCE):
+            raise self._unavailable(
+                f"{self.package} was measured at false match rates {self.lowest:g} to {self.highest:g}, not at {fmr:g}"
+            )
+        return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
+
+    def for_fpir(self, fpir: float, subjects: int) -> float:
+        """The threshold at which a search among ``subjects`` finds somebody not enrolled with probability ``fpir``.
+
+        With independent comparisons FPIR = 1 - (1 - FMR)^subjects (Daugman 2000, "Biometric decision landscapes").
+        Raises OperatingPointUnavailable like `threshold`.
+        """
+        if not 0 < fpir < 1:
+            raise self._unavailable(f"a false positive identification rate lies between 0 and 1, not at {fpir:g}")
+        return self.threshold(-math.expm1(math.log1p(-fpir) / max(subjects, 1)))
+
+    def fmr_of(self, threshold: float) -> float | None:
+        """The FMR at a threshold, the inverse of `threshold`; None where it was not measured."""
+        if self.calibration is None or not self._threshold[-1] <= threshold <= self._threshold[0]:
+            return None
+        return float(10 ** np.interp(threshold, self._threshold[::-1], self._log_fmr[::-1]))
+
+    def _unavailable(self, message: str) -> OperatingPointUnavailable:
+        return OperatingPointUnavailable(message, lowest=self.lowest, highest=self.highest)
