@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench docs words pictures test test-full test-portable check format lint types imports clean
+.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable check format lint types imports clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
@@ -40,13 +40,21 @@ words:
 pictures: $(VENV)/.dev
 	$(BIN)/python docs/make_pictures.py
 
-# It starts many processes: what one has compiled is kept for the others. Tests that wait for servers leave a core to
-# one more process than there are cores. Files are handed out in the order of tests/conftest.py, the longest first.
-test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
-		--dist loadfile --no-loadscope-reorder
+# The tests start many processes, which share their compiled files. They wait for servers, so there is one worker more
+# than cores. Workers take whole files in the order of tests/conftest.py, the longest first.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
+	--dist loadfile --no-loadscope-reorder
 
-# The long versions too: two minutes of load, two folds of LFW over HTTP, the demo's training, every tutorial.
+# The first stage of the suite: minutes on two cores.
+test: $(VENV)/.dev
+	$(PYTEST) -m "not long"
+
+# The second stage: killed servers, load, real browsers, ranks of training, the benchmark.
+test-long: $(VENV)/.dev
+	$(PYTEST) -m long
+
+# Both stages, with long versions of some tests: two minutes of load, two folds of LFW over HTTP, the demo's training,
+# every tutorial.
 test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest --full
 

@@ -30,8 +30,19 @@ PROJECT = Path(__file__).resolve().parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 """For PyTorch, which reads it when it is loaded. Several tests run at once: threads that wait for each other on few
 cores make small trainings take ten times as long. A test of more threads asks for them itself."""
-LONGEST_FIRST = ("kill", "browser_people", "bench", "browser", "export", "import", "snapshots", "tune", "trainer")
-"""Whoever took one of these files last would be left working alone."""
+LONGEST_FIRST = (
+    "kill",
+    "browser_people",
+    "bench",
+    "browser",
+    "snapshots",
+    "trainer",
+    "export",
+    "access",
+    "tune",
+    "import",
+)
+"""Files that start first: a worker that took one last would work alone."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

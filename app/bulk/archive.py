@@ -1,8 +1,8 @@
-"""A whole gallery as one signed file, and back.
+"""Export of a gallery into one signed file, and its import.
 
-A tar of, in this order: `manifest.json`, `signature.json` (Ed25519, of the manifest's very bytes), and what the
-manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy` and, with crops, `crops.bin`, the
-JPEGs one after the other, as long as `faces.jsonl` says. Faces and templates are in the same order.
+The file is a tar with, in this order: `manifest.json`, `signature.json` (Ed25519 over the manifest's bytes), and the
+files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy` and, with crops,
+`crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`. Faces and templates have the same order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_o
 from app.bulk.json_lines import FaceLine, SubjectLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
-from app.bulk.tar_stream import TAR_END, Entry, cut_short, header, padding
+from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
@@ -81,7 +81,7 @@ class Signature(_Document):
 
 
 def export_gallery(tools: BulkContext, job: Running) -> None:
-    """Begins anew where it was interrupted: it reads the gallery as one moment saw it."""
+    """Write the archive. A resumed job begins again: an archive holds the gallery as of one moment."""
     secret = job.secret
     if secret is None:
         raise Unusable("The key of the job's file is gone.", code="upload_missing")
@@ -109,7 +109,7 @@ def export_gallery(tools: BulkContext, job: Running) -> None:
 
 
 class _Part:
-    """A file that will be in the archive."""
+    """A file of the archive before it is put there."""
 
     def __init__(self, name: str, path: Path, secret: bytes) -> None:
         self.name = name
@@ -123,7 +123,7 @@ class _Part:
 def _write_parts(
     tools: BulkContext, job: Running, secret: bytes, stack: ExitStack
 ) -> tuple[Gallery, Sequence[_Part]] | None:
-    """With the gallery as they are of; None where the job is cancelled."""
+    """Write the files of the archive. Return them with the gallery as of that moment, or None if cancelled."""
     crops = bool(job.params["crops"])
     names = (SUBJECTS, FACES, TEMPLATES, *((CROPS,) if crops else ()))
     parts = []
@@ -131,12 +131,12 @@ def _write_parts(
         parts.append(_Part(name, tools.files.draft(), secret))
         stack.callback(parts[-1].remove)
     with tools.galleries.store.everything(gallery_of(tools, job), crops=crops) as found:
-        for some in _some(found.subjects, ROWS_AT_ONCE):
-            parts[0].writer.write(b"".join(json_lines.write(_subject_line(one)) for one in some))
+        for subjects in _chunks(found.subjects, ROWS_AT_ONCE):
+            parts[0].writer.write(b"".join(json_lines.write(asdict(one)) for one in subjects))
         parts[2].writer.write(npy.head(found.counts.faces, found.gallery.dimension))
         done = 0
         job.progress(0, found.counts.faces)
-        for rows in _some(found.faces, ROWS_AT_ONCE):
+        for rows in _chunks(found.faces, ROWS_AT_ONCE):
             parts[1].writer.write(b"".join(json_lines.write(_face_line(one)) for one in rows))
             parts[2].writer.write(b"".join(one.template for one in rows))
             if crops:
@@ -151,10 +151,6 @@ def _write_parts(
         part.writer.finish()
     job.checkpoint({})
     return found.gallery, parts
-
-
-def _subject_line(one: BulkSubject) -> dict[str, Any]:
-    return asdict(one)
 
 
 def _face_line(one: BulkFace) -> dict[str, Any]:
@@ -201,7 +197,7 @@ def _sign(signer: signing.Signer, manifest: bytes) -> bytes:
 
 
 def import_archive(tools: BulkContext, job: Running) -> None:
-    """Checks all of it before anything is written: signature, signer, checksums, order, that it fits the gallery."""
+    """Enroll the content of an archive, after all of it is checked: signature, signer, checksums, order, package."""
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
     if not job.saved:
@@ -216,19 +212,18 @@ def import_archive(tools: BulkContext, job: Running) -> None:
 
 def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
     at = int(job.saved["subjects"])
-    for some in _some(islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
-        told = [json_lines.parse(line, SubjectLine) for line in some]
-        batch = Batch(subjects=[_subject(one) for one in told])
-        at += len(some)
+    for lines in _chunks(islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
+        batch = Batch(subjects=[_subject(json_lines.parse(line, SubjectLine)) for line in lines])
+        at += len(lines)
         job.progress(at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "subjects": at})
         if job.cancelled:
             return
 
 
-def _subject(told: SubjectLine) -> BulkSubject:
-    consent = None if told.consent is None else Consent(told.consent.note, told.consent.given_at)
-    return BulkSubject(**told.model_dump(exclude={"consent"}), consent=consent)
+def _subject(line: SubjectLine) -> BulkSubject:
+    consent = None if line.consent is None else Consent(line.consent.note, line.consent.given_at)
+    return BulkSubject(**line.model_dump(exclude={"consent"}), consent=consent)
 
 
 def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
@@ -236,20 +231,20 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
     rows = RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
     rows.skip(at)
     crops = PieceReader(upload.member(CROPS).pieces()) if job.saved["crops"] else None
-    told = (json_lines.parse(line, FaceLine) for line in json_lines.split(upload.member(FACES).pieces()))
-    for done in islice(told, at):
+    lines = (json_lines.parse(line, FaceLine) for line in json_lines.split(upload.member(FACES).pieces()))
+    for done in islice(lines, at):
         _crop(crops, done)
-    for some in _some(told, WRITTEN_AT_ONCE):
-        vectors = rows.read(len(some))
+    for faces in _chunks(lines, WRITTEN_AT_ONCE):
+        vectors = rows.read(len(faces))
         if not is_unit(vectors).all():
-            raise InvalidInput("A template is not of length 1.", code="invalid_template")
+            raise InvalidInput("A template does not have length 1.", code="invalid_template")
         batch = Batch()
-        for place, one in enumerate(some):
+        for place, one in enumerate(faces):
             crop = _crop(crops, one)
             kept = crop if gallery.store == "crop" else None
             face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
             batch.add(at + place, one.face_id or one.subject, face, vectors[place])
-        at += len(some)
+        at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
         if job.cancelled:
@@ -257,59 +252,60 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
 
 
 def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
-    """The next crop, where the face has one in the archive."""
+    """Read the next crop, if the face has one in the archive."""
     if crops is None or face.crop is None:
         return None
     crop = crops.read(face.crop)
     if len(crop) != face.crop:
-        raise InvalidInput(f"{CROPS} does not hold what {FACES} says.", code="invalid_archive")
+        raise InvalidInput(f"{CROPS} does not match {FACES}.", code="invalid_archive")
     return crop
 
 
 def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]:
-    """The first two entries, not yet believed. Raises InvalidInput ``invalid_archive``."""
+    """Read the first two entries, without checking the signature. Raises InvalidInput ``invalid_archive``."""
     raw, signature = (_document(entries, name) for name in (MANIFEST, SIGNATURE))
     try:
         manifest, signed = Manifest.model_validate_json(raw), Signature.model_validate_json(signature)
     except ValidationError:
-        raise InvalidInput("The archive's manifest or signature is not readable.", code="invalid_archive") from None
+        raise InvalidInput("The archive's manifest or signature can't be read.", code="invalid_archive") from None
     if manifest.format != FORMAT or manifest.version != VERSION or signed.algorithm != signing.ALGORITHM:
-        message = f"The archive is none of {FORMAT}, version {VERSION}."
+        message = f"The archive is not of the format {FORMAT}, version {VERSION}."
         raise InvalidInput(message, code="invalid_archive")
     return manifest, raw, signed
 
 
 def fingerprint(public_key: bytes) -> str:
-    """What people compare: the SHA-256 of a public key, hexadecimal."""
+    """Return the SHA-256 of a public key, hexadecimal, for people to compare."""
     return hashlib.sha256(public_key).hexdigest()
 
 
 def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
-    """Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
+    """Check the whole archive. Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
     entries = upload.entries()
     manifest, raw, signed = read_manifest(entries)
     try:
         public_key, signature = signing.decode(signed.public_key), signing.decode(signed.signature)
         signing.verify(public_key, signature, raw, PURPOSE)
     except Unusable as error:
-        raise InvalidInput("The archive's signature is wrong: it was altered.", code=error.code) from None
+        raise InvalidInput("The archive's signature is wrong: the archive was altered.", code=error.code) from None
     if not _is_trusted(public_key, trust, tools.signer):
         message = (
-            f"The archive was signed by a server unknown here, whose key has the SHA-256 {fingerprint(public_key)}"
+            f"The archive was signed by another server, whose key has the SHA-256 {fingerprint(public_key)}. "
+            "If you trust it, give that as `trust`."
         )
         raise InvalidInput(message, code="unknown_signer")
     for member in manifest.members:
         entry = next(entries, None)
         if entry is None:
-            raise cut_short()
+            raise truncated()
         digest = hashlib.sha256()
         for piece in entry.pieces() if entry.problem is None else ():
             digest.update(piece)
         if (entry.name, entry.size, digest.hexdigest()) != (member.name, member.size, member.sha256):
-            message = f"{member.name} is not what the archive's manifest says: it was altered, or its order was."
+            message = f"{member.name} does not match the archive's manifest: the file or the order was altered."
             raise InvalidInput(message, code="invalid_archive")
     if next(entries, None) is not None:
-        raise InvalidInput("The archive holds more than its manifest says.", code="invalid_archive")
+        raise InvalidInput("The archive holds more than its manifest lists.", code="invalid_archive")
     return manifest
 
 
@@ -324,7 +320,7 @@ def _is_trusted(public_key: bytes, trust: str, own: signing.Signer) -> bool:
 
 
 def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None:
-    """Raises Conflict ``package_mismatch``; InvalidInput ``invalid_archive``."""
+    """Raise PackageMismatch or InvalidInput ``invalid_archive`` if the templates don't fit the gallery."""
     here = tools.package_sha256(gallery.embedder)
     other_file = None not in {here, manifest.package_sha256} and here != manifest.package_sha256
     if manifest.package != gallery.embedder or other_file:
@@ -332,7 +328,7 @@ def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None
         raise PackageMismatch(message)
     names = [member.name for member in manifest.members]
     if names not in ([SUBJECTS, FACES, TEMPLATES], [SUBJECTS, FACES, TEMPLATES, CROPS]):
-        raise InvalidInput("The archive's members are not the ones of its format.", code="invalid_archive")
+        raise InvalidInput("The archive does not hold the files of its format.", code="invalid_archive")
     if manifest.dimension != gallery.dimension:
         raise InvalidInput("The archive's templates have another length.", code="invalid_archive")
 
@@ -344,6 +340,6 @@ def _document(entries: Iterator[Entry], name: str) -> bytes:
     return entry.read()
 
 
-def _some(items: Iterator[T], count: int) -> Iterator[list[T]]:
-    while some := list(islice(items, count)):
-        yield some
+def _chunks(items: Iterator[T], count: int) -> Iterator[list[T]]:
+    while chunk := list(islice(items, count)):
+        yield chunk

@@ -1,10 +1,10 @@
-"""The whole database as one file, taken while servers go on, and back: of SQLite or PostgreSQL, into either.
+"""Backup of the whole database into one file while servers run, and restore: from SQLite or PostgreSQL into either.
 
-Lines of JSON, packed by gzip: what made it and of which schema; of each table its name, its columns, and its rows; at
-last the numbers of rows, the SHA-256 of all lines before, and the last key each table has given out. Bytes are base64.
+The file is JSON lines packed by gzip: the version and the schema; for each table its name, columns and rows; last the
+numbers of rows, the SHA-256 of all lines before, and the last key that each table has given out. Bytes are base64.
 
-The database as one moment saw it: whatever was acknowledged before is in it. Secrets are in it only as the database has
-them, sealed (the server's) or hashed (API keys); keys of jobs' files are left out, since their files are.
+A backup holds the database as of one moment, with everything acknowledged before. Secrets are stored as in the
+database: sealed (the server's) or hashed (API keys). The keys of jobs' files are left out, as the files are.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ FORMAT, VERSION = "likeness-backup", 1
 ROWS_AT_ONCE = 2_000
 MAX_LINE = 64 * 1024 * 1024
 LEVEL = 1
-"""Of gzip: base64 shrinks by a quarter at any level, and templates by nothing."""
+"""Of gzip: at any level base64 shrinks by a quarter, and templates don't."""
 LEFT_OUT: Mapping[str, Collection[str]] = {"jobs": {JOBS.c.secret.name}}
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """``rows`` by table; ``sealed``: whether there are secrets that need the data folder's key."""
+    """The numbers of ``rows`` by table; ``sealed``: whether it holds secrets that need the data folder's key."""
 
     created_at: str
     rows: Mapping[str, int]
     sealed: bool
 
 
-# ---------------------------------------------------------------- out
+# ---------------------------------------------------------------- backup
 
 
 def write_backup(database: Database, path: Path, version: str) -> Summary:
-    """A new file for its owner alone, which is at `path` when it is whole."""
+    """Write a new file that only its owner can read; it appears at `path` when it is complete."""
     try:
         with (
             replacing(path) as file,
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 
 
 def _last_keys(connection: Connection) -> dict[str, int]:
-    """Of each table that numbers its rows: keys are never used again, in a restored database neither."""
+    """Return the last key of each table that numbers its rows: a restored database must not use keys again."""
     if connection.dialect.name == "sqlite":
         found = connection.execute(sa.text("SELECT name, seq FROM sqlite_sequence")).all()
         return {name: seq for name, seq in found if name in METADATA.tables}
@@ -116,22 +116,22 @@ def _numbered() -> list[str]:
     ]
 
 
-# ---------------------------------------------------------------- in
+# ---------------------------------------------------------------- restore
 
 
 def restore(path: Path, url: str, *, replace: bool = False, without_secrets: bool = False) -> Summary:
-    """Makes the database at `url` what the backup holds, and brings it up to date; all of it or nothing.
+    """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
 
     No server may run on it. `without_secrets` leaves out what only the old data folder's key opens: the server's
-    signing key, which is then made anew, and keys that AWS's clients sign with.
-    Raises Conflict ``database_not_empty`` unless told to `replace`; InvalidInput ``invalid_backup``; Unusable as
+    signing key, which is then made anew, and the keys that AWS clients sign with.
+    Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``; Unusable as
     `Database` does.
     """
     with _opened(path) as file:
         lines = _Lines(file)
         head = lines.next()
         if head.get("format") != FORMAT or head.get("version") != VERSION:
-            raise _invalid("it is none of this program's, or of a later version")
+            raise _invalid("it is not a backup of Likeness, or of a later version")
         with fresh_database(url, replace=replace, is_empty=_is_empty) as connection:
             migrate(connection, str(head.get("revision")))
             try:
@@ -161,7 +161,7 @@ def _fill(connection: Connection, lines: _Lines, *, without_secrets: bool) -> di
         line = lines.next_any()
         if isinstance(line, list):
             if filling is None:
-                raise _invalid("a row is in no table")
+                raise _invalid("a row belongs to no table")
             filling.add(line)
             continue
         if filling is not None:
@@ -171,13 +171,13 @@ def _fill(connection: Connection, lines: _Lines, *, without_secrets: bool) -> di
             break
         filling = _Filling(connection, there, line, without_secrets=without_secrets)
     if line.get("sha256") != digest or line.get("rows") != counts or not lines.ended:
-        raise _invalid("it was altered, or cut short")
+        raise _invalid("it was altered or truncated")
     _number(connection, line.get("last_keys", {}))
     return counts
 
 
 class _Filling:
-    """One table that gets its rows."""
+    """Writes the rows of one table."""
 
     def __init__(
         self, connection: Connection, there: sa.MetaData, line: Mapping[str, Any], *, without_secrets: bool
@@ -186,7 +186,7 @@ class _Filling:
         self._columns: list[str] = list(line["columns"])
         self._binary = frozenset(line["binary"])
         if table is None or table.name == "alembic_version" or not set(self._columns) <= set(table.c.keys()):
-            raise _invalid("it holds a table or a column that its schema has not")
+            raise _invalid("it holds a table or a column that is not in its schema")
         self._connection = connection
         self._without_secrets = without_secrets and table.name == SECRETS.name
         self._waiting: list[dict[str, Any]] = []
@@ -195,7 +195,7 @@ class _Filling:
 
     def add(self, values: list[Any]) -> None:
         if len(values) != len(self._columns):
-            raise _invalid("a row is not as long as its table is wide")
+            raise _invalid("a row does not have as many values as its table has columns")
         self.count += 1
         row = dict(zip(self._columns, values, strict=True))
         row |= {name: _bytes(row[name]) for name in self._binary}
@@ -211,7 +211,7 @@ class _Filling:
 
 
 def _number(connection: Connection, last_keys: Mapping[str, int]) -> None:
-    """Has rows numbered on from there."""
+    """Make the tables number new rows after their last keys."""
     for table, last in last_keys.items():
         if table not in METADATA.tables:
             continue
@@ -229,11 +229,11 @@ def _bytes(value: object) -> bytes | None:
     try:
         return base64.b64decode(str(value), validate=True)
     except binascii.Error:
-        raise _invalid("bytes in it are not base64") from None
+        raise _invalid("some bytes are not base64") from None
 
 
 class _Lines:
-    """A backup's lines, and the SHA-256 of those read."""
+    """Reads the lines of a backup, and computes the SHA-256 of those read."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file
@@ -250,7 +250,7 @@ class _Lines:
     def next(self) -> dict[str, Any]:
         line = self.next_any()
         if isinstance(line, list):
-            raise _invalid("it begins with a row")
+            raise _invalid("a row stands where a description should")
         return line
 
     def next_any(self) -> dict[str, Any] | list[Any]:
@@ -261,14 +261,14 @@ class _Lines:
         except ValueError:
             value = None
         if not isinstance(value, dict | list):
-            raise _invalid("it was altered, or cut short")
+            raise _invalid("it was altered or truncated")
         return value
 
     def _read(self) -> bytes:
         try:
             return self._file.readline(MAX_LINE)
         except (OSError, EOFError, zlib.error) as error:
-            raise _invalid("it is damaged, cut short, or no backup") from error
+            raise _invalid("it is damaged, truncated, or not a backup") from error
 
 
 def _opened(path: Path) -> closing[gzip.GzipFile]:
@@ -280,7 +280,7 @@ def _opened(path: Path) -> closing[gzip.GzipFile]:
 
 
 class _Owning(gzip.GzipFile):
-    """Closes what it reads from."""
+    """Closes the file that it reads from."""
 
     def __init__(self, file: BinaryIO) -> None:
         super().__init__(fileobj=file, mode="rb")

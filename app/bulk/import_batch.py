@@ -1,4 +1,4 @@
-"""What imports of every sort share: the upload, and a batch that becomes one transaction."""
+"""What all imports share: the upload, and a batch that becomes one transaction."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from app.types import Box, Vector
 
 @dataclass(frozen=True, slots=True)
 class BulkContext:
-    """What imports and exports work with."""
+    """What imports and exports need from the service."""
 
     operations: Operations
     galleries: Galleries
     files: JobFiles
     max_image_bytes: int
     max_bytes: int
-    """Of an upload, and of what it is when unpacked."""
+    """Largest upload, packed and unpacked."""
     threads: int
     package_sha256: Callable[[str], str | None]
-    """Of a package's file, by its id; None where the package is not here."""
+    """Returns the SHA-256 of a package's file by the package's id, or None if it is not installed."""
     signer: Signer
 
 
 class Upload:
-    """What was uploaded for a job: a tar stream that can be read any number of times."""
+    """The upload of a job: a tar that can be read any number of times."""
 
     def __init__(self, tools: BulkContext, job: Running) -> None:
         secret = job.secret
@@ -55,7 +55,7 @@ class Upload:
         return tar_stream.entries(lambda: read_sealed(self._path, self._sealer), self._max_bytes)
 
     def member(self, *names: str) -> tar_stream.Entry:
-        """The first file of one of these names. Raises InvalidInput ``invalid_archive``."""
+        """Return the first file of one of these names. Raises InvalidInput ``invalid_archive``."""
         for entry in self.entries():
             if entry.name.removeprefix("./") in names and entry.problem is None:
                 return entry
@@ -64,7 +64,7 @@ class Upload:
 
 @dataclass(slots=True)
 class Batch:
-    """What goes into one transaction; ``items`` are the faces' numbers within the job, and what they came under."""
+    """The content of one transaction; ``items`` are the faces' numbers within the job, and their names there."""
 
     subjects: list[BulkSubject] = field(default_factory=list)
     faces: list[BulkFace] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Batch:
         self.vectors.append(vector)
 
     def write(self, tools: BulkContext, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
-        """The faces, and that they are written: in one transaction."""
+        """Write the faces and the job's progress in one transaction."""
         if not self.faces and not self.subjects:
             job.checkpoint(saved)
             return
@@ -87,7 +87,7 @@ class Batch:
             job.counts["new_subjects"] += written.subjects
             for place in written.taken:
                 item, name = self.items[place]
-                job.refuse(item, name, "face_exists", "a face of this id is there already")
+                job.refuse(item, name, "face_exists", "A face with this id exists already.")
             job.checkpoint(saved, connection)
 
         vectors = np.stack(self.vectors) if self.vectors else np.empty((0, gallery.dimension), np.float32)
@@ -95,26 +95,28 @@ class Batch:
 
 
 def gallery_of(tools: BulkContext, job: Running) -> Gallery:
-    """Raises NotFound ``gallery_not_found``."""
+    """Return the job's gallery. Raises NotFound ``gallery_not_found``."""
     return tools.galleries.store.gallery(job.job.gallery or "")
 
 
 def refuse(job: Running, item: int, name: str, error: InvalidInput) -> None:
+    """Add an item to the job's report of rejected items."""
     reasons = error.details.get("reasons", [])
     job.refuse(
         item, name, error.code, error.message, [str(one) for one in reasons] if isinstance(reasons, list) else ()
     )
 
 
-def face_of(told: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:
+def face_of(line: FaceLine, template: bytes, crop: bytes | None = None) -> BulkFace:
+    """Return the face that a line of `faces.jsonl` describes."""
     return BulkFace(
-        subject=told.subject,
+        subject=line.subject,
         template=template,
-        quality=told.quality,
-        reasons=[str(reason) for reason in told.reasons],
-        box=Box(*told.box),
+        quality=line.quality,
+        reasons=[str(reason) for reason in line.reasons],
+        box=Box(*line.box),
         crop=crop,
-        face_id=told.face_id,
-        created_at=told.created_at,
-        origin=None if told.origin is None else Origin(**told.origin.model_dump()),
+        face_id=line.face_id,
+        created_at=line.created_at,
+        origin=None if line.origin is None else Origin(**line.origin.model_dump()),
     )

@@ -1,4 +1,4 @@
-"""What imports and exports say of subjects, faces and photos: lines of JSON."""
+"""The JSON lines of imports and exports, which describe subjects, faces and photos."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from app.types import Reason
 
 MAX_LINE = 1024 * 1024
 QUALITY_UNKNOWN = 50.0
-"""Of a template that comes without one: in the middle, so that it weighs as much as most."""
+"""Quality of a template that comes without one: the middle of the scale."""
 MAX_SIDE = 2**31 - 1
-"""What the database takes."""
+"""Largest integer that every database stores."""
 _HEX_ID = re.compile("[0-9a-f]{32}")
 
 
 def _hex_id(value: str) -> str:
     if not _HEX_ID.fullmatch(value):
-        raise ValueError("an id of 32 hexadecimal digits is due")
+        raise ValueError("an id has 32 hexadecimal digits")
     return value
 
 
 def _time(value: str) -> str:
-    """As the database keeps times."""
+    """Return a time as the database stores it."""
     time = datetime.fromisoformat(value)
     if time.tzinfo is None:
-        raise ValueError("a time with its zone is due")
+        raise ValueError("a time needs its zone, such as Z or +01:00")
     return utc_text(time)
 
 
@@ -41,11 +41,13 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Line(BaseModel):
+    """A line of any kind."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class PhotoLine(Line):
-    """Whose a photo of the archive is, where its folder doesn't say it."""
+    """The subject of a photo in the archive whose folder doesn't name it."""
 
     photo: str
     subject: str
@@ -54,7 +56,7 @@ class PhotoLine(Line):
 
 
 class OriginLine(Line):
-    """The photo that a face was found in; see `app.gallery.records.Origin`."""
+    """The photo that a face was found in, as `app.gallery.records.Origin`."""
 
     image_id: Annotated[str, AfterValidator(_hex_id)]
     width: int = Field(ge=1, le=MAX_SIDE)
@@ -64,7 +66,7 @@ class OriginLine(Line):
 
 
 class FaceLine(Line):
-    """What belongs to the template in the same place; ``crop`` is the length of its JPEG."""
+    """The face of the template in the same row; ``crop`` is the length of its JPEG in bytes."""
 
     subject: str
     name: str | None = None
@@ -97,7 +99,7 @@ AnyLine = TypeVar("AnyLine", bound=Line)
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines without their ends, empty ones left out. Raises InvalidInput ``invalid_archive`` beyond MAX_LINE."""
+    """Yield the lines that aren't empty. Raises InvalidInput ``invalid_archive`` for one longer than MAX_LINE."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -110,7 +112,7 @@ def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
-    """Raises InvalidInput ``invalid_item``, which quotes nothing of the line."""
+    """Return the parsed line. Raises InvalidInput ``invalid_item``, whose message quotes nothing of the line."""
     try:
         return kind.model_validate_json(line)
     except ValidationError as error:
@@ -120,6 +122,7 @@ def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
 
 
 def write(document: object) -> bytes:
+    """Return the document as one line."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 

@@ -17,23 +17,22 @@ SKIP_BYTES = 1024 * 1024
 
 
 class RowReader:
-    """The rows of a two-dimensional array of floats, `dimension` in each.
+    """Reads the rows of an .npy file with a (rows, dimension) array of float16, float32 or float64.
 
-    Raises InvalidInput ``invalid_archive`` where it is something else, ``invalid_template`` where rows have another
-    length.
+    Raises InvalidInput ``invalid_archive`` for any other content, ``invalid_template`` for rows of another length.
     """
 
     def __init__(self, file: PieceReader, dimension: int) -> None:
         self._file = file
         try:
-            opened: Any = file  # numpy asks for no more than `read`
+            opened: Any = file  # numpy calls only `read`
             version = npy.read_magic(opened)
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
             shape, in_columns, dtype = read(opened)
         except ValueError as error:
-            raise InvalidInput("The templates are no NumPy file.", code="invalid_archive") from error
+            raise InvalidInput("The templates are not a NumPy file.", code="invalid_archive") from error
         if len(shape) != 2 or in_columns or dtype.name not in DTYPES:
-            message = "Templates are a two-dimensional array of floats, row by row."
+            message = "Templates must be a two-dimensional array of floats in C order."
             raise InvalidInput(message, code="invalid_archive")
         if shape[1] != dimension:
             message = f"The gallery's templates have {dimension} numbers, not {shape[1]}."
@@ -43,26 +42,28 @@ class RowReader:
         self.count = int(shape[0])
 
     def read(self, rows: int) -> Vectors:
-        """(rows, dimension) float32. Raises InvalidInput ``invalid_archive`` at the end."""
+        """Return the next rows, (rows, dimension) float32. Raises InvalidInput ``invalid_archive`` at the end."""
         size = rows * self._dimension * self._dtype.itemsize
         data = self._file.read(size)
         if len(data) != size:
-            raise InvalidInput("The templates are cut short.", code="invalid_archive")
-        with np.errstate(over="ignore", invalid="ignore"):  # what float32 can't hold is no template
+            raise InvalidInput("The templates are truncated.", code="invalid_archive")
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # values beyond float32 become inf, and the template is rejected later
             return np.frombuffer(data, self._dtype).reshape(rows, self._dimension).astype(np.float32)
 
     def skip(self, rows: int) -> None:
-        """Raises as `read`."""
+        """Skip rows. Raises as `read`."""
         left = rows * self._dimension * self._dtype.itemsize
         while left:
             piece = self._file.read(min(left, SKIP_BYTES))
             if not piece:
-                raise InvalidInput("The templates are cut short.", code="invalid_archive")
+                raise InvalidInput("The templates are truncated.", code="invalid_archive")
             left -= len(piece)
 
 
 def head(rows: int, dimension: int) -> bytes:
-    """What stands before `rows` rows of float32, little endian."""
+    """Return the header of a file with `rows` rows of float32, little endian."""
     file = io.BytesIO()
     npy.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (rows, dimension)})
     return file.getvalue()

@@ -1,7 +1,7 @@
-"""Importing photos: a tar with a folder a person, through the same stages and rules as enrollment.
+"""Import of photos: a tar with a folder for each person, through the same stages and rules as enrollment.
 
-How far the work is, is written in the transaction of the faces themselves; a resumed job reads the upload from its
-beginning and passes over what is done.
+The job's progress is written in the transaction of the faces. A resumed job reads the upload from its beginning and
+skips the photos that are done.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from app.jobs.runner import Running
 from app.operations import retried
 
 PEOPLE = "people.jsonl"
-"""Whose photos are, where their folders don't say it."""
+"""The subjects of photos whose folder doesn't name them."""
 PHOTOS_AT_ONCE = 16
 BYTES_AT_ONCE = 64 * 1024 * 1024
 MAX_PEOPLE_BYTES = 256 * 1024 * 1024
 PROBLEMS = {
-    "not_a_file": "a link, a device or something else that is no file",
-    "unsafe_path": "the path is absolute, leads upwards, or holds what no path should",
-    "no_subject": "the photo is in no folder, and people.jsonl does not name it",
+    "not_a_file": "The entry is a link, a device or something else that is not a file.",
+    "unsafe_path": "The path is absolute, leads to a parent folder, or holds control characters.",
+    "no_subject": "The photo is in no folder, and people.jsonl does not name its subject.",
 }
 
 
@@ -45,33 +45,34 @@ class Photo:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A photo's face, and whose it is to be."""
+    """The face of a photo, and the subject to enroll it for."""
 
     photo: Photo
-    whose: BulkSubject
+    subject: BulkSubject
     face: NewFace
 
 
 def import_photos(tools: BulkContext, job: Running) -> None:
+    """Enroll the photos of an upload. Raises InvalidInput ``invalid_archive`` before anything is written."""
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
     people = _people(upload)
-    if not job.saved:  # read through once: what is cut short or no tar is refused as a whole
+    if not job.saved:  # read all of it once, so that a truncated tar is rejected as a whole
         job.progress(0, sum(1 for _ in _photos(upload)))
         job.checkpoint({"next": 0})
-    look = partial(_look, tools, gallery, QualityLevel(job.params["quality"]), people)
+    examine = partial(_examine, tools, gallery, QualityLevel(job.params["quality"]), people)
     with ThreadPoolExecutor(tools.threads, thread_name_prefix="import") as pool:
-        for some in _batches(upload, job.saved["next"], tools.max_image_bytes):
-            found = list(zip(some, pool.map(look, some), strict=True))
+        for photos in _batches(upload, job.saved["next"], tools.max_image_bytes):
+            found = list(zip(photos, pool.map(examine, photos), strict=True))
             for photo, one in found:
                 if isinstance(one, InvalidInput):
                     refuse(job, photo.item, photo.name, one)
             good = [
-                Found(photo, _whose(photo.name, people), one)
+                Found(photo, _subject(photo.name, people), one)
                 for photo, one in found
                 if not isinstance(one, InvalidInput)
             ]
-            last = some[-1].item + 1
+            last = photos[-1].item + 1
             job.progress(last)
             retried(partial(_write, tools, job, gallery, good, last))
             if job.cancelled:
@@ -79,34 +80,35 @@ def import_photos(tools: BulkContext, job: Running) -> None:
 
 
 def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Found], last: int) -> None:
-    """Raises Conflict ``package_mismatch`` where the gallery changed its packages meanwhile."""
+    """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
     batch = Batch()
     package = gallery.embedder
     faces = tools.operations.complete(gallery.id, [one.face for one in good]) if good else []
     for one, face in zip(good, faces, strict=True):
         package = face.template.package
-        batch.subjects.append(one.whose)
-        kept = bulk_face(one.whose.id, face, crop_to_keep(gallery, face))
+        batch.subjects.append(one.subject)
+        kept = bulk_face(one.subject.id, face, crop_to_keep(gallery, face))
         batch.add(one.photo.item, one.photo.name, kept, face.template.vector)
     batch.write(tools, job, gallery, package, {"next": last})
 
 
-def _look(
+def _examine(
     tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, PhotoLine], photo: Photo
 ) -> NewFace | InvalidInput:
+    """Return the face to enroll, or why there is none."""
     if photo.problem is not None:
         return photo.problem
     try:
-        tools.galleries.store.check_subject(_whose(photo.name, people))
+        tools.galleries.store.check_subject(_subject(photo.name, people))
         return tools.operations.examine(gallery.id, photo.content, level)
     except InvalidInput as error:
         return error
 
 
-def _whose(name: str, people: Mapping[str, PhotoLine]) -> BulkSubject:
-    """Raises InvalidInput ``no_subject``."""
-    if (told := people.get(name)) is not None:
-        return BulkSubject(told.subject, told.name, told.metadata)
+def _subject(name: str, people: Mapping[str, PhotoLine]) -> BulkSubject:
+    """Return the subject of a photo. Raises InvalidInput ``no_subject``."""
+    if (line := people.get(name)) is not None:
+        return BulkSubject(line.subject, line.name, line.metadata)
     folder, _, rest = name.partition("/")
     if not rest:
         raise InvalidInput(PROBLEMS["no_subject"], code="no_subject")
@@ -114,18 +116,21 @@ def _whose(name: str, people: Mapping[str, PhotoLine]) -> BulkSubject:
 
 
 def _people(upload: Upload) -> dict[str, PhotoLine]:
-    """By photo; only where it is the first file. Raises InvalidInput ``invalid_archive``, ``invalid_item``."""
+    """Read people.jsonl, if it is the first file, by photo.
+
+    Raises InvalidInput ``invalid_archive``, ``invalid_item``.
+    """
     first = next(upload.entries(), None)
     if first is None or _plain(first.name) != PEOPLE or first.problem is not None:
         return {}
     if first.size > MAX_PEOPLE_BYTES:
         raise InvalidInput(f"{PEOPLE} is larger than {MAX_PEOPLE_BYTES} bytes.", code="payload_too_large")
-    told = (json_lines.parse(line, PhotoLine) for line in json_lines.split(first.pieces()))
-    return {_plain(one.photo): one for one in told}
+    lines = (json_lines.parse(line, PhotoLine) for line in json_lines.split(first.pieces()))
+    return {_plain(line.photo): line for line in lines}
 
 
 def _photos(upload: Upload) -> Iterator[tuple[int, Entry]]:
-    """The entries that count, numbered; hidden files don't (`.DS_Store`, `._x`), nor does `people.jsonl`."""
+    """Yield the entries with their numbers, without `people.jsonl` and hidden files (`.DS_Store`, `._x`)."""
     item = 0
     for place, entry in enumerate(upload.entries()):
         name = _plain(entry.name)
@@ -136,20 +141,20 @@ def _photos(upload: Upload) -> Iterator[tuple[int, Entry]]:
 
 
 def _batches(upload: Upload, begin: int, max_image_bytes: int) -> Iterator[list[Photo]]:
-    """A few photos at a time, few enough for memory."""
-    some: list[Photo] = []
+    """Yield PHOTOS_AT_ONCE photos at a time, or fewer beyond BYTES_AT_ONCE."""
+    batch: list[Photo] = []
     held = 0
     for item, entry in _photos(upload):
         if item < begin:
             continue
         photo = _read(item, entry, max_image_bytes)
-        some.append(photo)
+        batch.append(photo)
         held += len(photo.content)
-        if len(some) == PHOTOS_AT_ONCE or held > BYTES_AT_ONCE:
-            yield some
-            some, held = [], 0
-    if some:
-        yield some
+        if len(batch) == PHOTOS_AT_ONCE or held > BYTES_AT_ONCE:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 def _read(item: int, entry: Entry, max_image_bytes: int) -> Photo:
@@ -157,7 +162,7 @@ def _read(item: int, entry: Entry, max_image_bytes: int) -> Photo:
     if entry.problem is not None:
         return Photo(item, name, b"", InvalidInput(PROBLEMS[entry.problem], code=entry.problem))
     if entry.size > max_image_bytes:
-        return Photo(item, name, b"", ImageTooLarge(f"larger than {max_image_bytes} bytes"))
+        return Photo(item, name, b"", ImageTooLarge(f"The photo is larger than {max_image_bytes} bytes."))
     return Photo(item, name, entry.read())
 
 

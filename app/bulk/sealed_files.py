@@ -1,4 +1,4 @@
-"""Files that jobs work on, sealed with a key of their own from the first byte on."""
+"""The files of jobs, encrypted from the first byte on with a key of their own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from app.errors import InvalidInput, Unusable
 
 PURPOSE = b"job file"
 WAITING = 4
-"""PieceReader that may wait for the disk."""
+"""Pieces that may be queued for the disk."""
 
 
 class SealedWriter:
-    """Seals what is written to a new file, in a thread; knows the size and SHA-256 of what was written.
+    """Encrypts what is written to a new file, in a thread, and counts its size and SHA-256.
 
-    Raises InvalidInput ``payload_too_large`` beyond `limit` bytes, Unusable ``upload_not_kept`` where the disk won't.
+    Raises InvalidInput ``payload_too_large`` beyond `limit` bytes, Unusable ``upload_not_kept`` if the disk fails.
     """
 
     def __init__(self, path: Path, secret: bytes, limit: int | None = None) -> None:
@@ -38,10 +38,10 @@ class SealedWriter:
         self._thread.start()
 
     def write(self, data: bytes) -> None:
-        """Waits for the disk."""
+        """Write more content; wait if the disk is behind."""
         self.size += len(data)
         if self._limit is not None and self.size > self._limit:
-            message = f"at most {self._limit} bytes are taken"
+            message = f"The upload is larger than {self._limit} bytes."
             raise InvalidInput(message, code="payload_too_large", limit=self._limit)
         if data:
             self._digest.update(data)
@@ -53,7 +53,7 @@ class SealedWriter:
         return self._digest.hexdigest()
 
     def finish(self, target: Path | None = None) -> None:
-        """What was written is on the disk, under the name `target` where one is given, when this returns."""
+        """Write the rest to the disk, and rename the file to `target` if given."""
         self._queue.put(None)
         self._thread.join()
         self._check()
@@ -61,7 +61,7 @@ class SealedWriter:
             self._path.replace(target)
 
     def abort(self) -> None:
-        """Leaves nothing."""
+        """Stop writing and delete the file."""
         self._aborted = True
         self._queue.put(None)
         self._thread.join()
@@ -69,7 +69,7 @@ class SealedWriter:
 
     def _check(self) -> None:
         if self._error is not None:
-            message = f"The upload can't be kept: {self._error.strerror or self._error}"
+            message = f"The upload can't be stored: {self._error.strerror or self._error}"
             raise Unusable(message, code="upload_not_kept")
 
     def _work(self, sealer: Sealer) -> None:
@@ -83,29 +83,29 @@ class SealedWriter:
             except OSError as error:
                 self._error = error
                 with suppress(queue.Empty):
-                    while self._queue.get() is not None:  # whoever writes must not wait for ever
+                    while self._queue.get() is not None:  # a writer must not block for ever
                         pass
 
 
 def read_sealed(path: Path, sealer: Sealer) -> Iterator[bytes]:
-    """What is in a sealed file, piece by piece. Raises Unusable ``sealed_unreadable``, ``upload_missing``."""
+    """Yield the content of a sealed file in pieces. Raises Unusable ``sealed_unreadable``, ``upload_missing``."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        raise Unusable("The job's file is not in this data folder any more.", code="upload_missing") from None
+        raise Unusable("The job's file is no longer in this data folder.", code="upload_missing") from None
     with file:
         yield from sealer.open_stream(file, PURPOSE)
 
 
 class PieceReader:
-    """PieceReader as a file that can only be read on."""
+    """Reads an iterator of pieces as a file, forward only."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
         self._left = memoryview(b"")
 
     def read(self, size: int, /) -> bytes:
-        """`size` bytes, fewer only at the end."""
+        """Return `size` bytes, fewer only at the end."""
         parts: list[memoryview] = []
         while size:
             if not self._left:
@@ -121,5 +121,5 @@ class PieceReader:
 
 
 def _create(path: Path) -> BinaryIO:
-    """For its owner alone."""
+    """Create a file that only its owner can read."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")

@@ -1,4 +1,4 @@
-"""Where bulk work is handed in and fetched: what the API needs to know of it."""
+"""Imports and exports as the API sees them: receive an upload, start a job, fetch a result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IMPORTS: Mapping[str, Callable[[BulkContext, Running], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ImportTerms:
-    """How an upload is to be taken. ``package`` is due for templates, ``trust`` may be for archives."""
+    """How to import an upload. Templates need ``package``; archives of other servers need ``trust``."""
 
     content: Content
     quality: str
@@ -40,7 +40,7 @@ class ImportTerms:
 
 
 class Arrival:
-    """An upload on its way in, sealed with a key that its job's row will hold alone."""
+    """An upload being received, encrypted with a key that only its job's row will hold."""
 
     def __init__(self, tools: BulkContext) -> None:
         self.secret = new_key()
@@ -56,27 +56,31 @@ class BulkService:
         self._wake = wake
 
     def works(self) -> dict[str, Work]:
-        """What the runner is to do, by kind."""
+        """Return the work that the runner does, by kind of job."""
         return {IMPORT: partial(_import, self._context), EXPORT: partial(export_gallery, self._context)}
 
     def receive(self, gallery_id: str, terms: ImportTerms) -> tuple[Gallery, Arrival]:
-        """Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
+        """Begin to receive an upload.
+
+        Raises NotFound ``gallery_not_found``, Conflict ``package_mismatch``, ``two_packages``, Unusable
         ``upload_not_kept``."""
         gallery = self._context.galleries.store.gallery(gallery_id)
         if terms.content == "templates" and terms.package != gallery.embedder:
             message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, not of {terms.package}."
             raise PackageMismatch(message, expected=gallery.embedder, given=terms.package)
-        if terms.content != "photos" and len(gallery.templates.written) > 1:  # photos are embedded here, with both
+        if (
+            terms.content != "photos" and len(gallery.templates.written) > 1
+        ):  # photos are embedded here, with both packages
             raise two_packages(gallery.id)
         try:
             return gallery, Arrival(self._context)
         except OSError as error:
-            raise Unusable(f"The upload can't be kept: {error.strerror}", code="upload_not_kept") from None
+            raise Unusable(f"The upload can't be stored: {error.strerror}", code="upload_not_kept") from None
 
     def begin_import(self, gallery: Gallery, terms: ImportTerms, arrival: Arrival, who: str) -> Job:
-        """The job over what has arrived. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
+        """Create the job of an import. Raises InvalidInput ``empty_upload``, NotFound ``gallery_not_found``."""
         if not arrival.writer.size:
-            raise InvalidInput("there is nothing in the upload", code="empty_upload")
+            raise InvalidInput("The upload is empty.", code="empty_upload")
         job_id = new_job_id()
         target = self._context.files.upload(job_id)
         arrival.writer.finish(target)
@@ -98,7 +102,7 @@ class BulkService:
         return job
 
     def begin_export(self, gallery_id: str, who: str, *, crops: bool) -> Job:
-        """Raises NotFound ``gallery_not_found``."""
+        """Create the job of an export. Raises NotFound ``gallery_not_found``."""
         gallery = self._context.galleries.store.gallery(gallery_id)
         job = self._jobs.create(
             EXPORT, gallery, {"crops": crops}, who=who, place=self._context.files.place, secret=new_key()
@@ -107,13 +111,13 @@ class BulkService:
         return job
 
     def result(self, job: Job) -> Iterator[bytes]:
-        """What the job has left to be fetched. Raises NotFound ``result_not_found``."""
+        """Yield the file that the job has made. Raises NotFound ``result_not_found``."""
         secret = self._jobs.secret(job)
         path = self._context.files.result(job.id)
         if job.result is None or secret is None:
-            raise NotFound("The job has left nothing to be fetched.", code="result_not_found", job=job.id)
+            raise NotFound("The job has made no file.", code="result_not_found", job=job.id)
         if not path.exists():
-            message = "The job's file is in the data folder of another server; ask that one."
+            message = "The job's file is in the data folder of another server: ask that server."
             raise NotFound(message, code="result_not_found", job=job.id)
         return read_sealed(path, Sealer([secret]))
 

@@ -1,4 +1,4 @@
-"""Tar streams from anywhere: read forward only, entry by entry, nothing ever unpacked to a disk."""
+"""Reads tar streams that may be hostile: forward only, entry by entry, without unpacking to a disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 512
 TAR_END = bytes(2 * BLOCK)
 READ_AT_ONCE = 1024 * 1024
 MAX_HEADER = 64 * 1024
-"""Bytes of an extended header (long names, attributes): `tarfile` holds it in memory."""
+"""Largest extended header (long names, attributes) in bytes: `tarfile` holds it in memory."""
 GZIP_MAGIC = b"\x1f\x8b"
 _HEADERS = (
     tarfile.XHDTYPE,
@@ -29,7 +29,7 @@ _HEADERS = (
 
 @dataclass(slots=True)
 class Entry:
-    """One entry, to be read before the next one is asked for. ``problem`` says why it is not taken, if it isn't."""
+    """One entry, to be read before the next one. ``problem`` is the code of why it is rejected, if it is."""
 
     name: str
     size: int
@@ -38,41 +38,41 @@ class Entry:
     _file: IO[bytes] | None = field(repr=False)
 
     def read(self) -> bytes:
-        """All of it. Raises InvalidInput ``invalid_archive`` where the stream ends before."""
+        """Return all of it. Raises InvalidInput ``invalid_archive`` if the stream ends early."""
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """Piece by piece. Raises as `read`."""
+        """Yield it in pieces. Raises as `read`."""
         left = self.size
         while left:
             with _reading():
                 piece = self._file.read(min(left, READ_AT_ONCE)) if self._file else b""
             if not piece:
-                raise cut_short()
+                raise truncated()
             left -= len(piece)
             yield piece
 
 
 class _Header(tarfile.TarInfo):
-    """Refuses headers that would fill the memory."""
+    """Rejects headers that would fill the memory."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> Any:
         if self.type in _HEADERS and self.size > MAX_HEADER:
-            raise tarfile.ReadError("an extended header is too long")
+            raise tarfile.ReadError("An extended header is too long.")
         if self.type == tarfile.GNUTYPE_SPARSE:
-            raise tarfile.ReadError("sparse files are not taken")
+            raise tarfile.ReadError("Sparse files are not supported.")
         return super()._proc_member(tar)  # type: ignore[misc]  # not in the type stubs
 
 
 def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Iterator[Entry]:
-    """The entries of a tar or tar.gz stream but its folders, of which at most `max_bytes` are read, compressed or not.
+    """Yield the entries of a tar or tar.gz stream without its folders; read at most `max_bytes` of it, unpacked.
 
     Raises InvalidInput ``invalid_archive``, ``payload_too_large``.
     """
     packed = PieceReader(open_stream())
     zipped = PieceReader(open_stream()).read(2) == GZIP_MAGIC
     limited = _Limited(_Unzipped(packed) if zipped else packed, max_bytes)
-    open_tar: Any = tarfile.open  # its stubs know files, and a stream needs no more than `read`
+    open_tar: Any = tarfile.open  # its stubs expect a file; a stream needs only `read`
     with _reading():
         tar = open_tar(fileobj=limited, mode="r|", bufsize=READ_AT_ONCE, tarinfo=_Header, errors="surrogateescape")
     while True:
@@ -80,18 +80,18 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
             member = tar.next()
         if member is None:
             break
-        tar.members.clear()  # it would remember them all
+        tar.members.clear()  # tarfile would keep them all
         if not member.isdir():
             regular = member.isreg() and not member.issparse()
             with _reading():
                 file = tar.extractfile(member) if regular else None
             yield Entry(member.name, member.size, regular, _problem(member), file)
     if not limited.ended_well:
-        raise cut_short()
+        raise truncated()
 
 
 def header(name: str, size: int) -> bytes:
-    """What stands before a file in a tar; `padding` stands after it, and TAR_END at the end of all."""
+    """Return the bytes before a file in a tar; `padding` follows the file, and TAR_END the last one."""
     info = tarfile.TarInfo(name)
     info.size = size
     info.mode = 0o600
@@ -99,15 +99,17 @@ def header(name: str, size: int) -> bytes:
 
 
 def padding(size: int) -> bytes:
+    """Return the zeros that fill a file's last block."""
     return bytes(-size % BLOCK)
 
 
-def cut_short() -> InvalidInput:
-    return InvalidInput("The archive is cut short.", code="invalid_archive")
+def truncated() -> InvalidInput:
+    """Return the error of an archive that ends early."""
+    return InvalidInput("The archive is truncated.", code="invalid_archive")
 
 
 def _problem(member: tarfile.TarInfo) -> str | None:
-    """Why an entry is not taken whatever is in it."""
+    """Return the code of why an entry is rejected without looking into it, or None."""
     if not member.isreg() or member.issparse():
         return "not_a_file"
     try:
@@ -121,7 +123,7 @@ def _problem(member: tarfile.TarInfo) -> str | None:
 
 
 class _Unzipped:
-    """A gzip stream's content; several streams behind each other count as one."""
+    """Reads the content of a gzip stream, or of several that follow each other."""
 
     def __init__(self, source: PieceReader) -> None:
         self._source = source
@@ -147,7 +149,7 @@ class _Unzipped:
 
 
 class _Limited:
-    """Ends a bomb, and knows whether the two empty blocks at a tar's end have been seen."""
+    """Stops decompression bombs, and knows whether the stream has ended as a tar does, with empty blocks."""
 
     def __init__(self, source: PieceReader | _Unzipped, most: int) -> None:
         self._source = source
@@ -162,17 +164,17 @@ class _Limited:
         piece = self._source.read(size)
         self._left -= len(piece)
         if self._left < 0:
-            raise InvalidInput("The archive holds more than is taken.", code="payload_too_large")
+            raise InvalidInput("The archive is larger than allowed.", code="payload_too_large")
         self._tail = (self._tail + piece)[-BLOCK:]
         return piece
 
 
 class _reading:  # noqa: N801 (a context manager, used as a word)
-    """tarfile's and zlib's errors as ours."""
+    """Turns errors of tarfile and zlib into InvalidInput."""
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if isinstance(error, tarfile.TarError | zlib.error | lzma.LZMAError | EOFError | ValueError | OverflowError):
-            raise InvalidInput("This is no tar archive, or a damaged one.", code="invalid_archive") from error
+            raise InvalidInput("This is not a tar archive, or it is damaged.", code="invalid_archive") from error

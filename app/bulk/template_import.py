@@ -1,4 +1,4 @@
-"""Importing templates that were made elsewhere, by the gallery's own package: `templates.npy`, and whose they are."""
+"""Import of templates made elsewhere by the gallery's package: `templates.npy`, and a file that says whose they are."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from app.jobs.runner import Running
 from app.types import Vector
 
 TEMPLATES, FACES, IDS = "templates.npy", "faces.jsonl", "ids.txt"
-"""Rows, and as many lines about them: of JSON, or the subject's id alone."""
+"""The rows, and one line for each: JSON, or the subject's id alone."""
 AT_ONCE = 2_000
-"""With more, what a batch frees lies among what lives on, and less of it goes back
-(docs/explanation/performance.md)."""
+"""Rows in one transaction. Larger batches leave more freed memory between objects that live on."""
 
 
 def import_templates(tools: BulkContext, job: Running) -> None:
+    """Enroll the templates of an upload; templates not of length 1 are rejected, or normalized if the job says so."""
     upload = Upload(tools, job)
     gallery = gallery_of(tools, job)
     package = str(job.params["package"])
@@ -38,8 +38,8 @@ def import_templates(tools: BulkContext, job: Running) -> None:
     at = int(job.saved["next"])
     rows = _rows(upload, gallery)
     rows.skip(at)
-    told = _told(upload, at)
-    while some := list(islice(told, AT_ONCE)):
+    lines = _lines(upload, at)
+    while some := list(islice(lines, AT_ONCE)):
         vectors = rows.read(len(some))
         if job.params["normalize"]:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -59,31 +59,31 @@ def import_templates(tools: BulkContext, job: Running) -> None:
 
 
 def _add(
-    tools: BulkContext, batch: Batch, item: int, told: FaceLine | InvalidInput, vector: Vector | None
+    tools: BulkContext, batch: Batch, item: int, line: FaceLine | InvalidInput, vector: Vector | None
 ) -> InvalidInput | None:
-    """Why it can't be added, if it can't; ``vector`` None: it is none of length 1."""
-    if isinstance(told, InvalidInput):
-        return told
-    subject = BulkSubject(told.subject, told.name, told.metadata)
+    """Add a face to the batch, or return why it is rejected; ``vector`` is None if its length isn't 1."""
+    if isinstance(line, InvalidInput):
+        return line
+    subject = BulkSubject(line.subject, line.name, line.metadata)
     try:
         tools.galleries.store.check_subject(subject)
     except InvalidInput as error:
         return error
     if vector is None:
-        return InvalidInput("not a vector of length 1", code="invalid_template")
-    if told.name is not None or told.metadata is not None:
+        return InvalidInput("The template is not a vector of length 1.", code="invalid_template")
+    if line.name is not None or line.metadata is not None:
         batch.subjects.append(subject)
-    batch.add(item, told.subject, face_of(told, vector.astype("<f4").tobytes()), vector)
+    batch.add(item, line.subject, face_of(line, vector.astype("<f4").tobytes()), vector)
     return None
 
 
 def _check(upload: Upload, gallery: Gallery, job: Running) -> None:
-    """Reads all of it once: what does not fit together is refused as a whole."""
+    """Read all of the upload once, so that files that don't fit together are rejected as a whole."""
     rows = _rows(upload, gallery)
     rows.skip(rows.count)
     total = sum(1 for _ in json_lines.split(upload.member(FACES, IDS).pieces()))
     if total != rows.count:
-        message = f"There are {rows.count} templates, and {total} lines about them."
+        message = f"There are {rows.count} templates but {total} lines about them."
         raise InvalidInput(message, code="invalid_archive")
     job.progress(0, total)
     job.checkpoint({"next": 0})
@@ -93,7 +93,7 @@ def _rows(upload: Upload, gallery: Gallery) -> RowReader:
     return RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
 
 
-def _told(upload: Upload, begin: int) -> Iterator[FaceLine | InvalidInput]:
+def _lines(upload: Upload, begin: int) -> Iterator[FaceLine | InvalidInput]:
     entry = upload.member(FACES, IDS)
     plain = entry.name.endswith(IDS)
     for line in islice(json_lines.split(entry.pieces()), begin, None):
@@ -107,4 +107,4 @@ def _plain_id(line: bytes) -> FaceLine:
     try:
         return FaceLine(subject=line.decode())
     except UnicodeDecodeError:
-        raise InvalidInput("not UTF-8", code="invalid_id") from None
+        raise InvalidInput("The id is not UTF-8.", code="invalid_id") from None

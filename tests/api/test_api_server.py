@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from app.access.grants import Rate
+from app.access.key_store import KeyStore
 from app.access.keys import Keys
-from app.access.store import KeyStore
 from app.api import schemas
 from app.api.auth import KEY_FILE, Guard, load_key, replace_key
 from app.api.body import read_body
@@ -96,6 +96,18 @@ def test_a_browser_opens_the_documentation_with_the_key_as_password(api: httpx.C
     error_of(api.get("/v1/models", headers=basic), 401, "missing_key")
     for broken in ("Basic", "Basic !", "Basic " + base64.b64encode(b"\xff\xfe").decode()):
         error_of(api.get("/docs", headers={"x-api-key": "", "authorization": broken}), 401, "missing_key")
+
+
+def test_the_documentation_authorizes_itself_with_the_key_it_was_opened_with(api: httpx.Client) -> None:
+    key = api.headers["x-api-key"]
+    basic = base64.b64encode(f"me:{key}".encode()).decode()
+    page = api.get("/docs", headers={"x-api-key": "", "authorization": f"Basic {basic}"})
+    assert f'<body data-key="{key}">' in page.text
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    assert 'ui.preauthorizeApiKey("api_key", key)' in script
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in page.headers[CSP]
+    assert page.headers["cache-control"] == "no-store"
 
 
 def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:

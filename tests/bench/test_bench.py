@@ -35,6 +35,8 @@ from tests.conftest import PROJECT
 from tests.support.cpu_gpu import CpuGpu
 from tests.support.ready import fill_cache, give_models
 
+pytestmark = pytest.mark.long
+
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 

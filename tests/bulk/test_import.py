@@ -481,7 +481,7 @@ def test_the_command_line_takes_every_sort_of_source(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server:
         code, job, errors = likeness("import", "g", tmp_path / "list.csv")
         assert (code, job["counts"]) == (3, {"enrolled": 1})
-        assert "none.jpg: no such photo" in errors
+        assert "none.jpg" in errors
         code, job, _ = likeness("import", "g", tmp_path / "vectors.npy", "--package", PACKAGE)
         assert (code, job["counts"]) == (0, {"enrolled": 3, "new_subjects": 3})
         code, job, _ = likeness("import", "g", tmp_path / "vectors.parquet", "--package", PACKAGE)

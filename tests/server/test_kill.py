@@ -27,6 +27,8 @@ from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster
 from tests.support.service import COLLINS
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 8
 ROUNDS, FULL_ROUNDS = 2, 100
 MOST_DONE = 60

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from app.client import Client
 from tests.conftest import PROJECT
@@ -13,6 +14,8 @@ from tests.support.live import LiveServer
 from training.evaluation.pairs import read_pairs
 from training.evaluation.photos import open_photos
 from training.evaluation.service import open_service
+
+pytestmark = pytest.mark.long
 
 FOLD_PAIRS = 600
 SAMPLE = 40

@@ -14,6 +14,8 @@ from app.client import ApiError, AsyncClient
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 16
 SECONDS, FULL_SECONDS = 8.0, 120.0
 GALLERY = "load"

@@ -23,6 +23,8 @@ from tests.support.live import LiveServer, serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER
 
+pytestmark = pytest.mark.long
+
 SOON_S = 20.0
 FEW, MANY = 2, 50
 

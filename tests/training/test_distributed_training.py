@@ -26,6 +26,8 @@ from training import checkpoint
 from training.distributed import joined
 from training.recipe import Recipe
 
+pytestmark = pytest.mark.long
+
 TOLERANCE = 1e-9
 """Everything runs in float64, where only a wrong formula makes a difference; rounding stays near 1e-13."""
 PATIENCE = 900
