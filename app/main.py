@@ -23,9 +23,10 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app.access.audit import AuditLog
+from app.access.audit_store import AuditStore
 from app.access.grants import Rate, parse_rate
+from app.access.key_store import KeyStore
 from app.access.keys import Keys
-from app.access.store import AuditStore, KeyStore
 from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service

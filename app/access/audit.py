@@ -1,8 +1,8 @@
 """The audit log: entries are written in the background, many in a transaction.
 
-What changes something waits: its entry is in the database before the work begins (without an outcome, which `finish`
-adds before the answer goes out), so a killed process leaves no change without an entry. Entries of what only reads are
-handed over (`note`) and written within FLUSH_S; a killed process may lose those.
+An operation that changes something waits for its entry (`write`): it is in the database before the work begins, and
+gets its outcome before the answer goes out, so that a killed process leaves no change without an entry. The entry of an
+operation that only reads is queued (`note`) and written within FLUSH_S; a killed process may lose it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from app.access.records import AuditEntry, AuditFilter
-from app.access.store import AuditStore
+from app.access.audit_store import AuditEntry, AuditFilter, AuditStore
 from app.concurrency.scheduler import FailureLog
 from app.db.pagination import Page
 from app.errors import DatabaseBusy, LikenessError, NotFound
@@ -25,12 +24,12 @@ from app.timestamps import utc_text
 
 FLUSH_S = 0.5
 MAX_WAITING = 10_000
-"""Entries that wait for a database that doesn't take them; further ones of what only reads are dropped, and counted."""
+"""Entries queued while the database is unavailable; further ones of reading operations are dropped and counted."""
 BATCH = 500
 RETRY_S = 1.0
 DAY_S = 86_400.0
 DONE, NOT_FOUND = 204, 404
-"""HTTP's words for how it went, also for what nobody asked for by HTTP."""
+"""HTTP statuses, also for the server's own work."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,11 +38,11 @@ _log = logging.getLogger(__name__)
 class _Waiting:
     entry: AuditEntry
     done: Future[None] | None
-    """Somebody waits for it; None: nobody does."""
+    """Resolved when the entry is written; None: no caller waits."""
 
 
 class AuditLog:
-    """Safe between threads; `days` is how long entries are kept, 0: for ever."""
+    """Safe to share between threads. Entries are kept for `days`; 0: forever."""
 
     def __init__(self, store: AuditStore, *, days: float = 0, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -58,13 +57,13 @@ class AuditLog:
         self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
         self._thread.start()
 
-    def entry(self, who: str | None, operation: str, request_id: str) -> AuditEntry:
-        """A new one, of this moment; it is in no log yet."""
-        return AuditEntry(utc_text(self._clock()), who, operation, request_id)
+    def entry(self, key: str | None, operation: str, request_id: str) -> AuditEntry:
+        """Return a new entry with the current time, not written yet."""
+        return AuditEntry(utc_text(self._clock()), key, operation, request_id)
 
     @contextmanager
     def recorded(self, operation: str, gallery: str, subject: str) -> Iterator[None]:
-        """Around something that the server does by itself; `who` is nobody. What it raises passes through."""
+        """Record work that the server does by itself, without a key. Exceptions pass through."""
         entry = self.entry(None, operation, secrets.token_hex(16))
         entry.gallery, entry.subject = gallery, subject
         self.write(entry).result()
@@ -80,14 +79,14 @@ class AuditLog:
                 self.write(entry).result()
 
     def write(self, entry: AuditEntry) -> Future[None]:
-        """Writes the entry, or what was added to it since, at once; the future fails where the database did."""
+        """Write the entry, or its changes, at once. The future raises what the database raises."""
         done: Future[None] = Future()
         with self._condition:
             if self._closing:
-                done.set_exception(LikenessError("the server is stopping", code="shutting_down"))
+                done.set_exception(LikenessError("The server is stopping.", code="shutting_down"))
                 return done
             if len(self._waiting) >= 2 * MAX_WAITING:
-                done.set_exception(DatabaseBusy("the audit log can't be written"))
+                done.set_exception(DatabaseBusy("The audit log can't be written."))
                 return done
             self._waiting.append(_Waiting(entry, done))
             self._urgent = True
@@ -95,19 +94,19 @@ class AuditLog:
         return done
 
     def note(self, entry: AuditEntry) -> None:
-        """Has the entry written soon."""
+        """Queue the entry, to be written soon."""
         with self._condition:
             if self._closing or len(self._waiting) >= MAX_WAITING:
                 self._dropped += 1
                 return
             self._waiting.append(_Waiting(entry, None))
-            if len(self._waiting) == 1:  # with others there it is awake already, and waits for its time
+            if len(self._waiting) == 1:  # with others queued the thread is awake already
                 self._condition.notify_all()
 
     def entries(
         self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
     ) -> Page[AuditEntry]:
-        """Raises InvalidInput ``invalid_cursor``."""
+        """Return a page of entries. Raises InvalidInput ``invalid_cursor``."""
         return self._store.entries(wanted, cursor, limit, newest_first=newest_first)
 
     def prune(self) -> int:
@@ -115,7 +114,7 @@ class AuditLog:
         return self._store.prune(utc_text(self._clock() - self._days * DAY_S)) if self._days else 0
 
     def close(self) -> None:
-        """Writes what waits."""
+        """Write what is queued, and end the thread."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -141,10 +140,10 @@ class AuditLog:
     def _write(self, batch: list[_Waiting]) -> bool:
         for one in batch:
             if one.done and not one.done.set_running_or_notify_cancel():
-                one.done = None  # who waited is gone
+                one.done = None  # cancelled
         try:
             self._store.write(list({id(one.entry): one.entry for one in batch}.values()))
-        except Exception as error:  # noqa: BLE001 (a worker's edge: whoever waits hears of it)
+        except Exception as error:  # noqa: BLE001 (a worker's edge: every waiting caller gets it)
             self._failed(batch, error)
             return False
         self._failures.succeeded()

@@ -9,6 +9,8 @@ from typing import TypeAlias
 
 from app.errors import InvalidInput
 
+ADMIN_KEY_ID = "admin.key"
+"""The audit log's name of the data folder's key; no other key's id can hold a dot."""
 UNLIMITED = "unlimited"
 _RATE = re.compile(r"(\d{1,7})/(s|m)(?::(\d{1,7}))?")
 _SECONDS = {"s": 1.0, "m": 60.0}

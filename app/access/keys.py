@@ -1,9 +1,8 @@
-"""API keys: made, listed, rotated, revoked, and checked at every request without asking the database each time.
+"""API keys: created, listed, rotated, revoked, and checked at every request, mostly from a cache.
 
-A key is `lk_` + id + `_` + secret. The id finds its row; of the secret only the SHA-256 is kept: it is 256 bits of
-randomness, which no slow hash could protect better. A key whose holder signs requests with it, as AWS's clients do, is
-the exception: to check a signature takes the secret itself, so that is kept too, sealed. Whether it is still good is up
-to the key's row all the same.
+A key is `lk_` + id + `_` + secret. The id finds its row, which holds only the SHA-256 of the secret: a secret of 256
+random bits needs no slow hash. For a key that signs requests, as AWS's clients do, the secret itself is stored too,
+sealed, since checking a signature needs it; the row still decides whether the key is valid.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.access.grants import Grant, Rate, parse_rate
-from app.access.records import KEY_ID, Key, KeyTerms, check_terms
-from app.access.store import KeyStore
+from app.access.key_store import KEY_ID, Key, KeyStore, KeyTerms, check_terms
 from app.db.pagination import Page
 from app.db.secrets import SecretStore
 from app.errors import InvalidInput, NotFound
@@ -30,9 +28,9 @@ from app.timestamps import utc_text
 PREFIX = "lk_"
 SECRET_BYTES = 32
 MIN_SECRET = 32
-"""Characters of a secret that people choose for themselves (in a bootstrap file)."""
+"""Characters of a secret that people choose (in a keys file)."""
 CACHE_S = 1.0
-"""How long a checked key is not looked up again: a revoked one works no longer than that in other processes."""
+"""How long a checked key is cached: a key that another process revoked works no longer than this."""
 CACHE_SIZE = 10_000
 ACCESS_KEY_PREFIX = "LKIA_"
 _ACCESS_KEY = re.compile(r"LKIA_[A-Z0-9_]{1,63}")
@@ -42,7 +40,7 @@ _NO_DIGEST = bytes(hashlib.sha256().digest_size)
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key and, this one time, what its holder has to send; ``signs``: or to sign with."""
+    """A key and, only here, its token, which its holder sends; ``signs``: its holder may sign requests instead."""
 
     key: Key
     token: str
@@ -50,13 +48,13 @@ class NewKey:
 
     @property
     def secret(self) -> str:
-        """The token's, which is what requests are signed with."""
-        return _taken_apart(self.token)[1]
+        """The token's secret part, which requests are signed with."""
+        return _split(self.token)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """``until``: when this very secret stops working, in seconds since 1970; ``checked_at``: monotonic seconds."""
+    """A cached grant. ``until``: when the secret expires, in seconds since 1970; ``checked_at``: monotonic seconds."""
 
     grant: Grant
     until: float
@@ -64,8 +62,11 @@ class _Checked:
 
 
 class Keys:
-    """`default_rate` is that of keys without one of their own; `secrets` keeps what requests are signed with. Clocks:
-    seconds since 1970, and monotonic ones."""
+    """Creates, changes and checks keys. Safe to share between threads.
+
+    `default_rate` applies to keys without a rate of their own; `secrets` stores the secrets that requests are signed
+    with. `clock` returns seconds since 1970, `monotonic` monotonic seconds.
+    """
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class Keys:
         self._lock = threading.Lock()
 
     def create(self, terms: KeyTerms, *, signs: bool = False) -> NewKey:
-        """`signs`: for a holder who signs requests with it.
+        """Create a key; with `signs`, its holder may sign requests with it.
 
         Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``, ``invalid_expiry``; Conflict
         ``key_exists``.
@@ -93,7 +94,7 @@ class Keys:
         terms = check_terms(terms)
         now = utc_text(self._clock())
         if terms.expires_at is not None and terms.expires_at <= now:
-            raise InvalidInput("the key would have expired already", code="invalid_expiry")
+            raise InvalidInput("The key would have expired already.", code="invalid_expiry")
         secret = _new_secret()
         key = self._store.add(terms, digest_of(secret), now)
         if signs:
@@ -101,18 +102,18 @@ class Keys:
         return NewKey(key, token_of(terms.id, secret), signs)
 
     def key(self, key_id: str) -> Key:
-        """Raises NotFound ``key_not_found``."""
+        """Return a key. Raises NotFound ``key_not_found``."""
         found = self._store.find(key_id)
         if found is None:
             raise NotFound(f"There is no key {key_id!r}.", code="key_not_found", key=key_id)
         return found
 
     def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
-        """Raises InvalidInput ``invalid_cursor``."""
+        """Return a page of keys. Raises InvalidInput ``invalid_cursor``."""
         return self._store.keys(cursor, limit)
 
     def rotate(self, key_id: str, grace_s: float = 0) -> NewKey:
-        """A new secret; the last one works for `grace_s` more seconds, any older one no longer.
+        """Give a key a new secret; the previous one works for `grace_s` more seconds, older ones no longer.
 
         Raises NotFound ``key_not_found``; Conflict ``key_revoked``.
         """
@@ -127,7 +128,7 @@ class Keys:
         return NewKey(key, token_of(key_id, secret), bool(old))
 
     def revoke(self, key_id: str) -> Key:
-        """For good; in this process at once. Raises NotFound ``key_not_found``."""
+        """Revoke a key for good; in this process at once. Raises NotFound ``key_not_found``."""
         key = self._store.revoke(key_id, utc_text(self._clock()))
         if self._secrets is not None:
             self._secrets.remove(_KEPT_AS.format(key_id))
@@ -135,26 +136,26 @@ class Keys:
         return key
 
     def declare(self, declared: list[tuple[KeyTerms, str]]) -> None:
-        """Applies a bootstrap file: see `KeyStore.declare`."""
+        """Apply a keys file: see `KeyStore.declare`."""
         rows = [(check_terms(terms), digest_of(secret)) for terms, secret in declared]
         self._store.declare(rows, utc_text(self._clock()))
 
     # Checking
 
     def recall(self, token: str) -> Grant | None:
-        """What `check` found less than CACHE_S ago, without asking the database."""
+        """Return what `check` returned less than CACHE_S ago; None: unknown. Reads no database."""
         checked = self._cache.get(digest_of(token))
         fresh = checked and self._monotonic() - checked.checked_at < CACHE_S and self._clock() < checked.until
         return checked.grant if checked and fresh else None
 
     def is_known(self, token: str) -> bool:
-        """Whether the key was a good one when it was last looked up, however long ago."""
+        """Whether the key was valid when it was last looked up, however long ago."""
         return digest_of(token) in self._cache
 
     def check(self, token: str) -> Grant:
-        """What the key allows; asks the database.
+        """Look the key up in the database, and return what it allows.
 
-        Raises InvalidInput ``wrong_key``; ``expired_key``, ``revoked_key`` to those who know the secret.
+        Raises InvalidInput ``wrong_key``; ``expired_key``, ``revoked_key`` if the secret is right.
         """
         digest = digest_of(token)
         try:
@@ -171,8 +172,10 @@ class Keys:
         return checked.grant
 
     def signing_tokens(self, access_key: str) -> list[str]:
-        """The tokens of a key, by its id as AWS's clients send it, whose secrets requests may be signed with: the last
-        one made first. Whether they are still good is what `check` says. Asks the database."""
+        """Return the tokens whose secrets may sign requests for an AWS access key id, the newest first.
+
+        Reads the database. `check` tells whether a token is still valid.
+        """
         key_id = key_id_of(access_key)
         return [] if key_id is None else [token_of(key_id, secret) for secret in self._kept(key_id)]
 
@@ -186,22 +189,22 @@ class Keys:
 
     def _look_up(self, token: str) -> _Checked:
         asked_at = self._monotonic()
-        key_id, secret = _taken_apart(token)
+        key_id, secret = _split(token)
         found = self._store.find(key_id) if KEY_ID.fullmatch(key_id) else None
         given = digest_of(secret)
-        # All comparisons are made, whichever fails.
+        # All comparisons run, whichever fails, so that the time tells nothing.
         is_current = hmac.compare_digest(given, found.digest if found else _NO_DIGEST)
         is_old = hmac.compare_digest(given, (found.old_digest if found else None) or _NO_DIGEST)
         if found is None or not (is_current or is_old):
-            raise InvalidInput("the key is not this server's", code="wrong_key")
+            raise InvalidInput("The key is not this server's.", code="wrong_key")
         if found.revoked_at is not None:
-            raise InvalidInput("the key was revoked", code="revoked_key", key=key_id)
+            raise InvalidInput("The key was revoked.", code="revoked_key", key=key_id)
         now = self._clock()
         until = _seconds(found.terms.expires_at)
         if not is_current:
             until = min(until, _seconds(found.old_until))
         if now >= until:
-            raise InvalidInput("the key has expired", code="expired_key", key=key_id)
+            raise InvalidInput("The key has expired.", code="expired_key", key=key_id)
         return _Checked(self._grant(found), until, asked_at)
 
     def _grant(self, key: Key) -> Grant:
@@ -210,7 +213,7 @@ class Keys:
         return Grant(terms.id, terms.scopes, terms.galleries, rate)
 
     def _forget(self, key_id: str) -> None:
-        """Has the key's tokens looked up anew; they stay known."""
+        """Expire the key's cached grants; its tokens stay known."""
         with self._lock:
             for digest, checked in self._cache.items():
                 if checked.grant.key_id == key_id:
@@ -218,29 +221,29 @@ class Keys:
 
 
 def digest_of(secret: str) -> bytes:
-    """SHA-256, 32 bytes."""
+    """Return the SHA-256, 32 bytes."""
     return hashlib.sha256(secret.encode()).digest()
 
 
 def token_of(key_id: str, secret: str) -> str:
-    """What the holder of a key sends."""
+    """Return what the holder of a key sends."""
     return f"{PREFIX}{key_id}_{secret}"
 
 
 def access_key_of(key_id: str) -> str:
-    """A key's id as AWS's clients have it: capitals, digits and underscores. `key_id_of` is the inverse."""
+    """Return the AWS access key id of a key: capitals, digits and underscores. `key_id_of` is the inverse."""
     return ACCESS_KEY_PREFIX + key_id.upper().replace("-", "_")
 
 
 def key_id_of(access_key: str) -> str | None:
-    """None for what is no access key of ours."""
+    """Return the id of a key by its AWS access key id; None if it can't be one."""
     if not _ACCESS_KEY.fullmatch(access_key):
         return None
     return access_key.removeprefix(ACCESS_KEY_PREFIX).lower().replace("_", "-")
 
 
-def _taken_apart(token: str) -> tuple[str, str]:
-    """Id and secret; empty ones where it is no token."""
+def _split(token: str) -> tuple[str, str]:
+    """Split a token into id and secret; both are empty if it is no token."""
     if not token.startswith(PREFIX):
         return "", ""
     key_id, _, secret = token.removeprefix(PREFIX).partition("_")
@@ -252,5 +255,5 @@ def _new_secret() -> str:
 
 
 def _seconds(text: str | None) -> float:
-    """A time of the database in seconds since 1970; none: never."""
+    """Return a time of the database in seconds since 1970; infinity for None."""
     return float("inf") if text is None else datetime.fromisoformat(text).timestamp()

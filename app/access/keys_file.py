@@ -8,8 +8,8 @@
         rate: 10/s                          # optional
         secret_env: DOOR_KEY                # or secret_file: /run/secrets/door, or secret: ...
 
-Secrets have at least 32 characters. What their holders send is `lk_` + id + `_` + secret; the whole of it may stand in
-the place of the secret too.
+A secret has at least 32 characters. The key's holder sends `lk_` + id + `_` + secret; this whole key may also be given
+in place of the secret.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import yaml
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from app.access.grants import Scope
+from app.access.key_store import MAX_GALLERIES, KeyTerms, check_terms
 from app.access.keys import MIN_SECRET, token_of
-from app.access.records import MAX_GALLERIES, KeyTerms, check_terms
 from app.errors import InvalidInput, Unusable
 from app.timestamps import utc_text
 
@@ -44,7 +44,7 @@ class _Declared(BaseModel):
     @model_validator(mode="after")
     def _one_secret(self) -> Self:
         if sum(one is not None for one in (self.secret, self.secret_env, self.secret_file)) != 1:
-            raise ValueError("one of secret, secret_env and secret_file is due")
+            raise ValueError("give one of secret, secret_env and secret_file")
         return self
 
 
@@ -62,7 +62,7 @@ class _File(BaseModel):
 
 
 def read_keys(path: Path, environ: Mapping[str, str]) -> list[tuple[KeyTerms, str]]:
-    """The keys that the file declares, each with its secret. Raises Unusable (``keys_file_invalid``)."""
+    """Return the keys that the file declares, each with its secret. Raises Unusable (``keys_file_invalid``)."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
         declared = _File.model_validate(raw).keys
@@ -96,7 +96,7 @@ def _secret(key: _Declared, environ: Mapping[str, str]) -> str:
         text = (key.secret_file or Path()).read_text(encoding="utf-8").strip()
     secret = text.removeprefix(token_of(key.id, ""))
     if len(secret) < MIN_SECRET or not secret.isascii() or not secret.isprintable() or " " in secret:
-        raise InvalidInput(f"{key.id}: a secret of at least {MIN_SECRET} ASCII characters without spaces is due")
+        raise InvalidInput(f"{key.id}: the secret needs at least {MIN_SECRET} ASCII characters, without spaces")
     return secret
 
 

@@ -1,4 +1,4 @@
-"""How often: token buckets in bounded memory, on a clock that is given."""
+"""Rate limits: token buckets in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from app.access.grants import Rate
 
 MAX_BUCKETS = 10_000
-"""Callers remembered at a time; the one that was quiet longest is forgotten first."""
+"""Callers remembered at a time; the least recent one is dropped first."""
 IPV6_PREFIX = 64
-"""One customer's worth of IPv6 addresses counts as one."""
+"""All addresses of an IPv6 prefix of this length, one customer's, count as one caller."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Bucket:
 
 
 class Buckets:
-    """A token bucket a caller: it holds ``burst`` tokens, and ``per_second`` flow in. Safe between threads."""
+    """One token bucket per caller: it holds ``burst`` tokens and gains ``per_second``. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_BUCKETS) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class Buckets:
         return len(self._buckets)
 
     def take(self, caller: str, rate: Rate) -> float:
-        """Takes a token: 0; or, where there is none, the seconds until there will be."""
+        """Take a token and return 0; without one, return the seconds until there is one."""
         with self._lock:
             bucket = self._filled(caller, rate)
             if bucket.tokens < 1:
@@ -45,7 +45,7 @@ class Buckets:
             return 0.0
 
     def wait(self, caller: str, rate: Rate) -> float:
-        """The seconds until there is a token, which is left where it is; unknown callers are not remembered."""
+        """Return the seconds until there is a token, without taking it; unknown callers are not remembered."""
         with self._lock:
             if caller not in self._buckets:
                 return 0.0
@@ -63,7 +63,7 @@ class Buckets:
 
 
 def address_group(host: str) -> str:
-    """The address that attempts are counted under: an IPv4 address, the /64 of an IPv6 one, else the text itself."""
+    """Return what attempts are counted by: an IPv4 address, the /64 of an IPv6 one, otherwise the text itself."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""From what operations and galleries give to what goes over the wire."""
+"""Converts results of operations to answers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,14 @@ from app.gallery import records
 from app.inference.package import Package
 
 
-def box(value: types.Box) -> schemas.Box:
-    return schemas.Box(x=value.x, y=value.y, width=value.width, height=value.height)
-
-
 def quality(value: types.Quality) -> schemas.Quality:
     return schemas.Quality(score=value.score, reasons=[reason.value for reason in value.reasons])
-
-
-def image(photo: types.Photo) -> schemas.ImageSize:
-    return schemas.ImageSize.model_validate({"width": photo.width, "height": photo.height, "rotated": photo.rotated})
 
 
 def detected(face: types.Face) -> schemas.DetectedFace:
     found = face.detection
     return schemas.DetectedFace(
-        box=box(found.box),
+        box=schemas.Box.model_validate(found.box),
         landmarks=[(float(x), float(y)) for x, y in found.landmarks],
         score=found.score,
         quality=quality(face.quality),
@@ -35,7 +27,7 @@ def detected(face: types.Face) -> schemas.DetectedFace:
 
 def detect(photo: types.Photo, *, explain: bool) -> schemas.DetectAnswer:
     return schemas.DetectAnswer(
-        image=image(photo),
+        image=schemas.ImageSize.model_validate(photo),
         faces=[detected(face) for face in photo.faces],
         explain=explained([photo]) if explain else None,
     )
@@ -43,7 +35,7 @@ def detect(photo: types.Photo, *, explain: bool) -> schemas.DetectAnswer:
 
 def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnswer:
     return schemas.EmbedAnswer(
-        image=image(photo),
+        image=schemas.ImageSize.model_validate(photo),
         faces=[
             schemas.EmbeddedFace(**dict(detected(face)), embedding=face.template.vector.tolist())
             for face in photo.faces
@@ -55,7 +47,11 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
 
 
 def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
-    return schemas.ChosenFace(**dict(detected(chosen.face)), image=image(chosen.photo), faces=len(chosen.photo.faces))
+    return schemas.ChosenFace(
+        **dict(detected(chosen.face)),
+        image=schemas.ImageSize.model_validate(chosen.photo),
+        faces=len(chosen.photo.faces),
+    )
 
 
 def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
@@ -96,7 +92,7 @@ def verify_subject(
 def identify(found: operations.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
     return schemas.IdentifyAnswer(
-        image=image(found.photo),
+        image=schemas.ImageSize.model_validate(found.photo),
         faces=[_identified(face, found.point) for face in found.faces],
         fmr=found.point.fmr,
         fpir=found.point.fpir,
@@ -112,16 +108,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
     return schemas.IdentifiedFace(
         **dict(detected(face.face)),
         decision=face.decision,
-        candidates=[
-            schemas.Candidate(
-                subject=candidate.subject,
-                name=candidate.name,
-                score=candidate.score,
-                template_score=candidate.template_score,
-                face_id=candidate.face_id,
-            )
-            for candidate in face.candidates
-        ],
+        candidates=[schemas.Candidate.model_validate(candidate) for candidate in face.candidates],
         margin=face.margin,
         threshold=point.threshold,
         threshold_uncertain=point.uncertain,
@@ -134,7 +121,9 @@ def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
         subject=found.subject,
         created=found.created,
         enrolled=[
-            schemas.EnrolledFace(index=index, face_id=row.face_id, quality=quality(row.quality), box=box(row.box))
+            schemas.EnrolledFace(
+                index=index, face_id=row.face_id, quality=quality(row.quality), box=schemas.Box.model_validate(row.box)
+            )
             for index, row in found.enrolled
         ],
         rejected=[
@@ -152,7 +141,7 @@ def explained(
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[records.Candidate | None] = (),
 ) -> schemas.Explain:
-    """``stages``: milliseconds of what came after the photos; their own are added up."""
+    """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed."""
     photos = list(photos)
     total: dict[str, float] = {}
     for part in (*(photo.stages for photo in photos), stages or {}):
@@ -169,25 +158,7 @@ def explained(
             )
             for one in chosen
         ],
-        nearest_other=[
-            None if one is None else schemas.NearestOther(subject=one.subject, name=one.name, score=one.score)
-            for one in nearest
-        ],
-    )
-
-
-def subject(found: records.Subject) -> schemas.Subject:
-    return schemas.Subject.model_validate(
-        {
-            "id": found.id,
-            "name": found.name,
-            "metadata": found.metadata,
-            "face_count": found.face_count,
-            "created_at": found.created_at,
-            "updated_at": found.updated_at,
-            "expires_at": found.expires_at,
-            "consent": found.consent and {"note": found.consent.note, "given_at": found.consent.given_at},
-        }
+        nearest_other=[None if one is None else schemas.NearestOther.model_validate(one) for one in nearest],
     )
 
 
@@ -195,7 +166,7 @@ def stored_face(found: records.FaceRow, gallery: records.Gallery) -> schemas.Sto
     return schemas.StoredFace.model_validate(
         {
             "face_id": found.face_id,
-            "box": box(found.box),
+            "box": schemas.Box.model_validate(found.box),
             "quality": quality(found.quality),
             "model": found.package,
             "has_crop": gallery.store == "crop",
@@ -205,7 +176,7 @@ def stored_face(found: records.FaceRow, gallery: records.Gallery) -> schemas.Sto
 
 
 def model(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:
-    """``device``: where the package runs in this server; None where it doesn't."""
+    """Return a package; ``device``: where it is running, None if it isn't."""
     manifest = package.manifest
     return schemas.Model(
         id=package.id,
@@ -223,10 +194,7 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
             url=manifest.licence.url or None,
         ),
         dimension=manifest.dimension,
-        calibrations=[
-            schemas.Calibration.model_validate(calibration.model_dump(include=set(schemas.Calibration.model_fields)))
-            for calibration in manifest.calibrations
-        ],
+        calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),

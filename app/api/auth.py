@@ -19,10 +19,9 @@ from typing import TypeVar
 
 from starlette.datastructures import Headers
 
-from app.access.grants import Grant, Rate, Scope
+from app.access.grants import ADMIN_KEY_ID, Grant, Rate, Scope
 from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
-from app.access.records import ADMIN_KEY_ID
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key

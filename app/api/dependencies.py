@@ -12,9 +12,9 @@ from pydantic import BeforeValidator
 from starlette.datastructures import State
 
 from app.access.audit import AuditLog
+from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
-from app.access.records import AuditEntry
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields

@@ -327,7 +327,7 @@ ENDPOINTS: tuple[AnyOperation, ...] = tuple(
 
 
 def scopes_table() -> str:
-    """The operations of each scope as a Markdown table."""
+    """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
         some = [one for one in ENDPOINTS if one.scope == scope and not one.monitoring]

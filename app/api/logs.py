@@ -1,4 +1,4 @@
-"""Logs as JSON, one line an event. They hold no ids of people, no keys, no images and no vectors."""
+"""Logs as JSON, one line per event, without ids of people, keys, images or vectors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 
 LOGGER = "likeness"
 OWN = (LOGGER, "app")
-"""The first words of our own loggers' names. Others may say anything: SQLAlchemy the values of every statement, Pillow
-an image's EXIF fields. They are heard from warnings on, and without what is filled into their sentences."""
+"""Prefixes of our own loggers' names. Other loggers may write anything, such as SQLAlchemy the values of statements, or
+Pillow EXIF fields: only their warnings and errors are logged, without the arguments of the messages."""
 
 
 class JsonFormatter(logging.Formatter):
-    """``time``, ``level``, ``logger``, ``message``, the fields of ``extra={"fields": {...}}``, and of an exception its
-    type and where it was raised: its message may quote what a log must not hold."""
+    """Writes ``time``, ``level``, ``logger``, ``message``, and the fields of ``extra={"fields": {...}}``.
+
+    Of an exception it writes the type and the stack, not the message, which may quote personal data.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         own = record.name.split(".")[0] in OWN
@@ -36,18 +38,18 @@ class JsonFormatter(logging.Formatter):
 
 
 def _template(record: logging.LogRecord) -> str:
-    """A foreign sentence without what is filled into it; of a warning, where it comes from and its kind."""
+    """Return a foreign message without its arguments; of a warning, its place and category."""
     if record.name == "py.warnings":
         return ": ".join(record.getMessage().split(": ")[:2])
     return str(record.msg).partition("\n")[0]
 
 
 def configure(level: str) -> None:
-    """Sends everything that is logged in this process to standard error, as JSON; ``level`` is our own loggers'."""
+    """Log everything of this process to standard error, as JSON; ``level`` applies to our own loggers."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
     least = logging.getLevelNamesMapping()[level.upper()]
-    handler.setLevel(least)  # some others set their own
+    handler.setLevel(least)  # some libraries set their own level
     logging.basicConfig(level=max(logging.WARNING, least), handlers=[handler], force=True)
     logging.captureWarnings(capture=True)
     for name in OWN:

@@ -1,7 +1,7 @@
-"""What the server counts, for Prometheus: `/metrics`.
+"""Metrics for Prometheus: `/metrics`.
 
-Labels come from sets that are known beforehand (route templates, methods, statuses, stages): never an id, never what a
-client made up. Each application has a registry of its own.
+Labels have a fixed set of values (route templates, methods, statuses, stages), never an id or text of a client. Each
+application has its own registry.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
-"""A method that is none, and a path that no route has (or that nobody looked at, without a key)."""
+"""The label of unknown methods, of paths without a route, and of requests without a key."""
 STAGES = ("decode", "detect", "align", "quality", "embed", "search", "store")
 REQUEST_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STAGE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COUNTS_S = 15.0
-"""How old the counts of rows may be: they are the one thing that costs the database something."""
+"""How old the counts of rows may be: counting them is work for the database."""
 COUNTING_S = 2.0
-"""How long counting them may keep somebody waiting."""
+"""How long a request waits for a new count."""
 
 Sizes: TypeAlias = Mapping[int, int]
-"""How many batches of each size there were."""
+"""The number of batches of each size."""
 _log = logging.getLogger(LOGGER)
 
 
 class Metrics:
-    """Counters and histograms, fed while serving; the rest is looked up when it is asked for."""
+    """Counters and histograms of requests; everything else is read when metrics are requested."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -57,7 +57,7 @@ class Metrics:
         )
         stages = Histogram(
             "likeness_stage_seconds",
-            "What each stage of a photo's way took, waiting for its batch included.",
+            "Duration of each stage of a photo, including waiting for its batch.",
             ["stage"],
             buckets=STAGE_BUCKETS_S,
             registry=self._registry,
@@ -65,55 +65,56 @@ class Metrics:
         self._stages = {stage: stages.labels(stage) for stage in STAGES}
 
     def request(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """One request that was answered: ``method`` is one of METHODS or OTHER, ``route`` its template or None."""
+        """Count an answered request. ``method``: one of METHODS or OTHER; ``route``: its template, or None."""
         route = route or OTHER
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def stages(self, stages: Mapping[str, float]) -> None:
-        """Milliseconds by stage, of one photo or one operation."""
+        """Observe the milliseconds of each stage of one photo or one operation."""
         for stage, milliseconds in stages.items():
             self._stages[stage].observe(milliseconds / 1000)
 
     def watch(self, service: Service) -> None:
-        """Has ``service`` looked at from now on whenever the metrics are asked for."""
+        """Read ``service`` from now on when metrics are requested."""
         self._registry.register(_ServiceCollector(service))
 
     def text(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class _ServiceCollector(Collector):
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._totals = _Kept(service.galleries.store.totals)
+        self._totals = _CachedCounts(service.galleries.store.totals)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask the database."""
+        """Describe nothing, since registering must not read the database."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
         service = self._service
-        yield _gauge("likeness_ready", "1 when requests are taken, 0 while draining.", service.status == "ok")
-        yield from self._house()
+        yield _gauge("likeness_ready", "1 if requests are accepted, 0 while draining.", service.status == "ok")
+        yield from self._load()
         yield from self._batches()
         yield from self._galleries()
         yield from self._jobs()
         model = GaugeMetricFamily(
-            "likeness_model_info", "The models that run.", labels=["model", "task", "device", "sha256"]
+            "likeness_model_info", "The running models.", labels=["model", "task", "device", "sha256"]
         )
         for one in service.models():
             if one.loaded:
                 model.add_metric([one.id, one.task, one.device or "", one.sha256], 1)
         yield model
 
-    def _house(self) -> Iterator[Metric]:
+    def _load(self) -> Iterator[Metric]:
         workers = self._service.workers
-        yield _gauge("likeness_requests_admitted", "Requests in the house, waiting ones included.", workers.admitted)
-        yield _gauge("likeness_requests_limit", "How many may be.", workers.limit)
-        yield _gauge("likeness_requests_waiting", "Pieces of work that wait for a thread.", workers.waiting)
+        yield _gauge("likeness_requests_admitted", "Requests in progress, including waiting ones.", workers.admitted)
+        yield _gauge("likeness_requests_limit", "The most requests in progress.", workers.limit)
+        yield _gauge("likeness_requests_waiting", "Tasks that wait for a thread.", workers.waiting)
         yield _gauge("likeness_bodies_bytes", "Bytes of request bodies held.", workers.held)
-        yield _gauge("likeness_bodies_limit_bytes", "How many may be.", workers.bytes_limit)
+        yield _gauge("likeness_bodies_limit_bytes", "The most bytes of request bodies held.", workers.bytes_limit)
 
     def _batches(self) -> Iterator[Metric]:
         embedders, galleries = self._service.embedders, self._service.galleries
@@ -121,14 +122,14 @@ class _ServiceCollector(Collector):
         waiting.add_metric(["embed"], embedders.waiting)
         waiting.add_metric(["search"], galleries.searches.waiting)
         yield waiting
-        sizes = HistogramMetricFamily("likeness_batch_size", "Items worked on together.", labels=["batcher"])
+        sizes = HistogramMetricFamily("likeness_batch_size", "Items in a batch.", labels=["batcher"])
         for name, found in (("embed", embedders.batch_sizes), ("search", galleries.searches.batch_sizes)):
             sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
         yield sizes
 
     def _jobs(self) -> Iterator[Metric]:
         runner = self._service.runner
-        yield _gauge("likeness_jobs_running", "Jobs that this process runs.", runner.running)
+        yield _gauge("likeness_jobs_running", "Jobs that this process is running.", runner.running)
         ended = CounterMetricFamily("likeness_jobs_ended", "Jobs that ended in this process.", labels=["kind", "state"])
         for (kind, state), count in runner.ended.items():
             ended.add_metric([kind, state], count)
@@ -141,7 +142,7 @@ class _ServiceCollector(Collector):
         followed = self._service.galleries.indexes.followed()
         yield _gauge("likeness_index_changes_behind", "Changes in the log that the indexes lack.", followed.behind)
         yield _gauge(
-            "likeness_log_read_age_seconds", "Since the change logs were last looked at.", max(0.0, followed.age_s)
+            "likeness_log_read_age_seconds", "Seconds since the change logs were last read.", max(0.0, followed.age_s)
         )
         yield from self._snapshots()
         totals = self._totals()
@@ -151,29 +152,29 @@ class _ServiceCollector(Collector):
         if totals is None:
             return
         yield _gauge("likeness_galleries", "Galleries.", totals.galleries)
-        yield _gauge("likeness_subjects", "Subjects, of all galleries.", totals.subjects)
-        yield _gauge("likeness_faces", "Enrolled faces, of all galleries.", totals.faces)
+        yield _gauge("likeness_subjects", "Subjects in all galleries.", totals.subjects)
+        yield _gauge("likeness_faces", "Enrolled faces in all galleries.", totals.faces)
 
     def _snapshots(self) -> Iterator[Metric]:
         try:
             kept = self._service.galleries.indexes.snapshotted()
-        except OSError:  # the disk is another alarm's business, and must not silence the rest
+        except OSError:  # an unreadable disk must not hide the other metrics
             return
         if kept is None:
             return
         yield _gauge("likeness_snapshots", "Snapshots of search indexes on disk.", kept.count)
-        yield _gauge("likeness_snapshots_bytes", "Their size.", kept.size)
+        yield _gauge("likeness_snapshots_bytes", "Size of the snapshots on disk.", kept.size)
         if kept.oldest_s is not None:
             yield _gauge(
                 "likeness_snapshot_age_seconds",
-                "Since the oldest was written; a gallery that doesn't change needs no new one.",
+                "Seconds since the oldest was written; a gallery that doesn't change gets no new one.",
                 kept.oldest_s,
             )
 
 
-class _Kept:
-    """Counts that are made anew only when they are old, in a thread of their own: a database that does not answer
-    must not keep anyone from reading the rest."""
+class _CachedCounts:
+    """Caches counts of rows. Counting runs in a thread of its own, so that a database that does not answer does not
+    delay the other metrics for long."""
 
     def __init__(self, count: Callable[[], Totals]) -> None:
         self._count = count
@@ -183,7 +184,7 @@ class _Kept:
         self._at = -COUNTS_S
 
     def __call__(self) -> Totals | None:
-        """None where the database does not answer."""
+        """Return the counts; None if the database does not answer."""
         with self._lock:
             if self._working is None and time.monotonic() - self._at >= COUNTS_S:
                 self._working = Event()
@@ -197,7 +198,7 @@ class _Kept:
         try:
             found = self._count()
         except Exception as error:  # noqa: BLE001 - a worker's edge; the metrics say that there was no answer
-            _log.warning("rows could not be counted", extra={"fields": {"error": type(error).__name__}})
+            _log.warning("Rows could not be counted", extra={"fields": {"error": type(error).__name__}})
             found = None
         with self._lock:
             self._found, self._at, self._working = found, time.monotonic(), None
@@ -209,6 +210,6 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
 
 
 def _buckets(sizes: Sizes) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus wants them, the whole number last."""
+    """Return cumulative buckets, the total last."""
     ends = [(str(float(end)), float(sum(n for size, n in sizes.items() if size <= end))) for end in BATCH_BUCKETS]
     return [*ends, ("+Inf", float(sum(sizes.values())))]

@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.audit import AuditLog
+from app.access.audit_store import AuditEntry, fit_id
 from app.access.grants import Grant
-from app.access.records import AuditEntry, fit_id
 from app.api.auth import OPEN_PATHS, authorize, is_page
 from app.api.body import invalid_request
 from app.api.dependencies import Service, find_service
@@ -148,7 +148,7 @@ class _Record:
         self._finished = matched is None
 
     def know(self, grant: Grant) -> None:
-        self._entry.who = grant.key_id
+        self._entry.key = grant.key_id
 
     async def begin(self) -> AuditEntry:
         """Write the entry if the operation changes something; raise what the database raises, so that no change goes
@@ -172,7 +172,7 @@ class _Record:
     def refuse(self, error: LikenessError) -> None:
         """Note a refusal. Requests without a key are not recorded: nothing limits how many there are."""
         if error.code in _BAD_KEY:
-            self._entry.who = str(error.details["key"])
+            self._entry.key = str(error.details["key"])
         is_try_again = isinstance(error, Overloaded) and not self._begun  # its status differs between protocols
         self._finished = self._finished or is_try_again or error.code == "missing_key"
 

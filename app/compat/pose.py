@@ -1,9 +1,9 @@
-"""How a head is turned, from its five landmarks: an approximation, where a service that is replaced answers with one.
+"""Estimates the head pose from the five landmarks, for interfaces of other services that answer with one.
 
 A rigid mean face is fitted to the landmarks by scaled orthographic projection (the linear step of DeMenthon and Davis
-1995, "Model-based object pose in 25 lines of code"), and the rotation taken apart. What it can't know is how one
-person's face differs from the mean: a short nose looks like a raised head. It is good for "turned away or not", not
-for degrees.
+1995, "Model-based object pose in 25 lines of code"), and the rotation split into angles. It doesn't
+know how a person's face differs from the mean: a short nose looks like a raised head. So it tells whether a head is
+turned away, not by how many degrees.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MEAN_FACE = (
 )
 """The landmarks' x to the right, y down, z away from the camera, in units of the eyes' distance.
 
-x and y: the medians of what YuNet sees in 500 photos of LFW, the eyes made level, left and right made alike: most of
-those people look into the camera. z: the nose tip half the eyes' distance in front of the rest, as in CompreFace's own
-model of the face. Of the 500 photos the median pitch, roll and yaw are then 0, 1 and 0 degrees."""
+x and y: the medians of YuNet's landmarks in 500 photos of LFW, with the eyes made level and both sides averaged; most
+of those people look into the camera. z: the nose tip lies half the eyes' distance in front of the rest, as in
+CompreFace's own model of the face. The median pitch, roll and yaw over the 500 photos are then 0, 1 and 0 degrees."""
 LEAST_SPREAD = 1e-3
-"""Landmarks that lie on one line, or in one point, say nothing: the smaller singular value as a share of the larger."""
+"""Least ratio of the singular values: landmarks on one line or in one point have no pose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Pose:
 
 
 def pose_of(landmarks: Landmarks) -> Pose | None:
-    """None where the landmarks are those of no face."""
+    """Return the pose; None if the landmarks are no face's. `landmarks`: (5, 2) pixels, as from the detector."""
     fit = np.linalg.pinv(_centred(np.array(MEAN_FACE))) @ _centred(landmarks.astype(np.float64))  # (3, 2)
     left, spread, right = np.linalg.svd(fit.T, full_matrices=False)
     if not np.isfinite(spread).all() or spread[1] <= LEAST_SPREAD * spread[0]:

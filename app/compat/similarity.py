@@ -1,24 +1,23 @@
-"""Cosines as the similarities of 0 to 1 that clients of other services expect: by the false match rate, not by feel.
+"""Maps cosines to the similarities of 0 to 1 that clients of other services expect, by false match rate.
 
-A client that was written for another service compares a similarity with 0.8, 0.9 or 0.99. What such a number means is
-fixed here, once for all model packages, as the false match rate (FMR) at which two different people reach it:
+A client that was written for another service compares a similarity with 0.8, 0.9 or 0.99. This module defines what such
+a number means, for all model packages, as the false match rate (FMR) at which two different people reach it:
 
 | similarity | FMR | why here |
 |---|---|---|
-| 0.5 | 1e-2 | CompreFace's documentation: most comparisons of different people lie below it, most of one above |
-| 0.8 | 1e-3 | the least that Rekognition's searches return unless asked otherwise |
-| 0.9 | 1e-4 | what this service decides verifications at unless asked otherwise |
+| 0.5 | 1e-2 | CompreFace's documentation: most pairs of different people lie below it, most of one person above |
+| 0.8 | 1e-3 | the default threshold of Rekognition's searches |
+| 0.9 | 1e-4 | this service's default operating point for verification |
 | 0.95 | 1e-5 | halfway in rate between its neighbours |
-| 0.99 | 1e-6 | what AWS advises where a mistake is grave; the strictest rate that packages are usually measured at |
+| 0.99 | 1e-6 | AWS's advice for grave decisions; the strictest rate that packages are usually measured at |
 
-Between those the similarity is linear in log10(FMR), and the package's own measured operating points say which cosine
-has which rate, as `app.inference.manifest.Thresholds` interpolates them; from the strictest measured point up to a
-cosine
-of 1, and from the most lenient one down to -1, it is a straight line, where nothing was measured and nothing is said
-but the order. A package without operating points has the straight line alone: (cosine + 1) / 2.
+Between these, the similarity is linear in log10(FMR), and the package's measured operating points give the rate of each
+cosine, interpolated as in `app.inference.manifest.Thresholds`. Beyond the strictest and the most lenient measured point
+the map is a straight line to 1 and -1; there it only keeps the order. A package without operating points has only the
+straight line (cosine + 1) / 2.
 
-The map is strictly increasing and continuous, so it changes no order and no decision, and it has an inverse: a
-threshold asked for as a similarity is turned into a cosine, and the comparison is made there.
+The map is strictly increasing and continuous, so it changes no order and no decision. It has an inverse: a threshold
+given as a similarity is converted to a cosine, and compared there.
 `python -m app.compat.similarity` prints the table of the default package.
 """
 
@@ -43,10 +42,10 @@ LEVELS: tuple[tuple[float, float], ...] = (
     (1e-6, 0.99),
     (1e-9, 0.999),
 )
-"""FMR and similarity: the table above, and an end on either side for packages measured beyond it."""
+"""FMR and similarity: the table above, with an end on either side for packages measured beyond it."""
 SHOWN = (0.5, 0.8, 0.9, 0.95, 0.99)
 LEAST_STEP = 1e-6
-"""Anchors nearer to each other, on either scale, count as one: so no slope can eat the digits of a float."""
+"""Least distance between anchors, on either scale, so that no slope is too steep for the precision of a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,13 @@ class Similarity:
 
     @classmethod
     def of(cls, thresholds: Thresholds) -> Similarity:
-        """The map of a package; one without operating points is fine."""
+        """Return the map of a package, with or without operating points."""
         points = thresholds.calibration.points if thresholds.calibration else ()
         return cls.through((point.fmr, point.threshold) for point in points)
 
     @classmethod
     def through(cls, points: Iterable[tuple[float, float]]) -> Similarity:
-        """The map through (FMR, cosine) pairs, the cosines rising as the rates fall."""
+        """Return the map through (FMR, cosine) pairs; cosines rise as rates fall."""
         measured = sorted((math.log10(fmr), cosine) for fmr, cosine in points if LEVELS[-1][0] <= fmr < 1)
         levels = [(math.log10(fmr), similarity) for fmr, similarity in LEVELS]
         rates = {rate for rate, _ in measured}
@@ -81,16 +80,16 @@ class Similarity:
         return cls(tuple(cosine for cosine, _ in anchors), tuple(similarity for _, similarity in anchors))
 
     def of_cosine(self, cosine: float) -> float:
-        """0 to 1; a cosine that rounding has pushed out of -1 to 1 counts as the end it left by."""
+        """Return the similarity, 0 to 1; cosines outside -1 to 1 are clipped."""
         return _along(self.cosines, self.similarities, cosine)
 
     def cosine_of(self, similarity: float) -> float:
-        """-1 to 1, the inverse of `of_cosine`; what is below 0 or above 1 counts as 0 or 1."""
+        """Return the cosine, -1 to 1: the inverse of `of_cosine`. Similarities outside 0 to 1 are clipped."""
         return _along(self.similarities, self.cosines, similarity)
 
 
 def fmr_of(similarity: float) -> float:
-    """The false match rate that a similarity between 0.5 and 0.99 stands for."""
+    """Return the false match rate of a similarity between 0.5 and 0.99."""
     levels = [(level, math.log10(fmr)) for fmr, level in LEVELS]
     return float(10 ** _between(levels, similarity))
 
@@ -104,12 +103,12 @@ def similarity_table(thresholds: Thresholds) -> str:
 
 
 def _between(points: list[tuple[float, float]], x: float) -> float:
-    """Linear interpolation in points sorted by their first number."""
+    """Interpolate linearly between points sorted by their first number."""
     return _along(tuple(one for one, _ in points), tuple(other for _, other in points), x)
 
 
 def _along(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:
-    """Linear interpolation, exact at the points themselves and never past the ends of a stretch."""
+    """Interpolate linearly; exact at the points, and never outside the two nearest values."""
     if x <= xs[0]:
         return ys[0]
     if x >= xs[-1]:

@@ -75,7 +75,10 @@ class Sealer:
         return self._header + nonce + self._ciphers[self._first].encrypt(nonce, data, self._header + purpose)
 
     def open(self, sealed: bytes, purpose: bytes) -> bytes:
-        """Raises Unusable ``sealed_unreadable`` if it was altered, is for another purpose or of an unknown key."""
+        """Return what was sealed.
+
+        Raises Unusable ``sealed_unreadable`` if it was altered, is for another purpose or of an unknown key.
+        """
         header = sealed[:HEADER_BYTES]
         cipher = self._ciphers.get(header[1:])
         if len(sealed) < OVERHEAD or header[0] != FORMAT or cipher is None:

@@ -70,7 +70,7 @@ class Blobs:
             connection.execute(insert(SECRETS).values(values).on_conflict_do_nothing())
 
     def check(self, connection: Connection) -> None:
-        """Raises Unusable ``sealed_unreadable`` if the database was sealed with a key that isn't in the ring."""
+        """Check that the ring has all keys in use. Raises Unusable ``sealed_unreadable``."""
         for name, sealed in marks(connection).items():
             if self._ring is None:
                 message = f"The database's faces are sealed with key {name.removeprefix(MARK_PREFIX)}; no key is set."

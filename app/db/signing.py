@@ -25,7 +25,7 @@ class Signer:
     """One private key; safe to share between threads, and never shows it."""
 
     def __init__(self, private: bytes) -> None:
-        """`private` is RFC 8032's secret key, PRIVATE_BYTES."""
+        """Take RFC 8032's secret key, PRIVATE_BYTES."""
         self._private = Ed25519PrivateKey.from_private_bytes(private)
         self.public_key = self._private.public_key().public_bytes_raw()
         """32 bytes."""
@@ -51,7 +51,7 @@ class Signer:
 
 
 def verify(public_key: bytes, signature: bytes, data: bytes, purpose: bytes) -> None:
-    """Raises Unusable ``signature_wrong`` unless `signature` is `public_key`'s of `data` for `purpose`."""
+    """Check that `signature` is `public_key`'s of `data` for `purpose`. Raises Unusable ``signature_wrong``."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message(data, purpose))
     except (InvalidSignature, ValueError):

@@ -179,7 +179,10 @@ class CheckedSubject:
 
 
 def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubject:
-    """Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``."""
+    """Normalise a subject to write.
+
+    Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_consent``.
+    """
     return CheckedSubject(
         clean_id(subject.id, "subject"),
         None if subject.name is None else clean_name(subject.name),

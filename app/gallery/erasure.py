@@ -114,7 +114,7 @@ class Erasures:
         return [done[receipt_id] for receipt_id in receipt_ids]
 
     def receipt(self, receipt_id: str) -> Document:
-        """Raises NotFound ``receipt_not_found``, also while the erasure is incomplete."""
+        """Return a complete receipt. Raises NotFound ``receipt_not_found``, also while the erasure is incomplete."""
         with self._database.read() as connection:
             query = sa.select(RECEIPTS).where((RECEIPTS.c.id == receipt_id) & (RECEIPTS.c.state == DONE))
             row = connection.execute(query).one_or_none()

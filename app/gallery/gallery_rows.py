@@ -54,7 +54,7 @@ def template_plan(row: Row[Any]) -> TemplatePlan:
 
 
 def find_gallery(connection: Connection, gallery_id: str) -> Gallery:
-    """Raises NotFound ``gallery_not_found``."""
+    """Return the gallery of this id. Raises NotFound ``gallery_not_found``."""
     row = connection.execute(_BY_ID, {"wanted": gallery_id}).one_or_none()
     if row is None:
         raise gallery_not_found(gallery_id)

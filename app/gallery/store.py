@@ -117,7 +117,7 @@ class Store:
         *,
         search: IndexKind = "fp32",
     ) -> Gallery:
-        """Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
+        """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
         values = {
             "id": clean_id(gallery_id, "gallery"),
@@ -139,7 +139,7 @@ class Store:
             return find_gallery(connection, str(values["id"]))
 
     def gallery(self, gallery_id: str) -> Gallery:
-        """Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
+        """Return the gallery of this id. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``."""
         cleaned = clean_id(gallery_id, "gallery")
         return self._known_galleries.get(cleaned, lambda: self._read_gallery(cleaned))
 
@@ -155,7 +155,7 @@ class Store:
         )
 
     def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
-        """Raises NotFound ``gallery_not_found``."""
+        """Change how the gallery is searched. Raises NotFound ``gallery_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(search=search))
@@ -219,7 +219,7 @@ class Store:
             return find_subject(connection, gallery, cleaned)
 
     def subject(self, gallery: Gallery, subject_id: str) -> Subject:
-        """Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
+        """Return the subject of this id. Raises InvalidInput ``invalid_id``; NotFound ``subject_not_found``."""
         cleaned = clean_id(subject_id, "subject")
 
         def read() -> Subject:
@@ -422,7 +422,7 @@ class Store:
             return to_face(row, self.blobs, read_crop(connection, row.key))
 
     def delete_face(self, gallery: Gallery, subject_id: str, face_id: str) -> None:
-        """Raises NotFound ``subject_not_found``, ``face_not_found``."""
+        """Delete the face with its crop. Raises NotFound ``subject_not_found``, ``face_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))

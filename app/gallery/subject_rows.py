@@ -66,7 +66,7 @@ def from_consent(consent: Consent | None) -> str | None:
 
 
 def find_subject(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
-    """Raises NotFound ``subject_not_found``."""
+    """Return the subject of this id. Raises NotFound ``subject_not_found``."""
     query = SUBJECT_ROWS.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.id == subject_id))
     row = connection.execute(query).one_or_none()
     if row is None:

@@ -55,7 +55,7 @@ def clean_name(text: str) -> str:
 
 
 def clean_consent(consent: Consent) -> Consent:
-    """Raises InvalidInput ``invalid_consent``."""
+    """Return the consent with its note in NFC. Raises InvalidInput ``invalid_consent``."""
     note = _clean_text(consent.note, "note of consent", "invalid_consent", MAX_CONSENT)
     return Consent(note, consent.given_at)
 

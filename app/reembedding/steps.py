@@ -67,7 +67,7 @@ class Reembeddings:
         self._blobs = store.blobs
 
     def find(self, gallery: Gallery) -> Reembedding:
-        """Raises NotFound ``reembedding_not_found``."""
+        """Return the gallery's re-embedding. Raises NotFound ``reembedding_not_found``."""
         with self._database.read() as connection:
             return _found(connection, gallery)
 

@@ -20,8 +20,7 @@ import pytest
 
 from app.access import audit as audit_module
 from app.access.audit import BATCH, DAY_S, MAX_WAITING, AuditLog
-from app.access.records import AuditEntry, AuditFilter
-from app.access.store import AuditStore
+from app.access.audit_store import AuditEntry, AuditFilter, AuditStore
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import AnyOperation
 from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusable
@@ -81,7 +80,7 @@ def test_what_was_written_is_in_the_database_and_its_outcome_is_added(store: Slo
         entry = log.entry("door", "enroll", "r1")
         log.write(entry).result(WAIT_S)
         (begun,) = all_of(store)
-        assert (begun.at, begun.who, begun.operation, begun.status) == (utc_text(NOW), "door", "enroll", None)
+        assert (begun.at, begun.key, begun.operation, begun.status) == (utc_text(NOW), "door", "enroll", None)
         entry.status, entry.subject = 201, "eileen"
         log.write(entry).result(WAIT_S)
         (done,) = all_of(store)
@@ -176,7 +175,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
 
     assert found(False) == list(range(10))
     assert found(True) == list(range(9, -1, -1))
-    assert found(False, who="door") == [1, 3, 5, 7, 9]
+    assert found(False, key="door") == [1, 3, 5, 7, 9]
     assert found(False, gallery="guests", operation="enroll") == [0, 2, 4]
     assert found(False, subject="s7") == [7]
     assert found(True, since=utc_text(NOW + 3), until=utc_text(NOW + 6)) == [5, 4, 3]

@@ -19,11 +19,10 @@ from starlette.datastructures import Headers
 
 from app.access import keys as keys_module
 from app.access.grants import Rate, Scope, parse_rate
+from app.access.key_store import KEY_ID, Key, KeyStore, KeyTerms
 from app.access.keys import CACHE_S, Keys, access_key_of, key_id_of
 from app.access.keys_file import read_keys
 from app.access.rate_limits import Buckets, address_group
-from app.access.records import KEY_ID, Key, KeyTerms
-from app.access.store import KeyStore
 from app.api.auth import ADMIN, Guard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database

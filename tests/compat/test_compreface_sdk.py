@@ -73,7 +73,7 @@ def sdk(live_server: LiveServer, environment: Path) -> Iterator[Sdk]:
         client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
         terms = {"scopes": ["read", "recognize", "enroll"], "galleries": [gallery]}
         key = client.post("/v1/keys", json=terms).raise_for_status().json()["secret"]
-    driver = PROJECT / "tests" / "compreface_driver.py"
+    driver = PROJECT / "tests" / "support" / "compreface_driver.py"
     process = subprocess.Popen(
         [sys.executable, "-S", str(driver), live_server.url, key],
         env={"PYTHONPATH": str(environment)},

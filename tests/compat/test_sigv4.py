@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from app.compat.rekognition import errors, sigv4
 from app.compat.rekognition.errors import Refused
-from app.compat.rekognition.replays import KEPT_S, MAX_REPEATS, REPEAT_S, Replays
+from app.compat.rekognition.signatures import KEPT_S, MAX_REPEATS, REPEAT_S, ReplayGuard
 from app.compat.rekognition.sigv4 import SignedRequest, signing_key
 
 botocore_auth = pytest.importorskip("botocore.auth", reason="the dev extra brings boto3")
@@ -197,13 +197,13 @@ def test_no_authorization_breaks_the_reader(text: str) -> None:
 
 def test_a_signature_is_good_once_for_what_changes_something() -> None:
     now = [100.0]
-    replays = Replays(lambda: now[0])
+    replays = ReplayGuard(lambda: now[0])
     replays.use("a", "", changes=True)
     with pytest.raises(Refused, match="used already") as caught:
         replays.use("a", "", changes=True)
     assert caught.value.name == errors.INVALID_SIGNATURE
     replays.use("b", "", changes=True)
-    replays.free("a")
+    replays.release("a")
     replays.use("a", "", changes=True)
     now[0] += KEPT_S - 1
     with pytest.raises(Refused):
@@ -213,7 +213,7 @@ def test_a_signature_is_good_once_for_what_changes_something() -> None:
 @pytest.mark.parametrize("changes", [False, True])
 def test_other_calls_of_the_same_second_are_told_apart_for_a_moment(changes: bool) -> None:
     now = [100.0]
-    replays = Replays(lambda: now[0])
+    replays = ReplayGuard(lambda: now[0])
     for attempt in ("call-1 attempt=1", "call-2 attempt=1", "call-2 attempt=2"):
         replays.use("a", attempt, changes=changes)
         with pytest.raises(Refused):
@@ -230,7 +230,7 @@ def test_other_calls_of_the_same_second_are_told_apart_for_a_moment(changes: boo
 
 def test_what_changes_nothing_may_be_asked_again_for_a_moment() -> None:
     now = [100.0]
-    replays = Replays(lambda: now[0])
+    replays = ReplayGuard(lambda: now[0])
     for _ in range(3):
         replays.use("a", "", changes=False)
     now[0] += REPEAT_S + 0.1
@@ -240,7 +240,7 @@ def test_what_changes_nothing_may_be_asked_again_for_a_moment() -> None:
 
 def test_the_memory_of_signatures_is_bounded() -> None:
     now = [0.0]
-    replays = Replays(lambda: now[0], size=10)
+    replays = ReplayGuard(lambda: now[0], size=10)
     for number in range(100):
         replays.use(str(number), "", changes=True)
     assert len(replays) == 10

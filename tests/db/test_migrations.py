@@ -15,8 +15,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import app.db.migrations
-from app.access.records import AuditFilter
-from app.access.store import AuditStore, KeyStore
+from app.access.audit_store import AuditFilter, AuditStore
+from app.access.key_store import KeyStore
 from app.db.encryption import Sealer, new_key
 from app.db.engine import MIGRATIONS, VERSION, is_current
 from app.db.schema import METADATA

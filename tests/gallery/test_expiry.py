@@ -16,8 +16,7 @@ from alembic.config import Config
 
 import app.db.migrations
 from app.access.audit import AuditLog
-from app.access.records import AuditFilter
-from app.access.store import AuditStore
+from app.access.audit_store import AuditFilter, AuditStore
 from app.client import Client
 from app.db import signing
 from app.errors import Conflict, InvalidInput, NotFound
@@ -144,7 +143,7 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(database_url: str
     for receipt in receipts:
         check_receipt(receipt)
     entries = log.entries(AuditFilter(operation="expire_subject"), newest_first=False).items
-    assert sorted((one.who or "", one.gallery, one.subject, one.status) for one in entries) == [
+    assert sorted((one.key or "", one.gallery, one.subject, one.status) for one in entries) == [
         ("", "staff", "s1", 204),
         ("", "staff", "s3", 204),
     ]

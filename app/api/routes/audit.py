@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 from fastapi.responses import JSONResponse
 
-from app.access.records import AuditEntry, AuditFilter
+from app.access.audit_store import AuditFilter
 from app.api import endpoints, schemas
 from app.api.dependencies import ReceiptId, ServiceDep
 from app.api.router import Router
@@ -25,7 +25,7 @@ async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, 
     Changes are recorded before they begin; everything else appears within a second.
     """
     wanted = AuditFilter(
-        who=query.key,
+        key=query.key,
         operation=query.operation,
         gallery=query.gallery,
         subject=query.subject,
@@ -36,7 +36,9 @@ async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, 
     def read() -> schemas.AuditPage:
         newest_first = query.order == "newest"
         page = service.audit.entries(wanted, query.cursor, query.limit, newest_first=newest_first)
-        return schemas.AuditPage(entries=[_answer(entry) for entry in page.items], next_cursor=page.next_cursor)
+        return schemas.AuditPage(
+            entries=[schemas.AuditEntry.model_validate(entry) for entry in page.items], next_cursor=page.next_cursor
+        )
 
     return await service.run(read)
 
@@ -62,18 +64,3 @@ async def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
 
 def _text(time: datetime | None) -> str | None:
     return None if time is None else utc_text(time)
-
-
-def _answer(entry: AuditEntry) -> schemas.AuditEntry:
-    return schemas.AuditEntry.model_validate(
-        {
-            "at": entry.at,
-            "key": entry.who,
-            "operation": entry.operation,
-            "gallery": entry.gallery,
-            "subject": entry.subject,
-            "target": entry.target,
-            "status": entry.status,
-            "request_id": entry.request_id,
-        }
-    )

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
-from app.access.records import fit_id
+from app.access.audit_store import fit_id
 from app.api import body, endpoints, schemas
 from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry_of
 from app.api.router import Router

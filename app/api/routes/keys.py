@@ -7,8 +7,9 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
-from app.access import records
+from app.access.audit_store import fit_id
 from app.access.grants import Scope
+from app.access.key_store import Key, KeyTerms
 from app.access.keys import NewKey, access_key_of
 from app.api import endpoints, schemas
 from app.api.dependencies import GrantDep, KeyId, ServiceDep, entry_of
@@ -58,8 +59,8 @@ async def create_key(request: Request, service: ServiceDep) -> schemas.NewKey:
     """
     asked = await service.read_json(request, schemas.KeyCreate)
     key_id = asked.id if asked.id is not None else secrets.token_hex(KEY_ID_BYTES)
-    entry_of(request).target = records.fit_id(key_id)
-    terms = records.KeyTerms(
+    entry_of(request).target = fit_id(key_id)
+    terms = KeyTerms(
         id=key_id,
         scopes=frozenset(Scope(scope) for scope in asked.scopes),
         name=asked.name,
@@ -99,7 +100,7 @@ async def revoke_key(service: ServiceDep, key: KeyId) -> None:
     await service.run(lambda: service.keys.revoke(key))
 
 
-def _answer(key: records.Key) -> schemas.Key:
+def _answer(key: Key) -> schemas.Key:
     return schemas.Key.model_validate(_fields(key))
 
 
@@ -109,7 +110,7 @@ def _new_answer(made: NewKey) -> schemas.NewKey:
     return schemas.NewKey.model_validate(_fields(made.key) | {"secret": made.token} | shown)
 
 
-def _fields(key: records.Key) -> dict[str, object]:
+def _fields(key: Key) -> dict[str, object]:
     terms = key.terms
     return {
         "id": terms.id,

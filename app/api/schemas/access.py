@@ -27,12 +27,12 @@ from app.api.schemas.base import (
 
 
 class KeyCreate(Params):
-    """What is absent is the server's default, or has no limit."""
+    """An absent field has the server's default, or no limit."""
 
     example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"], "rate": "10/s"}
 
-    id: KeyIdText | None = Field(default=None, description="Made by the server if absent.")
-    name: Name | None = Field(default=None, description="Whose key it is; free text.")
+    id: KeyIdText | None = Field(default=None, description="Chosen by the server if absent.")
+    name: Name | None = Field(default=None, description="The key's owner or purpose; free text.")
     scopes: list[ScopeName] = Field(min_length=1, description="What the key may do; `admin` implies all of them.")
     galleries: list[Id] | None = Field(
         default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; all if absent."
@@ -41,19 +41,19 @@ class KeyCreate(Params):
     rate: RateText | None = Field(default=None, description="The server's default if absent.")
     aws: bool = Field(
         default=False,
-        description="Whether requests may be signed with it too, as AWS's clients do; its secret is then kept, sealed.",
+        description="Whether its holder may also sign requests, as AWS's clients do; its secret is stored, sealed.",
     )
 
 
 class KeyRotate(Params):
     example: ClassVar[Example] = {"grace_seconds": 3600}
     grace_seconds: int = Field(
-        default=0, ge=0, le=MAX_GRACE_S, description="How long the last secret goes on working beside the new one."
+        default=0, ge=0, le=MAX_GRACE_S, description="How long the previous secret keeps working beside the new one."
     )
 
 
 class Key(Wire):
-    """A key; its secret is never shown again."""
+    """A key, without its secret."""
 
     example: ClassVar[Example] = {
         "id": "door",
@@ -78,12 +78,12 @@ class Key(Wire):
     expires_at: datetime | None
     rotated_at: datetime | None
     revoked_at: datetime | None
-    old_secret_until: datetime | None = Field(description="Until when the secret before the last rotation works.")
+    old_secret_until: datetime | None = Field(description="Until when the previous secret works.")
     declared: bool = Field(description="Whether the server's keys file declares it.")
 
 
 class NewKey(Key):
-    """A key with what its holder has to send. This is the only time that it is shown."""
+    """A key with its secret, which is only in this answer."""
 
     example: ClassVar[Example] = Key.example | {
         "secret": "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk",
@@ -91,41 +91,41 @@ class NewKey(Key):
         "aws_secret_access_key": None,
     }
 
-    secret: str = Field(description="The whole key, as it goes into `Authorization: Bearer` or `x-api-key`.")
-    aws_access_key_id: str | None = Field(description="For AWS's clients, where the key was made for them.")
+    secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
+    aws_access_key_id: str | None = Field(description="For AWS's clients, if the key was created with `aws`.")
     aws_secret_access_key: str | None = Field(description="The same.")
 
 
 class OwnKey(Wire):
-    """What the key of the request may do, and where."""
+    """What the request's key may do, and in which galleries."""
 
     example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"]}
 
-    id: str = Field(description="`admin.key` is the data folder's own.")
-    scopes: list[ScopeName] = Field(description="As the key was given them; `admin` implies all.")
+    id: str = Field(description="`admin.key` is the data folder's key.")
+    scopes: list[ScopeName] = Field(description="The key's scopes; `admin` implies all.")
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
 
 
 class KeyPage(Wire):
     example: ClassVar[Example] = {"keys": [Key.example], "next_cursor": None}
     keys: list[Key]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
 class AuditParams(PageParams):
     """`since` is included, `until` is not; ids match exactly."""
 
-    key: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only what this key did.")
+    key: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this key.")
     operation: str | None = Field(default=None, max_length=64, description="Only this operation, e.g. `enroll`.")
-    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only about this gallery.")
-    subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only about this subject.")
+    gallery: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this gallery.")
+    subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this subject.")
     since: Time | None = Field(default=None, description="Only from this time on.", examples=[TIME])
     until: Time | None = Field(default=None, description="Only before this time.", examples=[TIME])
     order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
 
 
 class AuditEntry(Wire):
-    """Who did what, when, to whom, and how it went."""
+    """Which key did what, when, to what, with which outcome."""
 
     example: ClassVar[Example] = {
         "at": TIME,
@@ -139,13 +139,13 @@ class AuditEntry(Wire):
     }
 
     at: datetime
-    key: str | None = Field(description="The key's id; `admin.key` is the data folder's own; null: no key of ours.")
+    key: str | None = Field(description="The key's id; `admin.key` is the data folder's key; null: no valid key.")
     operation: str
     gallery: str | None
     subject: str | None
-    target: str | None = Field(description="The id of the face or key it was about.")
+    target: str | None = Field(description="The id of its face, key, job or receipt.")
     status: int | None = Field(
-        description="The HTTP status of the answer; 499: the caller left before it; null: begun, outcome unknown."
+        description="The HTTP status of the answer; 499: the client left before it; null: begun, outcome unknown."
     )
     request_id: str
 
@@ -153,11 +153,11 @@ class AuditEntry(Wire):
 class AuditPage(Wire):
     example: ClassVar[Example] = {"entries": [AuditEntry.example], "next_cursor": None}
     entries: list[AuditEntry]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
 class ErasedSubject(Wire):
-    """Which subject: known to who knows its id, and to nobody else."""
+    """The subject, as a hash that can be checked only with its id."""
 
     salt: str
     digest: str = Field(description="SHA-256, hexadecimal, of the compact JSON list of salt, gallery and subject id.")
@@ -170,7 +170,7 @@ class ErasedCounts(Wire):
 
 
 class Cleared(Wire):
-    """What was done to everything on disk that could have held them."""
+    """How each place on disk that could hold the data was cleared."""
 
     tables: str = Field(description="`overwritten` (SQLite), `vacuumed` or `rewritten` (PostgreSQL).")
     write_ahead_log: str
@@ -178,16 +178,16 @@ class Cleared(Wire):
 
 
 class Signature(Wire):
-    """Over everything else in the document: UTF-8 JSON with sorted keys and without white space."""
+    """A signature over everything else in the document, as UTF-8 JSON with sorted keys and without white space."""
 
     algorithm: Literal["Ed25519"]
     key_id: str
-    public_key: str = Field(description="Base64; to be compared with one that was kept before.")
+    public_key: str = Field(description="Base64; compare it with one that you kept before.")
     value: str = Field(description="Base64.")
 
 
 class Receipt(Wire):
-    """What was erased, when, and what that means, signed with the server's key."""
+    """What was erased, when and how, signed with the server's key."""
 
     example: ClassVar[Example] = {
         "format": 1,
@@ -217,11 +217,11 @@ class Receipt(Wire):
     gallery: str
     subject: ErasedSubject
     reason: Literal["asked", "expired"]
-    erased_at: str = Field(description="From then on nobody is answered with the subject.")
+    erased_at: str = Field(description="From then on no answer contains the subject.")
     erased: ErasedCounts
     cleared: Cleared
     complete: bool = Field(
-        description="Whether all of `cleared` was done at `completed_at`; else it follows by itself."
+        description="Whether all of `cleared` was done at `completed_at`; if not, the server completes it later."
     )
     completed_at: str
     not_reached: list[str] = Field(description="What the server can't clear.")
@@ -231,4 +231,4 @@ class Receipt(Wire):
 class ReceiptPage(Wire):
     example: ClassVar[Example] = {"receipts": [Receipt.example], "next_cursor": None}
     receipts: list[Receipt]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")

@@ -40,18 +40,18 @@ Id: TypeAlias = Annotated[
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_ID_LENGTH, examples=["Eileen Collins"])]
 Metadata: TypeAlias = dict[str, JsonValue]
 Base64: TypeAlias = Annotated[
-    str, Field(description="An image file as base64 (RFC 4648); a data URL (`data:image/jpeg;base64,...`) will do.")
+    str, Field(description="An image file as base64 (RFC 4648), or as a data URL (`data:image/jpeg;base64,...`).")
 ]
 Rate: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 def _time(value: object) -> object:
-    """RFC 3339 in text, and nothing else that pydantic would take for a time (numbers among them)."""
+    """Accept RFC 3339 text, and nothing else that pydantic would take for a time, such as numbers."""
     if not isinstance(value, str) or not _RFC3339.fullmatch(value):
-        raise ValueError("a time with its zone is due, as in 2026-01-31T12:00:00Z")
+        raise ValueError("give a time with its zone, such as 2026-01-31T12:00:00Z")
     time = datetime.fromisoformat(value)
     if not FIRST_YEAR <= time.year <= LAST_YEAR:
-        raise ValueError(f"a year from {FIRST_YEAR} to {LAST_YEAR} is due")
+        raise ValueError(f"give a year from {FIRST_YEAR} to {LAST_YEAR}")
     return time
 
 
@@ -60,7 +60,7 @@ Note: TypeAlias = Annotated[
     Field(
         min_length=1,
         max_length=MAX_NOTE_LENGTH,
-        description="A few words, e.g. where the form is that was signed.",
+        description="A short note, e.g. where the signed form is.",
         examples=["form of 31 January, folder 12"],
     ),
 ]
@@ -78,8 +78,7 @@ RateText: TypeAlias = Annotated[
     str,
     Field(
         max_length=32,
-        description="Requests in a second or a minute, and how many of them at once: `10/s`, `600/m`, `600/m:20`, or "
-        "`unlimited`.",
+        description="Requests per second or minute, and optionally a burst: `10/s`, `600/m:20`, or `unlimited`.",
         examples=["10/s"],
     ),
 ]
@@ -88,8 +87,8 @@ QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
 SearchKind: TypeAlias = Literal["fp32", "int8"]
 SEARCH_KINDS = (
-    "How the vectors are searched, with the same answers either way. `fp32`: as they are. `int8`: by a copy of a "
-    "quarter of their size, whose best are scored again exactly; faster, for that much more memory."
+    "How the vectors are searched; the answers are the same. `fp32`: as they are. `int8`: first by a copy of a quarter "
+    "of their size, then the best are scored exactly; faster, but uses a quarter more memory."
 )
 
 
@@ -110,11 +109,11 @@ class Wire(BaseModel):
 
 
 class Params(BaseModel):
-    """Base of what a caller may say besides images: in the query, as form fields or as JSON fields alike."""
+    """Base of parameters and request bodies: parameters come in the query, as form fields or as JSON fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class PageParams(Params):
-    limit: int = Field(default=100, ge=1, le=MAX_PAGE, description="How many rows one page has at most.")
-    cursor: str | None = Field(default=None, max_length=2048, description="`next_cursor` of the page before.")
+    limit: int = Field(default=100, ge=1, le=MAX_PAGE, description="The most rows on a page.")
+    cursor: str | None = Field(default=None, max_length=2048, description="The previous page's `next_cursor`.")

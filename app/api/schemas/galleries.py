@@ -75,7 +75,7 @@ class Gallery(Wire):
 class GalleryPage(Wire):
     example: ClassVar[Example] = {"galleries": [Gallery.example], "next_cursor": None}
     galleries: list[Gallery]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
 class GalleryCheck(Wire):
@@ -92,23 +92,23 @@ class GalleryCheck(Wire):
 
     ok: bool
     subjects: int
-    faces: int = Field(description="Faces in the database, which is the truth.")
+    faces: int = Field(description="Faces in the database, which is authoritative.")
     indexed: int = Field(description="Faces in the index.")
-    problems: list[str] = Field(description="What disagrees; empty when all is well.")
+    problems: list[str] = Field(description="The differences; empty if there are none.")
     examples: list[str] = Field(description="Ids of some faces that are missing or different.")
 
 
 class ImportParams(Params):
     content: Literal["photos", "templates", "archive"] = Field(
         default="photos",
-        description="What is in the tar: `photos` in a folder a person; `templates.npy` with `faces.jsonl` or "
-        "`ids.txt`; the `archive` that an export made.",
+        description="The content of the tar. `photos`: one folder per person; `templates`: `templates.npy` with "
+        "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",
     )
-    quality: QualityGate = Field(default="medium", description="Photos: the least quality that is taken.")
+    quality: QualityGate = Field(default="medium", description="Photos: the least quality to accept.")
     package: str | None = Field(
-        default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that made them."
+        default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that computed them."
     )
-    normalize: bool = Field(default=False, description="Templates: bring them to length 1 first.")
+    normalize: bool = Field(default=False, description="Templates: normalize them to length 1 first.")
     trust: str | None = Field(
         default=None,
         max_length=128,
@@ -118,12 +118,12 @@ class ImportParams(Params):
     @model_validator(mode="after")
     def _package_named(self) -> Self:
         if self.content == "templates" and self.package is None:
-            raise ValueError("name the package that made the templates")
+            raise ValueError("name the package that computed the templates")
         return self
 
 
 class ExportParams(Params):
-    crops: bool = Field(default=True, description="Whether the stored crops go with it.")
+    crops: bool = Field(default=True, description="Whether to include the stored crops.")
 
 
 class ReembedStart(Params):
@@ -135,20 +135,20 @@ class ReembedStart(Params):
     )
     without_crop: Literal["refuse", "drop"] = Field(
         default="refuse",
-        description="What to do about faces that have no crop to embed again. `refuse`: nothing is begun. `drop`: they "
-        "stay behind, found again by a rollback, until `finish` deletes them.",
+        description="What to do with faces without a stored crop. `refuse`: do not start. `drop`: leave them out; a "
+        "rollback restores them until `finish` deletes them.",
     )
     keep_days: float = Field(
         default=7,
         ge=0,
         le=3650,
         allow_inf_nan=False,
-        description="How long after the switch a rollback is possible; then `finish` comes by itself.",
+        description="Days after the switch during which a rollback is possible; then the server finishes by itself.",
     )
 
 
 class Reembedding(Wire):
-    """A gallery on its way from one model package to another."""
+    """A gallery's move from one model package to another."""
 
     example: ClassVar[Example] = {
         "gallery": "staff",
@@ -165,17 +165,17 @@ class Reembedding(Wire):
     }
 
     gallery: str
-    source: str = Field(description="The package that the gallery comes from.")
-    target: str = Field(description="The package that it goes to.")
+    source: str = Field(description="The package before the move.")
+    target: str = Field(description="The package after the move.")
     state: Literal["embedding", "ready", "switched", "ending"] = Field(
-        description="`embedding`: faces get templates of the target, the source answers. `ready`: all have both (also "
-        "after a rollback), the source answers. `switched`: the target answers. `ending`: what is not needed any more "
-        "is being removed."
+        description="`embedding`: faces get templates of the target, the source answers. `ready`: all faces have both "
+        "(also after a rollback), the source answers. `switched`: the target answers. `ending`: templates that are no "
+        "longer needed are being deleted."
     )
     without_crop: Literal["refuse", "drop"]
-    missing: int = Field(ge=0, description="Faces that have no template of the target, for want of a crop.")
+    missing: int = Field(ge=0, description="Faces without a template of the target, since they have no stored crop.")
     keep_days: float
     started_at: datetime
     switched_at: datetime | None
     keep_until: datetime | None = Field(description="Until when a rollback is possible.")
-    job: Job | None = Field(description="The job that works on it, or did so last.")
+    job: Job | None = Field(description="The current job, or the last one.")

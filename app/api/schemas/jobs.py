@@ -18,7 +18,7 @@ class JobPageParams(PageParams):
 
 
 class ReportParams(Params):
-    format: Literal["jsonl", "csv"] = Field(default="jsonl", description="Lines of JSON, or CSV with a head.")
+    format: Literal["jsonl", "csv"] = Field(default="jsonl", description="Lines of JSON, or CSV with a header.")
 
 
 class JobError(Wire):
@@ -46,15 +46,15 @@ class Job(Wire):
     }
 
     id: str
-    kind: str = Field(description="What it does.")
-    gallery: str | None = Field(description="Whose faces it is about; null: about all, or none.")
+    kind: str = Field(description="The kind of work.")
+    gallery: str | None = Field(description="The gallery that it works on; null: all, or none.")
     state: JobState
-    done: int = Field(description="How many of its items it has been through.")
-    total: int | None = Field(description="How many there are, where that is known.")
-    counts: dict[str, int] = Field(description="What it counts: `refused` items are in its report.")
+    done: int = Field(description="Number of items processed so far.")
+    total: int | None = Field(description="Number of all items, if known.")
+    counts: dict[str, int] = Field(description="Counters; `refused` items are in its report.")
     error: JobError | None = Field(description="Why it failed.")
-    has_result: bool = Field(description="Whether it has left a file to be fetched.")
-    key: str | None = Field(description="The id of the key that asked for it.")
+    has_result: bool = Field(description="Whether it has a result, a file to fetch.")
+    key: str | None = Field(description="The id of the key that created it.")
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
@@ -63,4 +63,4 @@ class Job(Wire):
 class JobPage(Wire):
     example: ClassVar[Example] = {"jobs": [Job.example], "next_cursor": None}
     jobs: list[Job]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")

@@ -54,14 +54,14 @@ class VerifyAnyParams(VerifyParams, ModelParams):
 
 
 class IdentifyParams(DetectParams):
-    limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="How many candidates each face gets at most.")
+    limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
     fmr: Rate | None = Field(
-        default=None, description="False match rate of each single comparison. Not together with `fpir`."
+        default=None, description="False match rate of each single comparison. Can't be combined with `fpir`."
     )
     fpir: Rate | None = Field(
         default=None,
         description="False positive identification rate: how often someone who is not enrolled may be taken for "
-        "anyone in the gallery; corrected for the number of subjects. Not together with `fmr`.",
+        "anyone in the gallery; the threshold depends on the number of subjects. Can't be combined with `fmr`.",
         examples=[0.01],
     )
 
@@ -99,7 +99,7 @@ class IdentifyRequest(IdentifyParams):
 
 
 class Box(Wire):
-    """An upright rectangle; it may reach over the photo's edge."""
+    """An upright rectangle; it may extend beyond the photo's edge."""
 
     example: ClassVar[Example] = {"x": 177.4, "y": 68.2, "width": 92.1, "height": 121.7}
 
@@ -112,7 +112,9 @@ class Box(Wire):
 class Quality(Wire):
     example: ClassVar[Example] = {"score": 92.4, "reasons": []}
     score: float = Field(ge=0, le=100, description="Higher = fewer false non-matches expected.")
-    reasons: list[str] = Field(description="What is poor, e.g. `small_face`, `low_sharpness`, `extreme_pose`.")
+    reasons: list[str] = Field(
+        description="Why the quality is low, e.g. `small_face`, `low_sharpness`, `extreme_pose`."
+    )
 
 
 class ImageSize(Wire):
@@ -123,7 +125,7 @@ class ImageSize(Wire):
     width: int = Field(ge=1)
     height: int = Field(ge=1)
     rotated: Literal[0, 90, 180, 270] = Field(
-        default=0, description="Clockwise degrees by which the photo had to be turned before a face was found."
+        default=0, description="Clockwise degrees by which the photo had to be rotated before a face was found."
     )
 
 
@@ -140,7 +142,7 @@ class DetectedFace(Wire):
         max_length=5,
         description="x, y of the person's right eye, left eye, nose tip, right and left mouth corner.",
     )
-    score: float = Field(ge=0, le=1, description="The detector's own certainty that this is a face.")
+    score: float = Field(ge=0, le=1, description="The detector's score: how certain it is that this is a face.")
     quality: Quality
 
 
@@ -161,15 +163,15 @@ class ChosenFace(DetectedFace):
 class Choice(Wire):
     """Which face of a photo was used, and why."""
 
-    index: int = Field(ge=0, description="Its place in the list that `/v1/detect` gives for the photo.")
+    index: int = Field(ge=0, description="Its index in the list that `/v1/detect` returns for the photo.")
     why: str
     runner_up_share: float | None = Field(
-        description="The next most prominent face's prominence as a share of the chosen one's; null if it was alone."
+        description="The next most prominent face's prominence as a share of the chosen one's; null if it is alone."
     )
 
 
 class NearestOther(Wire):
-    """The subject that came closest without being the answer: how near a false match was."""
+    """The nearest subject that is not the answer: how close a false match was."""
 
     subject: str
     name: str | None
@@ -177,17 +179,17 @@ class NearestOther(Wire):
 
 
 class Explain(Wire):
-    """Asked for by `explain=true`."""
+    """How the answer came about; only with `explain=true`."""
 
     stages: dict[str, float] = Field(
-        description="Milliseconds spent in each stage (decode, detect, align, quality, embed, search, store), waiting "
-        "included; several photos are added up."
+        description="Milliseconds in each stage (decode, detect, align, quality, embed, search, store), including "
+        "waiting; summed over the photos."
     )
     batch_size: int | None = Field(
-        description="How many faces shared the largest embedding batch, those of other requests included."
+        description="Number of faces in the largest embedding batch, including those of other requests."
     )
     chosen: list[Choice] = Field(
-        default_factory=list, description="For each photo that had to yield one face: which one, and why."
+        default_factory=list, description="For each photo of which one face was used: which face, and why."
     )
     nearest_other: list[NearestOther | None] = Field(
         default_factory=list, description="For each face of the answer: the nearest subject that is not its match."
@@ -210,7 +212,9 @@ class EmbedAnswer(Wire):
     }
     image: ImageSize
     faces: list[EmbeddedFace]
-    model: str = Field(description="The package that made the embeddings; only equal ones may be compared.")
+    model: str = Field(
+        description="The package that computed the embeddings; only compare embeddings of the same package."
+    )
     explain: Explain | None = None
 
 
@@ -230,7 +234,7 @@ class VerifyAnswer(Wire):
     score: float
     threshold: float
     fmr: float = Field(description="The false match rate measured at this threshold.")
-    fmr_asked: float | None = Field(description="The one that was asked for; null: the server's default.")
+    fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
     face1: ChosenFace
     face2: ChosenFace
     model: str
@@ -247,9 +251,9 @@ class Candidate(Wire):
     }
     subject: str
     name: str | None
-    score: float = Field(description="The best over the subject's faces; what the decision is made on.")
-    template_score: float = Field(description="Against the subject's quality-weighted mean template.")
-    face_id: str = Field(description="The enrolled face that gave the score.")
+    score: float = Field(description="The best score over the subject's faces; the decision is based on it.")
+    template_score: float = Field(description="The score against the subject's quality-weighted mean template.")
+    face_id: str = Field(description="The enrolled face with this score.")
 
 
 class SubjectVerifyAnswer(Wire):
@@ -265,9 +269,9 @@ class SubjectVerifyAnswer(Wire):
     match: bool
     subject: str
     name: str | None
-    score: float = Field(description="The best over the subject's faces; what the decision is made on.")
-    template_score: float = Field(description="Against the subject's quality-weighted mean template.")
-    face_id: str = Field(description="The enrolled face that gave the score.")
+    score: float = Field(description="The best score over the subject's faces; the decision is based on it.")
+    template_score: float = Field(description="The score against the subject's quality-weighted mean template.")
+    face_id: str = Field(description="The enrolled face with this score.")
     threshold: float
     fmr: float
     fmr_asked: float | None
@@ -285,17 +289,17 @@ class IdentifiedFace(DetectedFace):
         "threshold_uncertain": 0.371,
     }
     decision: Decision = Field(
-        description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches "
-        "`threshold_uncertain` only; `unknown`: neither."
+        description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches only "
+        "`threshold_uncertain`; `unknown`: neither."
     )
     candidates: list[Candidate] = Field(
-        description="The nearest subjects, best first, without those given to another face of the photo."
+        description="The nearest subjects, best first, without those assigned to another face of the photo."
     )
     margin: float | None = Field(description="First candidate's score minus the second's; null without a second.")
-    threshold: float = Field(description="From here on a face is `known`.")
+    threshold: float = Field(description="A face with at least this score is `known`.")
     threshold_uncertain: float = Field(
-        description="From here to `threshold` a face is `uncertain`: the operating point of ten times the FMR, or the "
-        "highest that was measured."
+        description="A face between this score and `threshold` is `uncertain`: the operating point of ten times the "
+        "FMR, or the highest one that was measured."
     )
 
 
@@ -314,9 +318,7 @@ class IdentifyAnswer(Wire):
     image: ImageSize
     faces: list[IdentifiedFace]
     fmr: float = Field(description="The false match rate of one comparison at `threshold`.")
-    fpir: float = Field(
-        description="What that makes of the whole gallery: the false positive identification rate expected."
-    )
+    fpir: float = Field(description="The expected false positive identification rate for the whole gallery.")
     fmr_asked: float | None
     fpir_asked: float | None
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")

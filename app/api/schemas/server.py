@@ -28,7 +28,7 @@ class OperatingPoint(Wire):
 
 
 class Scores(Wire):
-    """How many compared pairs had a score in each of 100 equal stretches from -1 to 1."""
+    """A histogram of scores: pairs in each of 100 equal bins from -1 to 1."""
 
     nonmated: list[int]
     mated: list[int]
@@ -39,9 +39,9 @@ class Calibration(Wire):
     measured_on: str
     comparisons: int = Field(description="Non-mated comparisons.")
     mated: int
-    default: bool = Field(description="Whether decisions are made by this one.")
+    default: bool = Field(description="Whether decisions use this one.")
     points: list[OperatingPoint]
-    scores: Scores | None = Field(default=None, description="Where the package's manifest has them.")
+    scores: Scores | None = Field(default=None, description="Null if the package's manifest has none.")
 
 
 class Model(Wire):
@@ -77,15 +77,15 @@ class Model(Wire):
     task: str = Field(description="`detect` or `embed`.")
     title: str
     description: str
-    loaded: bool = Field(description="Whether this server runs it now.")
+    loaded: bool = Field(description="Whether this server is running it now.")
     source: str = Field(description="Where its file comes from: `file`, `carrier` (a Python package) or `url`.")
     sha256: str
     licence: Licence
     dimension: int | None = Field(description="Length of its templates; null for detectors.")
     calibrations: list[Calibration]
     device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
-    providers: list[str] = Field(description="What computes it: ONNX Runtime's execution providers.")
-    provenance: dict[str, Any] = Field(default_factory=dict, description="Where it comes from, and its figures.")
+    providers: list[str] = Field(description="ONNX Runtime's execution providers.")
+    provenance: dict[str, Any] = Field(default_factory=dict, description="The package's origin and measurements.")
 
 
 class SkippedModel(Wire):
@@ -109,7 +109,7 @@ class ModelList(Wire):
 
 
 class ServerKey(Wire):
-    """The public half of the key that the server signs with."""
+    """The public part of the key that the server signs with."""
 
     example: ClassVar[Example] = {
         "key_id": "21fe31dfa154a261",
@@ -121,7 +121,7 @@ class ServerKey(Wire):
     key_id: str = Field(description="The first 8 bytes of the public key's SHA-256, hexadecimal.")
     algorithm: Literal["Ed25519"]
     public_key: str = Field(description="Its 32 bytes (RFC 8032) as base64.")
-    pem: str = Field(description="The same as other programs read it.")
+    pem: str = Field(description="The same in PEM.")
 
 
 class Version(Wire):
@@ -136,13 +136,13 @@ class Health(Wire):
 
 
 class Problem(Wire):
-    code: str = Field(description="Stable; what programs switch on.")
+    code: str = Field(description="Stable; programs should switch on it.")
     message: str = Field(description="One sentence for people.")
-    details: dict[str, Any] = Field(description="What the code's description promises; empty for most.")
+    details: dict[str, Any] = Field(description="Values that belong to the code; empty for most codes.")
 
 
 class ErrorAnswer(Wire):
-    """The one shape of every error."""
+    """The shape of every error."""
 
     error: Problem
     request_id: str = Field(description="Also in the header `x-request-id`, and in the server's log.")

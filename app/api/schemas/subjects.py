@@ -39,27 +39,27 @@ class SubjectCreate(Params):
     name: Name | None = Field(default=None, description="How people call the subject; free text in any script.")
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     expires_at: Time | None = Field(
-        default=None, description="From then on nobody is answered with the subject, and soon it is erased."
+        default=None, description="From then on no answer contains the subject, and soon it is erased."
     )
-    consent: Consent | None = Field(default=None, description="On what grounds the subject is kept.")
+    consent: Consent | None = Field(default=None, description="The consent to keep the subject.")
 
 
 class SubjectPatch(Params):
-    """What is given is replaced as a whole (metadata too: nothing is merged); what is absent stays as it is."""
+    """A given field replaces the old value as a whole (metadata is not merged); an absent field stays as it is."""
 
     example: ClassVar[Example] = {"name": "Eileen Marie Collins"}
 
     name: Name | None = Field(default=None, description="The new name; null removes it.")
-    metadata: Metadata = Field(default_factory=dict, description="The new metadata, in place of all of the old.")
+    metadata: Metadata = Field(default_factory=dict, description="The new metadata; replaces all of the old.")
     expires_at: Time | None = Field(default=None, description="The new time of expiry; null: never.")
-    consent: Consent | None = Field(default=None, description="In place of the old one; null removes it.")
+    consent: Consent | None = Field(default=None, description="The new consent; null removes it.")
 
 
 class EraseParams(Params):
     rewrite: bool = Field(
         default=False,
-        description="PostgreSQL only: rewrite all tables (VACUUM FULL), which locks them meanwhile, so that nothing "
-        "stays in their files. SQLite's are overwritten anyway.",
+        description="PostgreSQL only: rewrite all tables (VACUUM FULL) so that nothing stays in their files; locks "
+        "them meanwhile. SQLite's files are overwritten in any case.",
     )
 
 
@@ -94,19 +94,19 @@ class Subject(Wire):
     face_count: int = Field(ge=0)
     created_at: datetime
     updated_at: datetime
-    expires_at: datetime | None = Field(description="From then on nobody is answered with it; null: never.")
+    expires_at: datetime | None = Field(description="From then on no answer contains it; null: never.")
     consent: GivenConsent | None
 
 
 class SubjectPage(Wire):
     example: ClassVar[Example] = {"subjects": [Subject.example], "next_cursor": None}
     subjects: list[Subject]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
 class FaceMove(Params):
     example: ClassVar[Example] = {"subject": "eileen"}
-    subject: Id = Field(description="Whose it becomes; somebody of the same gallery.")
+    subject: Id = Field(description="The face's new subject, in the same gallery.")
 
 
 class StoredFace(Wire):
@@ -125,24 +125,24 @@ class StoredFace(Wire):
     box: Box = Field(description="Where the face was in the photo that was enrolled.")
     quality: Quality
     model: str
-    has_crop: bool = Field(description="Whether `.../crop` has a picture of it.")
+    has_crop: bool = Field(description="Whether `.../crop` returns its crop.")
     created_at: datetime
 
 
 class FacePage(Wire):
     example: ClassVar[Example] = {"faces": [StoredFace.example], "next_cursor": None}
     faces: list[StoredFace]
-    next_cursor: str | None = Field(description="Give it as `cursor` for the next page; null on the last.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
 class EnrollParams(DetectParams):
-    quality: QualityGate = Field(default="medium", description="The least quality that is taken; `none` takes all.")
+    quality: QualityGate = Field(default="medium", description="The least quality to accept; `none` accepts all.")
     expires_at: Time | None = Field(
         default=None,
-        description="When the subject is to be erased, with all its faces; as it was if absent.",
+        description="When to erase the subject with all its faces; unchanged if absent.",
         examples=["2096-01-31T12:00:00Z"],
     )
-    consent: Note | None = Field(default=None, description="On what grounds, given now; as it was if absent.")
+    consent: Note | None = Field(default=None, description="A note on the consent, given now; unchanged if absent.")
 
 
 class EnrollRequest(EnrollParams):
@@ -151,16 +151,16 @@ class EnrollRequest(EnrollParams):
 
 
 class EnrolledFace(Wire):
-    index: int = Field(ge=0, description="Which of the images sent this is, counted from 0.")
+    index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     face_id: str
     quality: Quality
     box: Box
 
 
 class RejectedImage(Wire):
-    index: int = Field(ge=0, description="Which of the images sent this is, counted from 0.")
+    index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     code: str = Field(description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `invalid_image`, ...")
-    reasons: list[str] = Field(description="For `low_quality`: what is poor.")
+    reasons: list[str] = Field(description="For `low_quality`: why.")
     message: str
 
 

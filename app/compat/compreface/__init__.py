@@ -1,4 +1,1 @@
-"""CompreFace's REST interface, as its version 1.2 documents it, over this service's own operations.
-
-What is the same and what differs is in docs/moving.md.
-"""
+"""CompreFace's REST interface, as documented in its version 1.2. docs/moving.md lists the differences."""

@@ -1,4 +1,4 @@
-"""Faces as CompreFace's clients read them."""
+"""Faces in CompreFace's form."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from app.errors import NoFace
 from app.types import Face, Photo
 
 DIGITS = 5
-"""Decimals of a similarity and of a probability, as CompreFace has them."""
+"""Decimals of similarities and probabilities, as in CompreFace."""
 Json: TypeAlias = dict[str, Any]
 
 
 def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0) -> list[Face]:
-    """The photo's faces, the largest first, from ``det_prob_threshold`` on; ``limit`` 0: all of them.
+    """Return the photo's faces of at least ``det_prob_threshold``, the largest first; ``limit`` 0: all of them.
 
-    Raises NoFace, since no CompreFace call answers with none.
+    Raises NoFace if there is none: no CompreFace call answers with an empty list.
     """
     least = det_prob_threshold or 0.0
     faces = [face for face in photo.faces if face.detection.score >= least]
@@ -29,7 +29,7 @@ def wanted_faces(photo: Photo, det_prob_threshold: float | None, limit: int = 0)
 
 
 def face_answer(face: Face, photo: Photo, params: FaceParams, *, embedded: bool) -> Json:
-    """A face with the plugins that were asked for; ``embedded``: whether the calculator ran."""
+    """Return a face with the requested plugins; ``embedded``: whether the calculator ran."""
     answer: Json = {"box": _box(face, photo)}
     if params.wants("landmarks"):
         answer["landmarks"] = [[round(float(x)), round(float(y))] for x, y in face.detection.landmarks]
@@ -47,7 +47,7 @@ def with_versions(answer: Json, params: FaceParams, versions: Json) -> Json:
 
 
 def versions_of(detector: str, calculator: str | None, params: FaceParams) -> Json:
-    """Plugins and the packages behind them; ``calculator`` None: it did not run."""
+    """Return the package of each plugin; ``calculator`` None: it did not run."""
     versions: Json = {"detector": detector}
     if calculator:
         versions["calculator"] = calculator
@@ -57,13 +57,13 @@ def versions_of(detector: str, calculator: str | None, params: FaceParams) -> Js
 
 
 def rounded(similarity: float) -> float:
-    """Downwards, so that no rounding lifts a similarity to a client's threshold."""
+    """Round down, so that rounding lifts no similarity to a client's threshold."""
     scale = 10.0**DIGITS
     return math.floor(similarity * scale) / scale
 
 
 def _box(face: Face, photo: Photo) -> Json:
-    """Whole pixels within the photo."""
+    """Return the box in whole pixels, clipped to the photo."""
     box = face.detection.box
     return {
         "probability": round(face.detection.score, DIGITS),
@@ -79,7 +79,7 @@ def _within(value: float, size: int) -> int:
 
 
 def _times(photo: Photo, *, embedded: bool) -> dict[str, float]:
-    """Milliseconds of one face's share, as CompreFace counts them; the detector's with decoding and aligning."""
+    """Return the milliseconds per face of each plugin; the detector's include decoding and aligning."""
     share = {name: spent / len(photo.faces) for name, spent in photo.stages.items()}
     times = {"detector": round(sum(spent for name, spent in share.items() if name != "embed"), 1)}
     if embedded:

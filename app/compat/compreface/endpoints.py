@@ -72,7 +72,7 @@ ENDPOINTS: tuple[AnyOperation, ...] = tuple(one for one in globals().copy().valu
 
 
 def endpoints_table() -> str:
-    """Each call with its scope and audit word as a Markdown table."""
+    """Return each call with its scope and audit word as a Markdown table."""
     lines = ["| call | scope | in the audit log |", "|---|---|---|"]
     lines += [f"| `{one.method} {one.path}` | `{one.scope}` | `{one.name}` |" for one in ENDPOINTS]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Errors as CompreFace answers them: a status, and `{"message", "code"}` with a number for a code.
+"""Errors in CompreFace's form: a status, and `{"message", "code"}` with a numeric code.
 
-The numbers and statuses are those of CompreFace's `CommonExceptionCode` and of its exception handler (version 1.2).
-What CompreFace has no number for keeps our own status and says 0, which is CompreFace's "undefined".
+Numbers and statuses are those of CompreFace's `CommonExceptionCode` and exception handler (version 1.2). An error
+that CompreFace has no number for keeps our status, and has the number 0, CompreFace's "undefined".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IMAGE_NOT_FOUND = 44
 
 
 class Refused(InvalidInput):
-    """What CompreFace refuses with a number and words of its own, and status 400."""
+    """An error with a number and message of CompreFace's own, and status 400."""
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class Refused(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """``message``: CompreFace's own words; None: ours say more."""
+    """``message``: CompreFace's own; None: our message says more."""
 
     status: int
     number: int
@@ -87,7 +87,7 @@ class Answer:
 
 
 def answer_of(error: LikenessError) -> Answer:
-    """CompreFace's answer to an error of ours."""
+    """Return CompreFace's answer to an error of ours."""
     ours = answer_problem(error, "")
     if isinstance(error, Refused):
         return Answer(400, error.number, error.message, {})
@@ -98,6 +98,6 @@ def answer_of(error: LikenessError) -> Answer:
         return Answer(404, IMAGE_NOT_FOUND, f"Image {image_id} not found", {})
     kind = KINDS.get(error.code) or Kind(ours.status, UNDEFINED)
     headers = {name: value for name, value in ours.headers.items() if name == "retry-after"}
-    # `answer_problem` puts what a stranger may hear in place of what only the log should say
+    # `answer_problem` replaces messages that only the log should have
     message = error.message if error.code in KINDS else ours.body.error.message
     return Answer(kind.status, kind.number, kind.message or message, headers)

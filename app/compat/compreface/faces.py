@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
-from app.access.records import fit_id
+from app.access.audit_store import fit_id
 from app.api.dependencies import Service, ServiceDep, entry_of
 from app.api.openapi import COMPREFACE
 from app.api.router import Router

@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
 from starlette.requests import Request
 
+from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
-from app.access.records import AuditEntry
 from app.api import body
 from app.api.dependencies import Service, entry_of, grant_of
 from app.api.operation import ImageFields

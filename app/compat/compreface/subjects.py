@@ -6,7 +6,7 @@ import re
 
 from fastapi import Request
 
-from app.access.records import fit_id
+from app.access.audit_store import fit_id
 from app.api.dependencies import ServiceDep, SubjectId, entry_of
 from app.api.openapi import COMPREFACE
 from app.api.router import Router

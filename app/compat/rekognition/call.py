@@ -1,4 +1,4 @@
-"""One request as its operation sees it, and what several operations do alike."""
+"""One request, and what several operations need of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
-from app.access.records import AuditEntry
 from app.api.dependencies import Service
 from app.compat.rekognition import errors
-from app.compat.rekognition.asked import ImageSource
 from app.compat.rekognition.errors import Refused
+from app.compat.rekognition.requests import ImageSource
 from app.compat.similarity import Similarity
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
@@ -20,7 +20,7 @@ from app.gallery.records import FaceRow, Gallery, gallery_not_found
 from app.types import Face, Photo, Template
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
-"""Rekognition's limit; the server's own holds too."""
+"""Rekognition's limit; the server's own applies too."""
 LEVELS = {
     "NONE": QualityLevel.NONE,
     "LOW": QualityLevel.LOW,
@@ -28,12 +28,12 @@ LEVELS = {
     "HIGH": QualityLevel.HIGH,
     "AUTO": QualityLevel.MEDIUM,
 }
-"""`AUTO` is what enrollments are held to unless asked otherwise."""
+"""`AUTO` is the default level of enrollment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``region``: the one that the client signed for; it goes into the names of resources."""
+    """A request; ``region`` is the one that the client signed for, and part of resource names."""
 
     service: Service
     grant: Grant
@@ -41,15 +41,18 @@ class Call:
     region: str
 
     def gallery(self, collection: str) -> Gallery:
-        """Raises NotFound (``gallery_not_found``), also for one that the key may not see."""
+        """Return a collection's gallery. Raises NotFound (``gallery_not_found``), also if the key may not see it."""
         self.entry.gallery = collection
         if not self.grant.sees(collection):
             raise gallery_not_found(collection)
         return self.service.galleries.store.gallery(collection)
 
     def image(self, source: ImageSource) -> bytes:
-        """Raises Refused: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
-        SerializationException."""
+        """Return an image's bytes.
+
+        Raises Refused: InvalidParameterException, InvalidS3ObjectException, ImageTooLargeException,
+        SerializationException.
+        """
         if (source.Bytes is None) == (source.S3Object is None):
             raise Refused(errors.INVALID_PARAMETER, "An image is either Bytes or S3Object.")
         if source.Bytes is None:
@@ -63,16 +66,17 @@ class Call:
         except (binascii.Error, UnicodeEncodeError):
             raise Refused(errors.SERIALIZATION, "Bytes is not base64.", code="invalid_base64") from None
         if not data:
-            raise Refused(errors.INVALID_PARAMETER, "Value at 'image.bytes': 1 byte at least is due.")
+            raise Refused(errors.INVALID_PARAMETER, "Value at 'image.bytes': must have at least 1 byte.")
         if len(data) > limit:
             raise _too_large(limit)
         return data
 
     def scale(self, package: str) -> Similarity:
+        """Return the map from cosines of this package to similarities."""
         return Similarity.of(self.service.operations.thresholds(package))
 
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
-        """Raises Refused (InvalidParameterException), as Rekognition does for a face that a search is to begin with."""
+        """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
         try:
             return self.service.galleries.store.find_face(gallery, face_id)
         except FaceNotFound:
@@ -90,7 +94,7 @@ def stored_template(row: FaceRow) -> Template:
 
 
 def good_enough(photo: Photo, quality: str) -> list[Face]:
-    """The photo's faces that a quality filter leaves, largest first."""
+    """Return the photo's faces that pass a quality filter, the largest first."""
     minimum = LEVELS[quality].minimum
     return [
         face for face in sorted(photo.faces, key=lambda face: -face.detection.box.area) if face.quality.score >= minimum
@@ -102,4 +106,4 @@ def no_faces() -> Refused:
 
 
 def _too_large(limit: int) -> Refused:
-    return Refused(errors.IMAGE_TOO_LARGE, f"An image has at most {limit} bytes.", code="image_too_large")
+    return Refused(errors.IMAGE_TOO_LARGE, f"An image may have at most {limit} bytes.", code="image_too_large")

@@ -1,25 +1,47 @@
-"""Collections: our galleries."""
+"""Collections, which are galleries here, and the faces that are indexed in them.
+
+A face belongs to an unnamed subject until it is associated with a user.
+"""
 
 from __future__ import annotations
 
-from app.compat.rekognition import asked
-from app.compat.rekognition.call import Call
-from app.compat.rekognition.shapes import Shape, arn, seconds
+import hashlib
+
+from app.compat.rekognition import requests
+from app.compat.rekognition.answers import (
+    Shape,
+    arn,
+    face_detail,
+    face_id_from,
+    face_id_to,
+    largest_first,
+    reasons_of,
+    seconds,
+    stored_face,
+)
+from app.compat.rekognition.call import LEVELS, Call, good_enough
+from app.errors import FaceNotFound
+from app.face.quality import QualityLevel
+from app.gallery.records import Gallery, Origin, PlacedFace
+from app.gallery.text import is_unnamed, unnamed_id
+from app.operations import Chosen
+from app.pipeline import Choice
+from app.types import Box, Face, Photo
 
 OK = 200
 PAGE = 1000
-"""Ids in a list's page where the client does not say."""
+"""Rows on a page if the request does not say."""
 
 
-def create(call: Call, wanted: asked.CreateCollection) -> Shape:
-    """Rekognition keeps no pictures of faces, so such a gallery keeps no crops."""
+def create(call: Call, wanted: requests.CreateCollection) -> Shape:
+    """Create a gallery without crops, since Rekognition stores no pictures of faces."""
     call.entry.gallery = wanted.CollectionId
     metadata = {"tags": wanted.Tags} if wanted.Tags else None
     made = call.service.operations.create_gallery(wanted.CollectionId, None, "none", metadata)
     return {"StatusCode": OK, "CollectionArn": arn(made.id, call.region), "FaceModelVersion": made.embedder}
 
 
-def describe(call: Call, wanted: asked.OfCollection) -> Shape:
+def describe(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     return {
         "FaceCount": call.service.galleries.store.counts(gallery).faces,
@@ -30,8 +52,8 @@ def describe(call: Call, wanted: asked.OfCollection) -> Shape:
     }
 
 
-def list_all(call: Call, wanted: asked.ListCollections) -> Shape:
-    """Those that the key may see."""
+def list_all(call: Call, wanted: requests.ListCollections) -> Shape:
+    """List the collections that the key may see."""
     page = call.service.galleries.store.galleries(wanted.NextToken, wanted.MaxResults or PAGE, call.grant.galleries)
     listed: Shape = {
         "CollectionIds": [gallery.id for gallery in page.items],
@@ -40,7 +62,103 @@ def list_all(call: Call, wanted: asked.ListCollections) -> Shape:
     return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
 
 
-def delete(call: Call, wanted: asked.OfCollection) -> Shape:
+def delete(call: Call, wanted: requests.CollectionRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.service.galleries.delete_gallery(gallery.id)
     return {"StatusCode": OK}
+
+
+MOST_INDEXED = 100
+SAME_BOX = 0.5
+"""Pixels by which the boxes of one face in the same photo may differ."""
+
+
+def index_faces(call: Call, wanted: requests.IndexFaces) -> Shape:
+    """Store the faces of a photo. A face of the same photo and external id is not stored twice."""
+    gallery = call.gallery(wanted.CollectionId)
+    image = call.image(wanted.Image)
+    photo = call.service.operations.embed_for(gallery.id, image)
+    good = good_enough(photo, wanted.QualityFilter)
+    chosen = good[: min(wanted.MaxFaces or MOST_INDEXED, MOST_INDEXED)]
+    image_id = _image_id(gallery, image, wanted.ExternalImageId)
+    known = call.service.galleries.faces.of_image(gallery, image_id)
+    records = []
+    for face in chosen:
+        stored = _same(known, face.detection.box)
+        if stored is None:
+            origin = Origin(image_id, photo.width, photo.height, face.detection.score, wanted.ExternalImageId)
+            stored = _store(call, gallery, photo, face, origin)
+        records.append({"Face": stored_face(stored, gallery), "FaceDetail": face_detail(face, photo)})
+    left_out = [face for face in largest_first(photo.faces) if not any(face is one for one in chosen)]
+    return {
+        "FaceRecords": records,
+        "FaceModelVersion": gallery.embedder,
+        "UnindexedFaces": [
+            {"Reasons": _reasons(face, wanted.QualityFilter), "FaceDetail": face_detail(face, photo)}
+            for face in left_out
+        ],
+    }
+
+
+def list_faces(call: Call, wanted: requests.ListFaces) -> Shape:
+    gallery = call.gallery(wanted.CollectionId)
+    if wanted.UserId is not None:
+        call.service.galleries.store.subject(gallery, wanted.UserId)
+    only = None if wanted.FaceIds is None else [face_id_from(face) for face in wanted.FaceIds]
+    page = call.service.galleries.faces.faces(
+        gallery, wanted.NextToken, wanted.MaxResults or PAGE, subject=wanted.UserId, only=only
+    )
+    listed: Shape = {
+        "Faces": [stored_face(face, gallery) for face in page.items],
+        "FaceModelVersion": gallery.embedder,
+    }
+    return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
+
+
+def delete_faces(call: Call, wanted: requests.DeleteFaces) -> Shape:
+    """Delete faces, except those associated with a user, as in Rekognition."""
+    gallery = call.gallery(wanted.CollectionId)
+    ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
+    found = call.service.galleries.faces.find(gallery, ids)
+    free = [face for face in ids if face in found and is_unnamed(found[face].subject)]
+    deleted = set(call.service.galleries.delete_faces(gallery.id, free))
+    refused: list[Shape] = []
+    for face in ids:
+        if face in found and not is_unnamed(found[face].subject):
+            reason = "ASSOCIATED_TO_AN_EXISTING_USER"
+            refused.append({"FaceId": face_id_to(face), "UserId": found[face].subject, "Reasons": [reason]})
+        elif face not in deleted:
+            refused.append({"FaceId": face_id_to(face), "Reasons": ["FACE_NOT_FOUND"]})
+    return {
+        "DeletedFaces": [face_id_to(face) for face in ids if face in deleted],
+        "UnsuccessfulFaceDeletions": refused,
+    }
+
+
+def _store(call: Call, gallery: Gallery, photo: Photo, face: Face, origin: Origin) -> PlacedFace:
+    place = next(index for index, one in enumerate(photo.faces) if one is face)
+    picked = Chosen(photo, Choice(place, "all faces are indexed", 0.0))
+    row = call.service.operations.enroll_face(gallery.id, unnamed_id(), picked, QualityLevel.NONE, origin)
+    found = call.service.galleries.faces.find(gallery, [row.face_id])
+    if row.face_id not in found:
+        raise FaceNotFound("The face was deleted meanwhile.", face_id=row.face_id)
+    return found[row.face_id]
+
+
+def _same(known: list[PlacedFace], box: Box) -> PlacedFace | None:
+    for face in known:
+        sides = ((face.box.x, box.x), (face.box.y, box.y), (face.box.width, box.width), (face.box.height, box.height))
+        if all(abs(one - other) < SAME_BOX for one, other in sides):
+            return face
+    return None
+
+
+def _image_id(gallery: Gallery, image: bytes, external_id: str | None) -> str:
+    """Return an id for a photo and external id, which is the same each time within a gallery, and only there."""
+    digest = hashlib.sha256(f"{gallery.key}/{gallery.created_at}/{external_id or ''}\0".encode())
+    digest.update(image)
+    return digest.hexdigest()[:32]
+
+
+def _reasons(face: Face, quality: str) -> list[str]:
+    return reasons_of(face) if face.quality.score < LEVELS[quality].minimum else ["EXCEEDS_MAX_FACES"]

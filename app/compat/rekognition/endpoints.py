@@ -14,9 +14,9 @@ from typing import Any
 from app.access.grants import Scope
 from app.api.openapi import REF, REKOGNITION
 from app.api.operation import AnyOperation, Operation
-from app.compat.rekognition import asked, collections, faces, recognition, users
+from app.compat.rekognition import collections, recognition, requests, users
+from app.compat.rekognition.answers import Shape
 from app.compat.rekognition.call import Call
-from app.compat.rekognition.shapes import Shape
 
 PATH = "/"
 MEDIA_TYPE = "application/x-amz-json-1.1"
@@ -28,7 +28,7 @@ class Target:
     """An operation that the header `X-Amz-Target` names; ``images``: how many a request may hold."""
 
     operation: AnyOperation
-    model: type[asked.Asked]
+    model: type[requests.RekognitionModel]
     work: Callable[[Call, Any], Shape]
     images: int = 0
 
@@ -36,7 +36,7 @@ class Target:
 def _target(
     name: str,
     scope: Scope,
-    model: type[asked.Asked],
+    model: type[requests.RekognitionModel],
     work: Callable[[Call, Any], Shape],
     *,
     images: int = 0,
@@ -53,29 +53,33 @@ READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scop
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "CreateCollection": _target(
-            "create_gallery", ADMIN, asked.CreateCollection, collections.create, changes=True, unrestricted=True
+            "create_gallery", ADMIN, requests.CreateCollection, collections.create, changes=True, unrestricted=True
         ),
-        "DescribeCollection": _target("show_gallery", READ, asked.OfCollection, collections.describe),
-        "ListCollections": _target("list_galleries", READ, asked.ListCollections, collections.list_all),
+        "DescribeCollection": _target("show_gallery", READ, requests.CollectionRequest, collections.describe),
+        "ListCollections": _target("list_galleries", READ, requests.ListCollections, collections.list_all),
         "DeleteCollection": _target(
-            "delete_gallery", ADMIN, asked.OfCollection, collections.delete, changes=True, unrestricted=True
+            "delete_gallery", ADMIN, requests.CollectionRequest, collections.delete, changes=True, unrestricted=True
         ),
-        "IndexFaces": _target("enroll", ENROLL, asked.IndexFaces, faces.index, images=1, changes=True),
-        "ListFaces": _target("list_faces", READ, asked.ListFaces, faces.list_all),
-        "DeleteFaces": _target("delete_faces", ENROLL, asked.DeleteFaces, faces.delete, changes=True),
-        "SearchFaces": _target("identify", RECOGNIZE, asked.SearchFaces, recognition.search),
+        "IndexFaces": _target("enroll", ENROLL, requests.IndexFaces, collections.index_faces, images=1, changes=True),
+        "ListFaces": _target("list_faces", READ, requests.ListFaces, collections.list_faces),
+        "DeleteFaces": _target("delete_faces", ENROLL, requests.DeleteFaces, collections.delete_faces, changes=True),
+        "SearchFaces": _target("identify", RECOGNIZE, requests.SearchFaces, recognition.search),
         "SearchFacesByImage": _target(
-            "identify", RECOGNIZE, asked.SearchFacesByImage, recognition.search_by_image, images=1
+            "identify", RECOGNIZE, requests.SearchFacesByImage, recognition.search_by_image, images=1
         ),
-        "CompareFaces": _target("verify", RECOGNIZE, asked.CompareFaces, recognition.compare, images=2),
-        "DetectFaces": _target("detect", RECOGNIZE, asked.DetectFaces, recognition.detect, images=1),
-        "CreateUser": _target("create_subject", ENROLL, asked.OfUser, users.create, changes=True),
-        "DeleteUser": _target("dissolve_subject", ENROLL, asked.OfUser, users.delete, changes=True),
-        "ListUsers": _target("list_subjects", READ, asked.ListUsers, users.list_all),
-        "AssociateFaces": _target("move_faces", ENROLL, asked.AssociateFaces, users.associate, changes=True),
-        "DisassociateFaces": _target("move_faces", ENROLL, asked.DisassociateFaces, users.disassociate, changes=True),
-        "SearchUsers": _target("identify", RECOGNIZE, asked.SearchUsers, users.search),
-        "SearchUsersByImage": _target("identify", RECOGNIZE, asked.SearchUsersByImage, users.search_by_image, images=1),
+        "CompareFaces": _target("verify", RECOGNIZE, requests.CompareFaces, recognition.compare, images=2),
+        "DetectFaces": _target("detect", RECOGNIZE, requests.DetectFaces, recognition.detect, images=1),
+        "CreateUser": _target("create_subject", ENROLL, requests.UserRequest, users.create, changes=True),
+        "DeleteUser": _target("dissolve_subject", ENROLL, requests.UserRequest, users.delete, changes=True),
+        "ListUsers": _target("list_subjects", READ, requests.ListUsers, users.list_all),
+        "AssociateFaces": _target("move_faces", ENROLL, requests.AssociateFaces, users.associate, changes=True),
+        "DisassociateFaces": _target(
+            "move_faces", ENROLL, requests.DisassociateFaces, users.disassociate, changes=True
+        ),
+        "SearchUsers": _target("identify", RECOGNIZE, requests.SearchUsers, users.search),
+        "SearchUsersByImage": _target(
+            "identify", RECOGNIZE, requests.SearchUsersByImage, users.search_by_image, images=1
+        ),
     }
 )
 
@@ -115,7 +119,7 @@ def document() -> dict[str, Any]:
 
 
 def endpoints_table() -> str:
-    """Each operation with its scope and audit word as a Markdown table."""
+    """Return each operation with its scope and audit word as a Markdown table."""
     lines = ["| operation | scope | in the audit log |", "|---|---|---|"]
     for name, one in TARGETS.items():
         declared = one.operation

@@ -1,7 +1,7 @@
-"""Errors as Rekognition answers them: `__type` and `Message`, with the statuses of its API reference (2016-06-27).
+"""Errors in Rekognition's form: `__type` and `Message`, with the statuses of its API reference (2016-06-27).
 
-What has a name of its own in the service's model keeps status 400, its two faults have 500; the names that all AWS
-services share are those of "Common errors".
+The errors of its own model have status 400, its two faults 500; the names that all AWS services share are those of
+"Common errors".
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ UNKNOWN_CLIENT = "UnrecognizedClientException"
 UNKNOWN_OPERATION = "UnknownOperationException"
 SERIALIZATION = "SerializationException"
 FAULTS = frozenset({THROTTLING, INTERNAL})
-"""The server's part, with status 500; clients try them again."""
+"""Errors of the server, with status 500; clients retry them."""
 
 
 class Refused(InvalidInput):
-    """What Rekognition refuses under a name and in words of its own; ``code`` is what we call it."""
+    """An error with a name and message of Rekognition's own; ``code`` is this service's."""
 
     def __init__(self, name: str, message: str, *, code: str = "invalid_request", **details: object) -> None:
         super().__init__(message, code=code, **details)
@@ -83,14 +83,14 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "database_busy": THROTTLING,
     }
 )
-"""Of our codes; others that are the caller's part are an invalid parameter, the rest is an internal error."""
+"""Rekognition's names of our error codes. Any other client error is an invalid parameter, the rest internal errors."""
 
 
 def answer_of(error: LikenessError) -> Answer:
-    """Rekognition's answer to an error of ours."""
+    """Return Rekognition's answer to an error of ours."""
     if isinstance(error, Refused):
         return Answer(500 if error.name in FAULTS else 400, error.name, error.message)
     ours = answer_problem(error, "")
     name = NAMES.get(error.code) or (INVALID_PARAMETER if ours.status < 500 else INTERNAL)
-    # `answer_problem` puts what a stranger may hear in place of what only the log should say.
+    # `answer_problem` replaces messages that only the log should have.
     return Answer(500 if name in FAULTS else 400, name, ours.body.error.message)

@@ -1,4 +1,4 @@
-"""Which requests are Rekognition's, who they are from, and how answers and errors look."""
+"""Recognises and authenticates Rekognition's requests, and writes answers and errors in its form."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from app.api.openapi import REKOGNITION
 from app.api.operation import MatchedOperation
 from app.api.protocols import WireProtocol, address_of
 from app.api.router import Router
-from app.compat.rekognition import asked
+from app.compat.rekognition import requests
 from app.compat.rekognition.call import Call
 from app.compat.rekognition.endpoints import CALL, MEDIA_TYPE, PATH, document, find_target
 from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
-from app.compat.rekognition.proving import Prover
-from app.compat.rekognition.replays import Replays
+from app.compat.rekognition.signatures import ReplayGuard, SignatureChecker
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, read_claim
 from app.errors import LikenessError, NotFound
 
 TARGET_HEADER = "x-amz-target"
 MAX_JSON = 256 * 1024
-"""Bytes of a body without images: 4,096 faces' ids, and more."""
+"""Bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
-"""Bytes of a body that are hashed at once; more of them in a thread."""
+"""Larger bodies are hashed in a thread."""
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
 MAX_ATTEMPT = 100
-CLAIM, FREE = "rekognition_claim", "rekognition_free"
+CLAIM, RELEASE = "rekognition_claim", "rekognition_release"
 _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
 router = Router(REKOGNITION)
@@ -44,13 +43,13 @@ ROUTERS = (router,)
 
 
 class Rekognition(WireProtocol):
-    """`POST /`, of a body that is signed: to know whose it is, it has to be read."""
+    """`POST /`. The signature covers the body, so authentication has to read it."""
 
     reads_body = True
 
     def __init__(self) -> None:
-        self._prover = Prover()
-        self._replays = Replays()
+        self._signatures = SignatureChecker()
+        self._replays = ReplayGuard()
 
     def speaks(self, scope: Scope) -> bool:
         return (scope["method"], scope["path"]) == ("POST", PATH)
@@ -60,22 +59,22 @@ class Rekognition(WireProtocol):
         return None if target is None else MatchedOperation(target.operation)
 
     async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
-        """Raises Refused and InvalidInput where the request is nobody's, Overloaded where its key asks too often."""
+        """Raises Refused or InvalidInput if the signature is invalid, Overloaded if the key sends too many requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
-        if not self._prover.is_known(claim):  # whoever names no key of ours is not listened to any longer
-            await service.guard.attempt(lambda: self._prover.expect(service.keys, claim), address_of(scope))
+        if not self._signatures.is_known(claim):  # do not read the body of an unknown key
+            await service.guard.attempt(lambda: self._signatures.require_key(service.keys, claim), address_of(scope))
         target = find_target(request.header(TARGET_HEADER))
         limits = service.limits
         limit = limits.body_bytes(target.images) if target and target.images else MAX_JSON
         body = (await read_body(Request(scope, receive), limit, limits.seconds, service.workers.take)).data
         body_hash = await _hash(body)
-        grant = await self._prove(scope, service, claim, request, body_hash)
+        grant = await self._grant_of(scope, service, claim, request, body_hash)
         if target is not None:
             attempt = " ".join(filter(None, (request.header(name)[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
             self._replays.use(claim.signature, attempt, changes=target.operation.changes)
         scope[CLAIM] = claim
-        scope[FREE] = self._replays.free
+        scope[RELEASE] = self._replays.release
         return grant, _again(body)
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
@@ -84,15 +83,15 @@ class Rekognition(WireProtocol):
         headers = _headers(request_id) | {"x-amzn-ErrorType": found.name}
         return Response(json.dumps(content), found.status, headers, MEDIA_TYPE)
 
-    async def _prove(
+    async def _grant_of(
         self, scope: Scope, service: Service, claim: Claim, request: SignedRequest, body_hash: str
     ) -> Grant:
         check_body(request, body_hash)
-        token = self._prover.recall(claim, request, body_hash)
+        token = self._signatures.recall(claim, request, body_hash)
         recalled = None if token is None else service.keys.recall(token)
         return await service.guard.admit(
             recalled,
-            lambda: self._prover.prove(service.keys, claim, request, body_hash),
+            lambda: self._signatures.check(service.keys, claim, request, body_hash),
             address_of(scope),
             known=token is not None,
         )
@@ -112,13 +111,13 @@ async def call(request: Request, service: ServiceDep) -> Response:
     body = await request.body()
 
     def work() -> dict[str, Any]:
-        return target.work(call_, asked.read(target.model, load_json(body) if body else {}))
+        return target.work(call_, requests.read(target.model, load_json(body) if body else {}))
 
     try:
         answer = await service.run(work)
     except LikenessError as error:
         if answer_of(error).name in _TRY_AGAIN:
-            request.scope[FREE](claim.signature)  # clients do, maybe within the same second
+            request.scope[RELEASE](claim.signature)  # clients retry, maybe within the same second
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
     return Response(content, headers=_headers(request.scope["request_id"]), media_type=MEDIA_TYPE)
@@ -135,7 +134,7 @@ async def _hash(body: bytes) -> str:
 
 
 def _again(body: bytes) -> Receive:
-    """What a route reads a body from that was read already."""
+    """Return a receiver of a body that was read already."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:

@@ -1,24 +1,36 @@
-"""Photos in, faces out: detected, compared with each other, and searched for in a collection."""
+"""Detects faces, compares them, and searches for faces and users in a collection."""
 
 from __future__ import annotations
 
-from app.compat.rekognition import asked
+from collections.abc import Iterator, Sequence
+
+from app.compat.rekognition import requests
+from app.compat.rekognition.answers import (
+    Shape,
+    face_detail,
+    face_id_from,
+    largest_first,
+    percent,
+    searched_face,
+    stored_face,
+)
 from app.compat.rekognition.call import Call, good_enough, no_faces, stored_template, template_of
-from app.compat.rekognition.matching import match_faces
-from app.compat.rekognition.shapes import Shape, face_detail, face_id_from, largest_first, percent, searched_face
 from app.decisions import cosine
-from app.types import Face
+from app.errors import NotFound
+from app.gallery.records import Candidate, Gallery
+from app.gallery.text import is_unnamed
+from app.types import Face, Template
 
 MOST_FACES = 100
 
 
-def detect(call: Call, wanted: asked.DetectFaces) -> Shape:
+def detect(call: Call, wanted: requests.DetectFaces) -> Shape:
     photo = call.service.operations.detect(call.image(wanted.Image))
     return {"FaceDetails": [face_detail(face, photo) for face in largest_first(photo.faces)[:MOST_FACES]]}
 
 
-def compare(call: Call, wanted: asked.CompareFaces) -> Shape:
-    """The largest face of the first photo against each of the second."""
+def compare(call: Call, wanted: requests.CompareFaces) -> Shape:
+    """Compare the largest face of the first photo with each face of the second."""
     images = [call.image(source) for source in (wanted.SourceImage, wanted.TargetImage)]
     source, package = call.service.operations.embed(images[0])
     sources = good_enough(source, wanted.QualityFilter)
@@ -46,7 +58,7 @@ def compare(call: Call, wanted: asked.CompareFaces) -> Shape:
     }
 
 
-def search(call: Call, wanted: asked.SearchFaces) -> Shape:
+def search(call: Call, wanted: requests.SearchFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     row = call.stored(gallery, face_id_from(wanted.FaceId))
     matches = match_faces(
@@ -55,7 +67,7 @@ def search(call: Call, wanted: asked.SearchFaces) -> Shape:
     return {"SearchedFaceId": wanted.FaceId, "FaceMatches": matches, "FaceModelVersion": gallery.embedder}
 
 
-def search_by_image(call: Call, wanted: asked.SearchFacesByImage) -> Shape:
+def search_by_image(call: Call, wanted: requests.SearchFacesByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     photo = call.service.operations.embed_for(gallery.id, call.image(wanted.Image))
     faces = good_enough(photo, wanted.QualityFilter)
@@ -69,3 +81,87 @@ def search_by_image(call: Call, wanted: asked.SearchFacesByImage) -> Shape:
         "FaceMatches": matches,
         "FaceModelVersion": gallery.embedder,
     }
+
+
+WIDEN = 4
+"""How many times more candidates the next search asks for, if unnamed faces rank before the users."""
+FIRST_LOOK = 32
+PAGE = 1000
+
+
+def match_faces(
+    call: Call, gallery: Gallery, probe: Template, threshold: float, limit: int, *, leave_out: str | None = None
+) -> list[Shape]:
+    """Return the `limit` faces most like the probe, without the face `leave_out`. The result is exact.
+
+    A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
+    is among the best; so all faces of those subjects are compared.
+    """
+    scale = call.scale(gallery.embedder)
+    floor = scale.cosine_of(threshold / 100)
+    near = [one for one in _rank(call, gallery, probe, limit + 1) if one.score >= floor]
+    scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
+    best = sorted((-score, face) for score, face in scored if score >= floor and face != leave_out)[:limit]
+    found = call.service.galleries.faces.find(gallery, [face for _, face in best])
+    return [
+        {"Similarity": percent(scale.of_cosine(-score)), "Face": stored_face(found[face], gallery)}
+        for score, face in best
+        if face in found
+    ]
+
+
+def match_users(
+    call: Call,
+    gallery: Gallery,
+    probes: Sequence[Template],
+    threshold: float,
+    limit: int,
+    *,
+    leave_out: str | None = None,
+) -> list[Shape]:
+    """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
+    scale = call.scale(gallery.embedder)
+    floor = scale.cosine_of(threshold / 100)
+    best: dict[str, float] = {}
+    for probe in probes:
+        for candidate in _users(call, gallery, probe, floor, limit + 1):
+            best[candidate.subject] = max(best.get(candidate.subject, -1.0), candidate.score)
+    best.pop(leave_out or "", None)
+    ordered = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
+    return [
+        {"Similarity": percent(scale.of_cosine(score)), "User": {"UserId": user, "UserStatus": "ACTIVE"}}
+        for user, score in ordered
+    ]
+
+
+def _users(call: Call, gallery: Gallery, probe: Template, floor: float, limit: int) -> list[Candidate]:
+    wanted = max(FIRST_LOOK, limit)
+    while True:
+        ranking = _rank(call, gallery, probe, wanted)
+        near = [one for one in ranking if one.score >= floor]
+        users = [one for one in near if not is_unnamed(one.subject)]
+        if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
+            return users[:limit]
+        wanted *= WIDEN
+
+
+def _rank(call: Call, gallery: Gallery, probe: Template, limit: int) -> list[Candidate]:
+    return call.service.operations.rank(gallery.id, [probe], limit)[0]
+
+
+def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:
+    """Yield score and id of each face of a subject; an unnamed subject has one face."""
+    if is_unnamed(candidate.subject):
+        yield candidate.score, candidate.face_id
+        return
+    cursor = None
+    while True:
+        try:
+            page = call.service.galleries.store.faces(gallery, candidate.subject, cursor, PAGE)
+        except NotFound:  # deleted meanwhile
+            return
+        for row in page.items:
+            if row.package == probe.package:
+                yield cosine(probe, stored_template(row)), row.face_id
+        if (cursor := page.next_cursor) is None:
+            return

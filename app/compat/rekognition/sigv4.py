@@ -1,8 +1,8 @@
-"""AWS Signature Version 4, on the side that checks it.
+"""AWS Signature Version 4: reads and verifies signatures.
 
-A request is put into a canonical form, hashed, and signed with a key derived from the secret, the day, the region and
-the service (AWS General Reference, "Create a signed AWS API request"). Everything here is about bytes as they came:
-nothing is decoded and put together again, except what the form itself asks for.
+A request is written in a canonical form, hashed, and signed with a key derived from the secret, the day, the region and
+the service (AWS General Reference, "Create a signed AWS API request"). This works on the request's bytes as they were
+sent: nothing is decoded and encoded again, unless the canonical form requires it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 TERMINATOR = "aws4_request"
 SERVICE = "rekognition"
 SKEW_S = 300
-"""How far the client's clock and ours may be apart."""
+"""How far the client's clock and ours may differ."""
 EXPIRED_S = 900
-"""From here on AWS speaks of an expired request, not of a signature."""
+"""From this age on, AWS calls the request expired, not the signature."""
 MAX_SIGNED_HEADERS = 64
 _TIME_FORMAT = "%Y%m%dT%H%M%SZ"
 _TIME = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
@@ -37,7 +37,7 @@ _UNRESERVED = "-_.~"
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request as it came; header names in lower case, ``query`` percent-encoded, ``path`` likewise."""
+    """A request; header names are in lower case, ``query`` and ``path`` percent-encoded."""
 
     method: str
     path: str
@@ -46,7 +46,7 @@ class SignedRequest:
 
     @classmethod
     def of(cls, method: str, path: str, query: bytes, headers: Iterable[tuple[bytes, bytes]]) -> SignedRequest:
-        """``headers`` as ASGI has them."""
+        """Read a request with ``headers`` as in ASGI."""
         found: dict[str, tuple[bytes, ...]] = {}
         for name, value in headers:
             key = name.decode("latin-1").lower()
@@ -54,13 +54,13 @@ class SignedRequest:
         return cls(method, path, query, found)
 
     def header(self, name: str) -> str:
-        """Several as one, separated by commas; empty where there is none."""
+        """Return a header's values joined by commas; empty without any."""
         return b",".join(_trimmed(value) for value in self.headers.get(name, ())).decode("latin-1")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who a request says signed it, when, and what that covers; nothing of it is proven."""
+    """Who signed a request, when, and what the signature covers, as the request claims; not verified yet."""
 
     access_key: str
     date: str
@@ -77,10 +77,10 @@ class Claim:
 
 
 def read_claim(request: SignedRequest, now: float) -> Claim:
-    """What the request claims; its clock is compared with ``now``, in seconds since 1970.
+    """Read a request's claim, and compare its clock with ``now``, in seconds since 1970.
 
     Raises Refused: MissingAuthenticationTokenException, IncompleteSignatureException, InvalidSignatureException,
-    RequestExpired, UnrecognizedClientException (a session token: keys of ours have none).
+    RequestExpired, UnrecognizedClientException (for a session token, which no key of ours has).
     """
     fields = _authorization(request.header("authorization"))
     access_key, date, region = _credential(fields["Credential"])
@@ -113,8 +113,10 @@ def is_signed_with(key: bytes, claim: Claim, request: SignedRequest, body_hash: 
 
 
 def check_body(request: SignedRequest, body_hash: str) -> None:
-    """Raises Refused (InvalidSignatureException) where the request states another hash of its body, or none at all
-    (`UNSIGNED-PAYLOAD`): every body is covered here."""
+    """Check the body's hash that the request states; `UNSIGNED-PAYLOAD` is not accepted.
+
+    Raises Refused (InvalidSignatureException).
+    """
     stated = request.header("x-amz-content-sha256")
     if stated and not hmac.compare_digest(stated.encode("latin-1"), body_hash.encode()):
         raise _invalid("The value of X-Amz-Content-Sha256 is not the hash of the request's body.")
@@ -135,7 +137,7 @@ def canonical_request(request: SignedRequest, signed_headers: Iterable[str], bod
 
 
 def canonical_query(query: bytes) -> bytes:
-    """Names and values percent-encoded in one way, sorted."""
+    """Return the query in canonical form: percent-encoded anew, and sorted."""
     pairs = []
     for pair in query.split(b"&") if query else ():
         name, _, value = pair.partition(b"=")
@@ -148,7 +150,7 @@ def _encoded(text: bytes) -> str:
 
 
 def _trimmed(value: bytes) -> bytes:
-    """Without spaces around, and one where there are several."""
+    """Strip the value, and collapse runs of spaces."""
     return b" ".join(value.split())
 
 
@@ -157,7 +159,7 @@ def _authorization(text: str) -> dict[str, str]:
         raise Refused(errors.MISSING_TOKEN, "Missing Authentication Token", code="missing_key")
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
-        raise _incomplete(f"Unsupported AWS 'algorithm': {ALGORITHM} is due.")
+        raise _incomplete(f"Unsupported AWS 'algorithm': send {ALGORITHM}.")
     fields: dict[str, str] = {}
     for part in rest.split(","):
         name, separator, value = part.strip().partition("=")
@@ -171,7 +173,7 @@ def _authorization(text: str) -> dict[str, str]:
 
 
 def _credential(text: str) -> tuple[str, str, str]:
-    """Access key, day, region."""
+    """Return access key, day and region."""
     parts = text.split("/")
     if len(parts) != 5 or not parts[0]:
         raise _incomplete("Credential must have exactly 5 slash-delimited elements.")
@@ -195,7 +197,7 @@ def _signed_at(request: SignedRequest) -> tuple[str, float]:
 
 
 def _check_coverage(request: SignedRequest, signed: tuple[str, ...]) -> None:
-    """What decides about a request has to be signed: where it goes, and every header of AWS's."""
+    """Check that the signature covers the host and every AWS header."""
     if len(signed) > MAX_SIGNED_HEADERS or tuple(sorted(set(signed))) != signed:
         raise _incomplete("SignedHeaders must be sorted, each once.")
     needed = {"host", *(name for name in request.headers if name.startswith("x-amz-"))}

@@ -1,4 +1,4 @@
-"""Users: our subjects, those that somebody named. Associating a face moves it to the user's subject."""
+"""Users: subjects with a name. Associating a face moves it to the user's subject."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
-from app.compat.rekognition import asked, errors
-from app.compat.rekognition.call import Call, good_enough, stored_template, template_of
-from app.compat.rekognition.errors import Refused
-from app.compat.rekognition.matching import match_users
-from app.compat.rekognition.shapes import (
+from app.compat.rekognition import errors, requests
+from app.compat.rekognition.answers import (
     Shape,
     face_detail,
     face_id_from,
@@ -22,44 +19,47 @@ from app.compat.rekognition.shapes import (
     reasons_of,
     status_of,
 )
+from app.compat.rekognition.call import Call, good_enough, stored_template, template_of
+from app.compat.rekognition.errors import Refused
+from app.compat.rekognition.recognition import match_users
 from app.errors import FaceNotFound
 from app.gallery.faces import AlreadyAnswered, KeptAnswer
 from app.gallery.records import Gallery, Move, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 
 MOST_FACES = 100
-"""Of one user."""
+"""Faces of one user."""
 PAGE = 500
-Keeping: TypeAlias = Callable[[Shape], KeptAnswer | None]
-"""What an answer becomes that is to be kept; None where nobody will ask again."""
-Work: TypeAlias = Callable[[Keeping], Shape]
+StoreAnswer: TypeAlias = Callable[[Shape], KeptAnswer | None]
+"""Returns the answer to store with the change; None if the request has no token."""
+Work: TypeAlias = Callable[[StoreAnswer], Shape]
 
 
-def create(call: Call, wanted: asked.OfUser) -> Shape:
+def create(call: Call, wanted: requests.UserRequest) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
 
-    def make(keeping: Keeping) -> Shape:
+    def make(store_answer: StoreAnswer) -> Shape:
         galleries = call.service.galleries
-        galleries.store.create_subject(gallery, wanted.UserId, note=galleries.faces.noting(gallery, keeping({})))
+        galleries.store.create_subject(gallery, wanted.UserId, note=galleries.faces.noting(gallery, store_answer({})))
         return {}
 
     return _once(call, gallery, "CreateUser", wanted, make)
 
 
-def delete(call: Call, wanted: asked.OfUser) -> Shape:
-    """The faces stay, as nobody's."""
+def delete(call: Call, wanted: requests.UserRequest) -> Shape:
+    """Delete a user; its faces stay, and belong to no user."""
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
 
-    def remove(keeping: Keeping) -> Shape:
-        call.service.galleries.dissolve_subject(gallery.id, wanted.UserId, keeping({}))
+    def remove(store_answer: StoreAnswer) -> Shape:
+        call.service.galleries.dissolve_subject(gallery.id, wanted.UserId, store_answer({}))
         return {}
 
     return _once(call, gallery, "DeleteUser", wanted, remove)
 
 
-def list_all(call: Call, wanted: asked.ListUsers) -> Shape:
+def list_all(call: Call, wanted: requests.ListUsers) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     page = call.service.galleries.faces.people(gallery, wanted.NextToken, wanted.MaxResults or PAGE)
     listed: Shape = {
@@ -68,23 +68,23 @@ def list_all(call: Call, wanted: asked.ListUsers) -> Shape:
     return listed | ({} if page.next_cursor is None else {"NextToken": page.next_cursor})
 
 
-def associate(call: Call, wanted: asked.AssociateFaces) -> Shape:
+def associate(call: Call, wanted: requests.AssociateFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
     return _once(call, gallery, "AssociateFaces", wanted, partial(_associate, call, gallery, wanted))
 
 
-def disassociate(call: Call, wanted: asked.DisassociateFaces) -> Shape:
+def disassociate(call: Call, wanted: requests.DisassociateFaces) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     call.entry.subject = wanted.UserId
     return _once(call, gallery, "DisassociateFaces", wanted, partial(_disassociate, call, gallery, wanted))
 
 
-def search(call: Call, wanted: asked.SearchUsers) -> Shape:
-    """With one face, or with all of a user's."""
+def search(call: Call, wanted: requests.SearchUsers) -> Shape:
+    """Search for users with one face, or with all faces of a user."""
     gallery = call.gallery(wanted.CollectionId)
     if (wanted.UserId is None) == (wanted.FaceId is None):
-        raise Refused(errors.INVALID_PARAMETER, "Either UserId or FaceId is due.")
+        raise Refused(errors.INVALID_PARAMETER, "Give either UserId or FaceId.")
     searched: Shape
     if wanted.FaceId is not None:
         probes = [stored_template(call.stored(gallery, face_id_from(wanted.FaceId)))]
@@ -97,7 +97,7 @@ def search(call: Call, wanted: asked.SearchUsers) -> Shape:
     return {"UserMatches": matches, "FaceModelVersion": gallery.embedder} | searched
 
 
-def search_by_image(call: Call, wanted: asked.SearchUsersByImage) -> Shape:
+def search_by_image(call: Call, wanted: requests.SearchUsersByImage) -> Shape:
     gallery = call.gallery(wanted.CollectionId)
     photo = call.service.operations.embed_for(gallery.id, call.image(wanted.Image))
     good = good_enough(photo, wanted.QualityFilter)
@@ -117,19 +117,19 @@ def search_by_image(call: Call, wanted: asked.SearchUsersByImage) -> Shape:
     return answer
 
 
-def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keeping: Keeping) -> Shape:
+def _associate(call: Call, gallery: Gallery, wanted: requests.AssociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     found = call.service.galleries.faces.find(gallery, ids)
     accepted: list[str] = []
     refused: list[Shape] = []
     for face in ids:
-        refusal = _foreign(face, found, user.id)
+        refusal = _refusal(face, found, user.id)
         if refusal is None and face in found and is_unnamed(found[face].subject) and user.face_count:
-            refusal = _unlike(call, gallery, face, wanted)
+            refusal = _low_match(call, gallery, face, wanted)
         if refusal is not None:
             refused.append({"FaceId": face_id_to(face)} | refusal)
-        elif found[face].subject != user.id:  # those that are the user's already are passed over
+        elif found[face].subject != user.id:  # the user's own are skipped
             accepted.append(face)
     if accepted and user.face_count + len(accepted) > MOST_FACES:
         raise Refused(errors.QUOTA, f"A user has {MOST_FACES} faces at most.", code="conflict")
@@ -138,18 +138,18 @@ def _associate(call: Call, gallery: Gallery, wanted: asked.AssociateFaces, keepi
         "UnsuccessfulFaceAssociations": refused,
         "UserStatus": status_of(bool(user.face_count or accepted)),
     }
-    _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], keeping(answer))
+    _move(call, gallery, [Move(face, found[face].subject, user.id) for face in accepted], store_answer(answer))
     return answer
 
 
-def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces, keeping: Keeping) -> Shape:
+def _disassociate(call: Call, gallery: Gallery, wanted: requests.DisassociateFaces, store_answer: StoreAnswer) -> Shape:
     user = call.service.galleries.store.subject(gallery, wanted.UserId)
     ids = list(dict.fromkeys(face_id_from(face) for face in wanted.FaceIds))
     found = call.service.galleries.faces.find(gallery, ids)
     refused = [
         {"FaceId": face_id_to(face)} | refusal
         for face in ids
-        if (refusal := _foreign(face, found, user.id)) is not None
+        if (refusal := _refusal(face, found, user.id)) is not None
     ]
     mine = [face for face in ids if face in found and found[face].subject == user.id]
     answer: Shape = {
@@ -157,12 +157,12 @@ def _disassociate(call: Call, gallery: Gallery, wanted: asked.DisassociateFaces,
         "UnsuccessfulFaceDisassociations": refused,
         "UserStatus": status_of(user.face_count > len(mine)),
     }
-    _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], keeping(answer))
+    _move(call, gallery, [Move(face, user.id, unnamed_id()) for face in mine], store_answer(answer))
     return answer
 
 
-def _foreign(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None:
-    """Why a face is none of this user's business."""
+def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None:
+    """Return why a face can't be associated: it is unknown, or another user's."""
     if face not in found:
         return {"Reasons": ["FACE_NOT_FOUND"]}
     owner = found[face].subject
@@ -171,7 +171,7 @@ def _foreign(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None
     return {"UserId": owner, "Reasons": ["ASSOCIATED_TO_A_DIFFERENT_USER"]}
 
 
-def _unlike(call: Call, gallery: Gallery, face: str, wanted: asked.AssociateFaces) -> Shape | None:
+def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
     scale = call.scale(gallery.embedder)
     probe = stored_template(call.stored(gallery, face))
     score = call.service.galleries.verify(gallery.id, wanted.UserId, probe).score
@@ -182,33 +182,34 @@ def _unlike(call: Call, gallery: Gallery, face: str, wanted: asked.AssociateFace
 
 
 def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | None) -> None:
-    """Somebody else may have moved or deleted one of the faces since it was looked at: nothing is moved then."""
+    """Move faces and store the answer. Raises Refused if one was moved or deleted meanwhile; then none is moved."""
     try:
         call.service.galleries.move_faces(gallery.id, moves, answer)
     except FaceNotFound:
         raise Refused(errors.CONFLICT, "A face was moved or deleted meanwhile.", code="conflict") from None
 
 
-def _once(call: Call, gallery: Gallery, operation: str, wanted: asked.OfUser, work: Work) -> Shape:
-    """Answers a request that comes again under its token as before; another one under the same token is refused.
+def _once(call: Call, gallery: Gallery, operation: str, wanted: requests.UserRequest, work: Work) -> Shape:
+    """Do the work once per token: a repeated request gets the stored answer.
 
-    ``work`` writes its answer with what it changes, so that whoever asks again after a crash is answered right.
+    ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
+    Raises Refused (IdempotentParameterMismatchException) if the token was used with other parameters.
     """
     token = wanted.ClientRequestToken
     if token is None:
         return work(lambda _: None)
-    told = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
-    digest = hashlib.sha256(told.encode()).digest()
-    before = _recalled(call, gallery, operation, token, digest)
+    text = json.dumps(wanted.model_dump(exclude={"ClientRequestToken"}), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).digest()
+    before = _stored_answer(call, gallery, operation, token, digest)
     if before is not None:
         return before
     try:
         return work(lambda answer: KeptAnswer(operation, token, digest, json.dumps(answer)))
     except AlreadyAnswered:
-        return _recalled(call, gallery, operation, token, digest) or {}
+        return _stored_answer(call, gallery, operation, token, digest) or {}
 
 
-def _recalled(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
+def _stored_answer(call: Call, gallery: Gallery, operation: str, token: str, digest: bytes) -> Shape | None:
     before = call.service.galleries.faces.recall_answer(gallery, operation, token)
     if before is None:
         return None

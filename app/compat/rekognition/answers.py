@@ -1,4 +1,4 @@
-"""Our values as Rekognition's shapes. What we do not compute is left out."""
+"""Rekognition's shapes of our values. Members that this service does not compute are left out."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from app.types import Box, Face, Photo, Reason
 
 Shape: TypeAlias = dict[str, Any]
 ACCOUNT = "000000000000"
-"""In the names of resources, where AWS has the account's number."""
+"""In place of an AWS account's number in resource names."""
 LANDMARKS = ("eyeLeft", "eyeRight", "nose", "mouthLeft", "mouthRight")
-"""Left and right as one looks at the photo, in Rekognition as in ours."""
+"""Left and right as seen by the viewer of the photo."""
 STEPS = 10_000
-"""Of a percent that are told apart."""
+"""Steps of a percentage: four decimals."""
 _VERSION = re.compile(r"[0-9.]+")
 REASONS = {
     Reason.SMALL_FACE: "SMALL_BOUNDING_BOX",
@@ -38,7 +38,7 @@ def arn(gallery: str, region: str) -> str:
 
 
 def face_id_to(face_id: str) -> str:
-    """32 hexadecimal digits as Rekognition groups them."""
+    """Return a face id, 32 hexadecimal digits, grouped as a UUID."""
     return "-".join((face_id[:8], face_id[8:12], face_id[12:16], face_id[16:20], face_id[20:]))
 
 
@@ -47,17 +47,17 @@ def face_id_from(face_id: str) -> str:
 
 
 def percent(share: float) -> float:
-    """0 to 100, rounded downwards: no rounding lifts anything over a threshold."""
+    """Return a share of 1 as 0 to 100, rounded down so that rounding lifts nothing over a threshold."""
     return math.floor(min(1.0, max(0.0, share)) * 100 * STEPS) / STEPS
 
 
 def seconds(time: str) -> float:
-    """Since 1970."""
+    """Return a time as seconds since 1970."""
     return round(datetime.fromisoformat(time).timestamp(), 3)
 
 
 def bounding_box(box: Box, width: int, height: int) -> Shape:
-    """In shares of the photo. Our coordinates are of pixels' centres, Rekognition's of their edges."""
+    """Return a box in shares of the photo. Our coordinates refer to pixel centres, Rekognition's to pixel edges."""
     return {
         "Left": (box.x + 0.5) / width,
         "Top": (box.y + 0.5) / height,
@@ -67,10 +67,10 @@ def bounding_box(box: Box, width: int, height: int) -> Shape:
 
 
 def face_detail(face: Face, photo: Photo) -> Shape:
-    """`FaceDetail`, and `ComparedFace`, which has the same members as far as ours go.
+    """Return a `FaceDetail`, which is also a `ComparedFace`.
 
-    Brightness is the mean grey value of the face's middle in percent. Sharpness is ours: 0 where faces are too blurred
-    to be told apart, 100 where more would not help.
+    Brightness is the mean grey value of the face's middle in percent. Sharpness is this service's: at 0 a face is too
+    blurred to be recognized, above 100 more would not help.
     """
     detection = face.detection
     detail: Shape = {
@@ -84,19 +84,19 @@ def face_detail(face: Face, photo: Photo) -> Shape:
     }
     pose = pose_of(detection.landmarks)
     if pose is not None:
-        # Rekognition's signs, seen in the examples of its documentation: clockwise, to the photo's right, upwards.
+        # Rekognition's signs, from the examples in its documentation: clockwise, to the photo's right, upwards.
         angles = {"Roll": -pose.roll, "Yaw": -pose.yaw, "Pitch": pose.pitch}
         detail["Pose"] = {name: round(angle, 2) for name, angle in angles.items()}
     return detail
 
 
 def searched_face(face: Face, photo: Photo) -> tuple[Shape, float]:
-    """Its box and how sure the detector is."""
+    """Return the face's box and detector score."""
     return bounding_box(face.detection.box, photo.width, photo.height), percent(face.detection.score)
 
 
 def stored_face(face: PlacedFace, gallery: Gallery) -> Shape:
-    """`Face`, with what is known of where it came from."""
+    """Return a `Face`, with its origin if that is known."""
     shape: Shape = {"FaceId": face_id_to(face.face_id)}
     if face.origin is not None:
         shape |= _origin(face.origin, face.box)
@@ -109,7 +109,7 @@ def stored_face(face: PlacedFace, gallery: Gallery) -> Shape:
 
 
 def reasons_of(face: Face) -> list[str]:
-    """Why a face is too poor; never none."""
+    """Return why a face is of too low quality; at least one reason."""
     return sorted({REASONS[reason] for reason in face.quality.reasons}) or ["LOW_FACE_QUALITY"]
 
 

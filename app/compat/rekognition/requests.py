@@ -1,6 +1,6 @@
-"""What Rekognition's clients ask, as models of ours: names, limits and patterns are those of its API reference.
+"""Rekognition's requests as pydantic models, with the names, limits and patterns of its API reference.
 
-What is not known is passed over, as Rekognition does; types are those of JSON, and nothing is guessed from text.
+Unknown fields are ignored, as in Rekognition; types are JSON's, and no text is converted to another type.
 """
 
 from __future__ import annotations
@@ -38,52 +38,48 @@ Attribute = Literal[
 ]
 PageSize = Annotated[int, Field(ge=0, le=4096)]
 MAX_MATCHES = 80
-"""How many are answered where the client does not say."""
+"""Matches in an answer if the request does not say."""
 FACE_THRESHOLD = 80.0
 ASSOCIATION_THRESHOLD = 75.0
 SERIALIZATION_KINDS = ("_type", "_parsing", "model_attributes_type")
-"""Ends of pydantic's names for what has another type in JSON."""
-Model = TypeVar("Model", bound="Asked")
+"""Suffixes of pydantic's error types for a value of another JSON type."""
+Model = TypeVar("Model", bound="RekognitionModel")
 
 
-class Asked(BaseModel):
+class RekognitionModel(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, hide_input_in_errors=True)
 
 
-class S3Source(Asked):
+class S3Source(RekognitionModel):
     Bucket: str | None = None
     Name: str | None = None
     Version: str | None = None
 
 
-class ImageSource(Asked):
-    """One of the two."""
+class ImageSource(RekognitionModel):
+    """Exactly one of the two fields."""
 
     Bytes: str | None = None
     S3Object: S3Source | None = None
 
 
-class OfCollection(Asked):
+class CollectionRequest(RekognitionModel):
     CollectionId: CollectionText
 
 
-class Anything(Asked):
-    """No parameter decides."""
-
-
-class CreateCollection(OfCollection):
+class CreateCollection(CollectionRequest):
     Tags: dict[
         Annotated[str, StringConstraints(min_length=1, max_length=128)],
         Annotated[str, StringConstraints(max_length=256)],
     ] = Field(default_factory=dict, max_length=200)
 
 
-class ListCollections(Asked):
+class ListCollections(RekognitionModel):
     NextToken: PageToken | None = None
     MaxResults: PageSize | None = None
 
 
-class IndexFaces(OfCollection):
+class IndexFaces(CollectionRequest):
     Image: ImageSource
     ExternalImageId: ExternalText | None = None
     DetectionAttributes: list[Attribute] = Field(default_factory=list)
@@ -91,53 +87,53 @@ class IndexFaces(OfCollection):
     QualityFilter: Filter = "AUTO"
 
 
-class ListFaces(OfCollection):
+class ListFaces(CollectionRequest):
     NextToken: PageToken | None = None
     MaxResults: PageSize | None = None
     UserId: UserText | None = None
     FaceIds: list[FaceText] | None = Field(default=None, min_length=1, max_length=4096)
 
 
-class DeleteFaces(OfCollection):
+class DeleteFaces(CollectionRequest):
     FaceIds: list[FaceText] = Field(min_length=1, max_length=4096)
 
 
-class SearchFaces(OfCollection):
+class SearchFaces(CollectionRequest):
     FaceId: FaceText
     MaxFaces: int = Field(default=MAX_MATCHES, ge=1, le=4096)
     FaceMatchThreshold: Percent = FACE_THRESHOLD
 
 
-class SearchFacesByImage(OfCollection):
+class SearchFacesByImage(CollectionRequest):
     Image: ImageSource
     MaxFaces: int = Field(default=MAX_MATCHES, ge=1, le=4096)
     FaceMatchThreshold: Percent = FACE_THRESHOLD
     QualityFilter: Filter = "NONE"
 
 
-class CompareFaces(Asked):
+class CompareFaces(RekognitionModel):
     SourceImage: ImageSource
     TargetImage: ImageSource
     SimilarityThreshold: Percent = FACE_THRESHOLD
     QualityFilter: Filter = "NONE"
 
 
-class DetectFaces(Asked):
+class DetectFaces(RekognitionModel):
     Image: ImageSource
     Attributes: list[Attribute] = Field(default_factory=list)
 
 
-class OfUser(OfCollection):
+class UserRequest(CollectionRequest):
     UserId: UserText
     ClientRequestToken: RequestToken | None = None
 
 
-class ListUsers(OfCollection):
+class ListUsers(CollectionRequest):
     NextToken: PageToken | None = None
     MaxResults: int | None = Field(default=None, ge=1, le=500)
 
 
-class DisassociateFaces(OfUser):
+class DisassociateFaces(UserRequest):
     FaceIds: list[FaceText] = Field(min_length=1, max_length=100)
 
 
@@ -145,14 +141,14 @@ class AssociateFaces(DisassociateFaces):
     UserMatchThreshold: Percent = ASSOCIATION_THRESHOLD
 
 
-class SearchUsers(OfCollection):
+class SearchUsers(CollectionRequest):
     UserId: UserText | None = None
     FaceId: FaceText | None = None
     UserMatchThreshold: Percent = FACE_THRESHOLD
     MaxUsers: int = Field(default=MAX_MATCHES, ge=1, le=500)
 
 
-class SearchUsersByImage(OfCollection):
+class SearchUsersByImage(CollectionRequest):
     Image: ImageSource
     UserMatchThreshold: Percent = FACE_THRESHOLD
     MaxUsers: int = Field(default=MAX_MATCHES, ge=1, le=500)
@@ -160,7 +156,10 @@ class SearchUsersByImage(OfCollection):
 
 
 def read(model: type[Model], value: object) -> Model:
-    """Raises Refused: InvalidParameterException, or SerializationException for what has another type."""
+    """Read a request.
+
+    Raises Refused: SerializationException for a value of another type, InvalidParameterException for any other error.
+    """
     if not isinstance(value, dict):
         raise Refused(errors.SERIALIZATION, "The request is not a JSON object.", code="invalid_json")
     try:

@@ -1,24 +1,72 @@
-"""Keys and the audit log in SQL. Every public call is one transaction, and may raise what `Database` does."""
+"""Keys as they are stored: never their secrets, only the SHA-256 of them.
+
+Every public call is one transaction, and may raise what `Database` raises.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.access.grants import Scope
-from app.access.records import AuditEntry, AuditFilter, Key, KeyTerms
+from app.access.grants import Scope, Scopes, parse_rate
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
-from app.db.schema import API_KEYS, AUDIT
-from app.errors import Conflict, NotFound
+from app.db.schema import API_KEYS
+from app.errors import Conflict, InvalidInput, NotFound
+from app.gallery.text import clean_id
 
-PRUNED_AT_ONCE = 5_000
-"""Old audit rows deleted in one transaction, so that no writer waits long."""
+KEY_ID = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+"""Lower case letters, digits and hyphens. No underscore, which ends the id within a key, and no dot."""
+MAX_GALLERIES = 1000
+"""How many galleries one key may be restricted to."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyTerms:
+    """What a key allows, as declared; ``rate`` None: the server's default. Times are UTC, ISO 8601."""
+
+    id: str
+    scopes: Scopes
+    name: str | None = None
+    galleries: frozenset[str] | None = None
+    rate: str | None = None
+    expires_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A stored key. ``digest``: its secret's SHA-256; ``old_digest``: the previous one's, valid until ``old_until``."""
+
+    key: int
+    """The row's primary key."""
+    terms: KeyTerms
+    digest: bytes
+    old_digest: bytes | None
+    old_until: str | None
+    declared: bytes | None
+    """The digest in the keys file when it was last applied; None for keys created otherwise."""
+    created_at: str
+    rotated_at: str | None
+    revoked_at: str | None
+
+
+def check_terms(terms: KeyTerms) -> KeyTerms:
+    """Return the terms with gallery ids in NFC.
+
+    Raises InvalidInput ``invalid_key_id``, ``invalid_rate``, ``invalid_id``.
+    """
+    if not KEY_ID.fullmatch(terms.id):
+        raise InvalidInput("A key's id is 1 to 63 of a-z, 0-9 and inner hyphens.", code="invalid_key_id")
+    if terms.rate is not None:
+        parse_rate(terms.rate)
+    galleries = None if terms.galleries is None else frozenset(clean_id(one, "gallery") for one in terms.galleries)
+    return KeyTerms(terms.id, terms.scopes, terms.name, galleries, terms.rate, terms.expires_at)
 
 
 class KeyStore:
@@ -26,7 +74,7 @@ class KeyStore:
         self._database = database
 
     def add(self, terms: KeyTerms, digest: bytes, now: str, declared: bytes | None = None) -> Key:
-        """Raises Conflict ``key_exists``."""
+        """Add a key. Raises Conflict ``key_exists``."""
         values = _terms(terms) | {"id": terms.id, "digest": digest, "declared": declared, "created_at": now}
         insert = self._database.insert(API_KEYS).values(values).on_conflict_do_nothing().returning(*API_KEYS.c)
         with self._database.write() as connection:
@@ -41,13 +89,15 @@ class KeyStore:
         return None if row is None else _key(row)
 
     def keys(self, cursor: str | None = None, limit: int = 100) -> Page[Key]:
-        """In the order they were made. Raises InvalidInput ``invalid_cursor``."""
+        """Return a page of the keys, in the order of their creation. Raises InvalidInput ``invalid_cursor``."""
         query = sa.select(API_KEYS)
         return read_page(self._database, query, API_KEYS.c.key, _key, listing="keys", cursor=cursor, limit=limit)
 
     def rotate(self, key_id: str, digest: bytes, now: str, old_until: str | None) -> Key:
-        """Replaces the secret; the last one stays valid until `old_until`. Raises as `revoke`, and Conflict
-        ``key_revoked``."""
+        """Replace the secret; the previous one stays valid until `old_until`.
+
+        Raises NotFound ``key_not_found``, Conflict ``key_revoked``.
+        """
         with self._database.write() as connection:
             found = _find(connection, key_id)
             if found.revoked_at is not None:
@@ -57,16 +107,16 @@ class KeyStore:
             return _change(connection, key_id, changes)
 
     def revoke(self, key_id: str, now: str) -> Key:
-        """The first revocation stands. Raises NotFound ``key_not_found``."""
+        """Revoke a key; a second revocation changes nothing. Raises NotFound ``key_not_found``."""
         with self._database.write() as connection:
             found = _find(connection, key_id)
             return found if found.revoked_at else _change(connection, key_id, {"revoked_at": now})
 
     def declare(self, declared: Iterable[tuple[KeyTerms, bytes]], now: str) -> None:
-        """Makes the keys that a file declares what it says, and deletes those that it declared once and no more.
+        """Create or update the keys that a file declares; delete those that it declared before and no longer does.
 
-        A secret is taken from the file only where the file's has changed since it was last applied, so that a secret
-        rotated by other means does not come back; a revoked key stays revoked.
+        A secret is taken from the file only if it has changed there since the file was last applied, so that a secret
+        that was rotated otherwise does not come back. A revoked key stays revoked.
         """
         wanted = list(declared)
         with self._database.write() as connection:
@@ -81,68 +131,13 @@ class KeyStore:
     def _declare_one(self, connection: Connection, known: Key | None, terms: KeyTerms, digest: bytes, now: str) -> None:
         if known is None:
             values = _terms(terms) | {"id": terms.id, "digest": digest, "declared": digest, "created_at": now}
-            # Processes that start together may both get here.
+            # Processes that start at the same time may both insert.
             connection.execute(self._database.insert(API_KEYS).values(values).on_conflict_do_nothing())
             return
         changes = _terms(terms)
         if known.declared != digest:
             changes |= {"digest": digest, "declared": digest, "old_digest": None, "old_until": None, "rotated_at": now}
         connection.execute(sa.update(API_KEYS).where(API_KEYS.c.id == terms.id).values(changes))
-
-
-class AuditStore:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    def write(self, entries: Sequence[AuditEntry]) -> None:
-        """Adds the entries that have no row yet, and the outcome to those that have one; all in one transaction. Those
-        that are added without an outcome are told their row's key; of the others nothing is to come."""
-        new = [entry for entry in entries if entry.key is None]
-        known = [entry for entry in entries if entry.key is not None]
-        begun: list[AuditEntry] = []
-        keys: list[int] = []
-        with self._database.write() as connection:
-            for is_ended, some in groupby(new, key=lambda entry: entry.status is not None):  # in the order they came
-                group = list(some)
-                values = [_values(entry) for entry in group]
-                if is_ended:
-                    connection.execute(_INSERT_ENDED, values)
-                else:
-                    begun += group
-                    keys += connection.execute(_INSERT_BEGUN, values).scalars()
-            if known:
-                connection.execute(_UPDATE_ENTRY, [{"of": entry.key, **_values(entry)} for entry in known])
-        for entry, key in zip(begun, keys, strict=True):
-            entry.key = key
-
-    def entries(
-        self, wanted: AuditFilter, cursor: str | None = None, limit: int = 100, *, newest_first: bool = True
-    ) -> Page[AuditEntry]:
-        """Raises InvalidInput ``invalid_cursor``."""
-        return read_page(
-            self._database,
-            sa.select(AUDIT).where(*_conditions(wanted)),
-            AUDIT.c.key,
-            _entry,
-            listing=f"audit/{newest_first}",
-            cursor=cursor,
-            limit=limit,
-            newest_first=newest_first,
-        )
-
-    def prune(self, before: str) -> int:
-        """Deletes the entries older than `before`; how many."""
-        some = sa.select(AUDIT.c.key).where(AUDIT.c.at < before).limit(PRUNED_AT_ONCE)
-        total = 0
-        while True:
-            with self._database.write() as connection:
-                deleted = connection.execute(sa.delete(AUDIT).where(AUDIT.c.key.in_(some))).rowcount
-            total += deleted
-            if deleted < PRUNED_AT_ONCE:
-                break
-        if total:
-            self._database.request_scrub()
-        return total
 
 
 def _find(connection: Connection, key_id: str) -> Key:
@@ -186,32 +181,3 @@ def _key(row: Row[Any]) -> Key:
         rotated_at=row.rotated_at,
         revoked_at=row.revoked_at,
     )
-
-
-_FIELDS = ("at", "who", "operation", "request_id", "gallery", "subject", "target", "status")
-_INSERT_ENDED = sa.insert(AUDIT)
-_INSERT_BEGUN = _INSERT_ENDED.returning(AUDIT.c.key, sort_by_parameter_order=True)
-_UPDATE_ENTRY = (
-    sa.update(AUDIT).where(AUDIT.c.key == sa.bindparam("of")).values({name: sa.bindparam(name) for name in _FIELDS})
-)
-
-
-def _values(entry: AuditEntry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in _FIELDS}
-
-
-def _entry(row: Row[Any]) -> AuditEntry:
-    return AuditEntry(**{name: getattr(row, name) for name in (*_FIELDS, "key")})
-
-
-def _conditions(wanted: AuditFilter) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = [
-        AUDIT.c[name] == value
-        for name in ("who", "operation", "gallery", "subject")
-        if (value := getattr(wanted, name)) is not None
-    ]
-    if wanted.since is not None:
-        found.append(AUDIT.c.at >= wanted.since)
-    if wanted.until is not None:
-        found.append(AUDIT.c.at < wanted.until)
-    return found

@@ -1,0 +1,157 @@
+"""Signature checks: which key signed a request, and that no signature is used twice.
+
+Signing keys derived from secrets are cached, so that a known caller costs one HMAC and no database access; whether the
+secret is still valid is checked each time (`Keys.recall`, `Keys.check`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from app.access.grants import Grant
+from app.access.keys import Keys
+from app.compat.rekognition import errors
+from app.compat.rekognition.errors import Refused
+from app.compat.rekognition.sigv4 import SKEW_S, Claim, SignedRequest, is_signed_with, signing_key
+
+MAX_CACHED = 10_000
+
+
+class SignatureChecker:
+    """Checks signatures. Safe to share between threads."""
+
+    def __init__(self, size: int = MAX_CACHED) -> None:
+        self._size = size
+        self._derived: OrderedDict[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def is_known(self, claim: Claim) -> bool:
+        """Whether the claim's key has signed before."""
+        with self._lock:
+            return _name(claim) in self._derived
+
+    def require_key(self, keys: Keys, claim: Claim) -> None:
+        """Look the claim's key up in the database. Raises Refused (UnrecognizedClientException) if none signs."""
+        if not keys.signing_tokens(claim.access_key):
+            raise _unknown_key()
+
+    def recall(self, claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
+        """Return the token of the key that signed the request, if its signing key is cached. Reads no database."""
+        with self._lock:
+            known = self._derived.get(_name(claim), ())
+        return _signer(known, claim, request, body_hash)
+
+    def check(self, keys: Keys, claim: Claim, request: SignedRequest, body_hash: str) -> Grant:
+        """Look up the key that signed the request in the database, and return what it allows.
+
+        Raises Refused: UnrecognizedClientException, InvalidSignatureException; InvalidInput ``expired_key``,
+        ``revoked_key``.
+        """
+        tokens = keys.signing_tokens(claim.access_key)
+        if not tokens:
+            raise _unknown_key()
+        secrets = [token.split("_", 2)[2] for token in tokens]
+        derived = tuple(
+            (token, signing_key(secret, claim.date, claim.region))
+            for token, secret in zip(tokens, secrets, strict=True)
+        )
+        token = _signer(derived, claim, request, body_hash)
+        if token is None:
+            message = (
+                "The request signature we calculated does not match the signature you provided. "
+                "Check your AWS Secret Access Key and signing method."
+            )
+            raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+        with self._lock:
+            self._derived[_name(claim)] = derived
+            self._derived.move_to_end(_name(claim))
+            while len(self._derived) > self._size:
+                self._derived.popitem(last=False)
+        return keys.check(token)
+
+
+def _unknown_key() -> Refused:
+    return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
+
+
+def _name(claim: Claim) -> tuple[str, str, str]:
+    return claim.access_key, claim.date, claim.region
+
+
+def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: SignedRequest, body_hash: str) -> str | None:
+    """Return the token that signed; all are tried, so that the time tells nothing."""
+    found = [token for token, key in derived if is_signed_with(key, claim, request, body_hash)]
+    return found[0] if found else None
+
+
+REPEAT_S = 2.0
+KEPT_S = 2.0 * SKEW_S
+"""A signature made SKEW_S ahead of our clock is valid until SKEW_S after."""
+MAX_KEPT = 200_000
+"""Beyond it the oldest are dropped: that is over 300 requests a second for all of KEPT_S."""
+MAX_REPEATS = 256
+"""Attempts with one signature."""
+
+
+@dataclass(slots=True)
+class _Use:
+    first: float
+    attempts: set[str] = field(default_factory=set)
+
+
+class ReplayGuard:
+    """Rejects signatures that were used already, for as long as their timestamp is valid. Thread-safe.
+
+    A client that sends the same request twice within a second signs it alike, since SigV4 counts whole seconds. AWS's
+    clients tell such requests apart by two headers that they do not sign: `amz-sdk-invocation-id`, one for each call,
+    and `amz-sdk-request`, which counts its attempts. So for REPEAT_S after its first use, a signature is accepted for
+    other calls and attempts, but for none twice; after that for nothing. Without those headers, a signature of a
+    changing operation is accepted once. Someone who records a request and alters its unsigned headers has REPEAT_S: TLS
+    protects against that. If the server could not do the work, the signature counts as unused.
+
+    The guard covers one process. `clock` returns monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_KEPT) -> None:
+        self._clock = clock
+        self._size = size
+        self._seen: OrderedDict[str, _Use] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def use(self, signature: str, attempt: str, *, changes: bool) -> None:
+        """Mark a signature as used. `attempt`: the client's name of this attempt, or empty.
+
+        Raises Refused (InvalidSignatureException) if it was used before.
+        """
+        with self._lock:
+            now = self._clock()
+            self._forget(now)
+            use = self._seen.setdefault(signature, _Use(now))
+            if use.attempts and (now - use.first > REPEAT_S or self._is_same(use, attempt, changes)):
+                message = "This signature was used already: sign the request again."
+                raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+            use.attempts.add(attempt)
+
+    def release(self, signature: str) -> None:
+        """Mark a signature as unused."""
+        with self._lock:
+            self._seen.pop(signature, None)
+
+    def _is_same(self, use: _Use, attempt: str, changes: bool) -> bool:
+        if len(use.attempts) >= MAX_REPEATS:
+            return True
+        return attempt in use.attempts if attempt else changes
+
+    def _forget(self, now: float) -> None:
+        while self._seen:
+            signature, use = next(iter(self._seen.items()))
+            if len(self._seen) < self._size and now - use.first <= KEPT_S:
+                return
+            del self._seen[signature]
