@@ -48,6 +48,13 @@ def connect(server: str | None, key: str | None, data: Data = Data.EXISTING) -> 
         with _in_process(data) as client:
             yield client
         return
+    with answering(found) as client:
+        yield client
+
+
+@contextmanager
+def answering(found: Client) -> Iterator[Client]:
+    """Yield the client and close it. An Unreachable because nothing listens there says how to start a server."""
     try:
         with found as client:
             yield client
@@ -84,7 +91,7 @@ def own_key(settings: Settings) -> str:
 
 
 def has_data(settings: Settings) -> bool:
-    """Return whether a server or a command has stored anything with these settings."""
+    """Return whether there is a database to read: its file, or for PostgreSQL the key of a server that used it."""
     file = settings.database.removeprefix(_SQLITE)
     return Path(file).exists() if file != settings.database else (settings.data_dir / ADMIN_KEY_FILE).exists()
 

@@ -52,11 +52,12 @@ class Status:
 @commands.command(epilog="Examples: likeness status\n\nlikeness status --server https://faces.example.org --json")
 def status(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
     """Show the server, data folder, models, galleries and health. Exit code 1: no server runs, or it isn't ready."""
-    from app.cli.connect import connect, find_server, has_data, missing  # noqa: PLC0415 - `serve` does without
+    from app.cli.connect import answering, find_server, has_data, missing  # noqa: PLC0415 - `serve` does without
     from app.config import load_settings  # noqa: PLC0415 - slow to import
 
-    if find_server(server, key) is not None:
-        with connect(server, key) as client:
+    running = find_server(server, key)
+    if running is not None:
+        with answering(running) as client:
             found = _of_server(client, None if server else load_settings())
     else:
         settings = load_settings()

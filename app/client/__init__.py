@@ -1,4 +1,4 @@
-"""The Python client: ``Client`` for plain code, ``AsyncClient`` for asyncio, the same words in both.
+"""The Python client: ``Client`` for plain code, ``AsyncClient`` for asyncio, with the same methods.
 
     from app.client import Client
 
@@ -8,8 +8,8 @@
         for face in client.identify("staff", Path("docs/samples/both.jpg")).faces:
             print(face.decision, face.candidates[:1])
 
-Images are given as bytes or as paths. Errors: ``ApiError`` (the server said no; its ``code`` says why) and
-``Unreachable``. A busy server (429) is asked again, after the time it names.
+Images are bytes or paths. Errors: ``ApiError`` (the server answered with an error; ``code`` says which) and
+``Unreachable``. Requests to a busy server (429) are repeated after the time that it names.
 """
 
 from app.client.client import AsyncClient, Client

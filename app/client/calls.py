@@ -1,4 +1,4 @@
-"""Each REST call as a value: what to send, and what type the answer has. Nothing is sent here."""
+"""REST calls as values: what to send, and the type of the answer. Nothing is sent here."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Answer = TypeVar("Answer")
 
 TAR_TYPE = "application/x-tar"
 Image: TypeAlias = bytes | os.PathLike[str]
-"""An image file's bytes, or where the file lies."""
+"""The bytes of an image file, or its path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """One request; ``answer`` is the pydantic model its JSON is read as, ``bytes`` the body as it is, None nothing."""
+    """One request; ``answer`` is the pydantic model of its JSON, ``bytes`` for the body itself, None for no body."""
 
     method: str
     path: str
@@ -31,10 +31,10 @@ class Call(Generic[Answer]):
     files: Sequence[tuple[str, tuple[str, bytes]]] = ()
     json: Mapping[str, Any] | None = None
     content: Callable[[], Iterator[bytes]] | None = None
-    """A body that is sent as it is made."""
+    """A body that is produced while it is sent."""
 
     def after(self, cursor: str) -> Call[Answer]:
-        """The same call for the page from there on."""
+        """Return the same call for the page at ``cursor``."""
         return replace(self, params={**self.params, "cursor": cursor})
 
 
@@ -56,12 +56,12 @@ def read(image: Image) -> bytes:
 
 
 def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:
-    """A multipart field. The file's own name stays at home: it may say more than its owner wants to tell."""
+    """Return a multipart field. The file's own name is not sent: it may hold personal data."""
     return (name, ("image", read(image)))
 
 
 def given(**params: Any) -> dict[str, Any]:
-    """Those parameters that were given, booleans as JSON writes them."""
+    """Return the parameters that aren't None, booleans as JSON writes them."""
     return {
         name: str(value).lower() if isinstance(value, bool) else value
         for name, value in params.items()
@@ -74,13 +74,13 @@ def _text(time: datetime | None) -> str | None:
 
 
 def detect(image: Image, *, explain: bool | None = None) -> Call[schemas.DetectAnswer]:
-    """Finds the faces of a photo."""
+    """Find the faces in a photo."""
     files = [part("image", image)]
     return _call(endpoints.DETECT, params=given(explain=explain), files=files)
 
 
 def embed(image: Image, *, model: str | None = None, explain: bool | None = None) -> Call[schemas.EmbedAnswer]:
-    """Finds the faces of a photo and computes their templates, with the default package or ``model``."""
+    """Find the faces in a photo and compute their templates, with the default package or ``model``."""
     files = [part("image", image)]
     return _call(endpoints.EMBED, params=given(model=model, explain=explain), files=files)
 
@@ -88,7 +88,7 @@ def embed(image: Image, *, model: str | None = None, explain: bool | None = None
 def verify(
     image1: Image, image2: Image, *, fmr: float | None = None, model: str | None = None, explain: bool | None = None
 ) -> Call[schemas.VerifyAnswer]:
-    """Says whether two photos show the same person (1:1), by the default package or ``model``."""
+    """Compare two photos (1:1), with the default package or ``model``."""
     files = [part("image1", image1), part("image2", image2)]
     return _call(endpoints.VERIFY, params=given(fmr=fmr, model=model, explain=explain), files=files)
 
@@ -96,7 +96,7 @@ def verify(
 def verify_subject(
     gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
 ) -> Call[schemas.SubjectVerifyAnswer]:
-    """Says whether a photo shows that subject (1:1)."""
+    """Compare a photo with a subject (1:1)."""
     return _call(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
@@ -115,7 +115,7 @@ def identify(
     fpir: float | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.IdentifyAnswer]:
-    """Says who of the gallery is in a photo (1:N), face by face."""
+    """Find the subjects of a gallery in a photo (1:N)."""
     params = given(limit=limit, fmr=fmr, fpir=fpir, explain=explain)
     return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
@@ -130,71 +130,73 @@ def enroll(
     consent: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.EnrollAnswer]:
-    """Adds photos of one person; makes the subject where it is new. Bad photos are in ``rejected``. ``expires_at``
-    knows its time zone; ``consent`` is a note."""
+    """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
+
+    ``expires_at`` has a time zone; ``consent`` is a note.
+    """
     files = [part("images", image) for image in images]
     params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
 def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.GalleryPage]:
-    """One page of the galleries."""
+    """Return one page of the galleries."""
     return _call(endpoints.LIST_GALLERIES, params=given(limit=limit, cursor=cursor))
 
 
 def create_gallery(
     gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
 ) -> Call[schemas.Gallery]:
-    """Makes a gallery."""
+    """Create a gallery."""
     body = given(id=gallery, embedder=embedder, store=store, search=search)
     return _call(endpoints.CREATE_GALLERY, json=body)
 
 
 def gallery(gallery: str) -> Call[schemas.Gallery]:
-    """One gallery, with its counts."""
+    """Return one gallery, with its counts."""
     return _call(endpoints.SHOW_GALLERY, gallery=gallery)
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Replaces ``search`` where it is given: how the gallery's vectors are searched."""
+    """Change ``search``: how the gallery's vectors are searched."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
 def delete_gallery(gallery: str) -> Call[None]:
-    """Deletes a gallery with everyone in it."""
+    """Delete a gallery with everybody in it."""
     return _call(endpoints.DELETE_GALLERY, gallery=gallery)
 
 
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
-    """Whether database and index agree."""
+    """Check that database and index hold the same faces."""
     return _call(endpoints.CHECK_GALLERY, gallery=gallery)
 
 
 def reembed(
     gallery: str, embedder: str, *, without_crop: str | None = None, keep_days: float | None = None
 ) -> Call[schemas.Reembedding]:
-    """Moves a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
+    """Move a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
     body = given(embedder=embedder, without_crop=without_crop, keep_days=keep_days)
     return _call(endpoints.REEMBED_GALLERY, gallery=gallery, json=body)
 
 
 def reembedding(gallery: str) -> Call[schemas.Reembedding]:
-    """How far a gallery's move is."""
+    """Return the state of a gallery's move."""
     return _call(endpoints.SHOW_REEMBEDDING, gallery=gallery)
 
 
 def cancel_reembedding(gallery: str) -> Call[schemas.Reembedding]:
-    """Gives a gallery's move up, before the switch or after a rollback."""
+    """Cancel a gallery's move, before the switch or after a rollback."""
     return _call(endpoints.CANCEL_REEMBEDDING, gallery=gallery)
 
 
 def roll_back_reembedding(gallery: str) -> Call[schemas.Reembedding]:
-    """Has the gallery's package before answer again."""
+    """Switch back to the gallery's previous package."""
     return _call(endpoints.ROLL_BACK_REEMBEDDING, gallery=gallery)
 
 
 def finish_reembedding(gallery: str) -> Call[schemas.Reembedding]:
-    """Removes the templates of the gallery's package before."""
+    """Delete the templates of the gallery's previous package."""
     return _call(endpoints.FINISH_REEMBEDDING, gallery=gallery)
 
 
@@ -206,7 +208,7 @@ def subjects(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[schemas.SubjectPage]:
-    """One page of a gallery's subjects. ``expires_before`` knows its time zone."""
+    """Return one page of a gallery's subjects. ``expires_before`` has a time zone."""
     params = given(search=search, expires_before=_text(expires_before), limit=limit, cursor=cursor)
     return _call(endpoints.LIST_SUBJECTS, gallery=gallery, params=params)
 
@@ -220,8 +222,10 @@ def create_subject(
     expires_at: datetime | None = None,
     consent: Mapping[str, Any] | None = None,
 ) -> Call[schemas.Subject]:
-    """Makes a subject without faces. ``expires_at`` knows its time zone; ``consent`` has ``note`` and, if it was
-    not given now, ``given_at``."""
+    """Create a subject without faces.
+
+    ``expires_at`` has a time zone; ``consent`` has ``note`` and, unless it was given now, ``given_at``.
+    """
     body = given(id=subject, name=name, expires_at=_text(expires_at))
     body |= {} if metadata is None else {"metadata": dict(metadata)}
     body |= {} if consent is None else {"consent": dict(consent)}
@@ -229,47 +233,47 @@ def create_subject(
 
 
 def subject(gallery: str, subject: str) -> Call[schemas.Subject]:
-    """One subject."""
+    """Return one subject."""
     return _call(endpoints.SHOW_SUBJECT, gallery=gallery, subject=subject)
 
 
 def update_subject(gallery: str, subject: str, changes: Mapping[str, Any]) -> Call[schemas.Subject]:
-    """Replaces ``name`` and ``metadata``, those that are given."""
+    """Change the fields of a subject that ``changes`` has, for example ``name`` and ``metadata``."""
     return _call(endpoints.UPDATE_SUBJECT, gallery=gallery, subject=subject, json=dict(changes))
 
 
 def delete_subject(gallery: str, subject: str) -> Call[None]:
-    """Deletes a subject with all of its faces."""
+    """Delete a subject with all faces."""
     return _call(endpoints.DELETE_SUBJECT, gallery=gallery, subject=subject)
 
 
 def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[schemas.FacePage]:
-    """One page of a subject's faces."""
+    """Return one page of a subject's faces."""
     return _call(endpoints.LIST_FACES, gallery=gallery, subject=subject, params=given(limit=limit, cursor=cursor))
 
 
 def face(gallery: str, subject: str, face_id: str) -> Call[schemas.StoredFace]:
-    """One enrolled face."""
+    """Return one enrolled face."""
     return _call(endpoints.SHOW_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
-    """The aligned crop of an enrolled face, a JPEG file."""
+    """Return the aligned crop of an enrolled face, a JPEG file."""
     return _call(endpoints.SHOW_CROP, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[schemas.StoredFace]:
-    """Gives an enrolled face to another subject of the gallery, ``to``."""
+    """Move an enrolled face to another subject of the gallery, ``to``."""
     return _call(endpoints.MOVE_FACE, gallery=gallery, subject=subject, face_id=face_id, json={"subject": to})
 
 
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
-    """Deletes one enrolled face."""
+    """Delete one enrolled face."""
     return _call(endpoints.DELETE_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.KeyPage]:
-    """One page of the API keys, without their secrets."""
+    """Return one page of the API keys, without their secrets."""
     return _call(endpoints.LIST_KEYS, params=given(limit=limit, cursor=cursor))
 
 
@@ -283,8 +287,10 @@ def create_key(
     rate: str | None = None,
     aws: bool = False,
 ) -> Call[schemas.NewKey]:
-    """Makes an API key; its ``secret`` is in this answer alone. ``expires_at`` knows its time zone; ``aws``: for
-    AWS's clients too."""
+    """Create an API key; only this answer has its ``secret``.
+
+    ``expires_at`` has a time zone; with ``aws`` the answer has credentials for AWS clients, too.
+    """
     expires = None if expires_at is None else expires_at.isoformat()
     body = given(id=key_id, name=name, expires_at=expires, rate=rate) | {"scopes": list(scopes)}
     if aws:
@@ -295,22 +301,22 @@ def create_key(
 
 
 def own_key() -> Call[schemas.OwnKey]:
-    """What the key in use may do."""
+    """Return what the key in use allows."""
     return _call(endpoints.SHOW_OWN_KEY)
 
 
 def key(key_id: str) -> Call[schemas.Key]:
-    """One API key, without its secret."""
+    """Return one API key, without its secret."""
     return _call(endpoints.SHOW_KEY, key=key_id)
 
 
 def rotate_key(key_id: str, *, grace_seconds: int = 0) -> Call[schemas.NewKey]:
-    """Gives an API key a new secret; the last one works for ``grace_seconds`` more."""
+    """Give an API key a new secret; the previous one works for ``grace_seconds`` more."""
     return _call(endpoints.ROTATE_KEY, key=key_id, json={"grace_seconds": grace_seconds})
 
 
 def revoke_key(key_id: str) -> Call[None]:
-    """Ends an API key for good."""
+    """Revoke an API key for good."""
     return _call(endpoints.REVOKE_KEY, key=key_id)
 
 
@@ -326,7 +332,7 @@ def audit(
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[schemas.AuditPage]:
-    """One page of the audit log. Times know their time zone; ``order`` is ``newest`` or ``oldest`` first."""
+    """Return one page of the audit log. Times have a time zone; ``order`` is ``newest`` or ``oldest`` first."""
     params = given(
         key=key,
         operation=operation,
@@ -351,74 +357,74 @@ def import_faces(
     normalize: bool | None = None,
     trust: str | None = None,
 ) -> Call[schemas.Job]:
-    """Sends a tar of ``photos``, ``templates`` or an exported ``archive``; the job that enrolls them."""
+    """Send a tar of ``photos``, ``templates`` or an exported ``archive``, and return the job that enrolls them."""
     params = given(content=content, quality=quality, package=package, normalize=normalize, trust=trust)
     return _call(endpoints.IMPORT_FACES, gallery=gallery, params=params, content=tar_of(tar))
 
 
 def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[schemas.Job]:
-    """The job that writes a gallery into one archive."""
+    """Return the job that writes a gallery into one archive."""
     return _call(endpoints.EXPORT_GALLERY, gallery=gallery, params=given(crops=crops))
 
 
 def job_result(job_id: str) -> Call[bytes]:
-    """What the job has left: of an export, the archive."""
+    """Return the file that a job made: the archive of an export."""
     return _call(endpoints.FETCH_RESULT, job=job_id)
 
 
 def jobs(
     *, gallery: str | None = None, state: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[schemas.JobPage]:
-    """One page of the jobs, the newest first."""
+    """Return one page of the jobs, newest first."""
     params = given(gallery=gallery, state=state, limit=limit, cursor=cursor)
     return _call(endpoints.LIST_JOBS, params=params)
 
 
 def job(job_id: str) -> Call[schemas.Job]:
-    """One job: how far it is, how it ended."""
+    """Return one job: its progress, and how it ended."""
     return _call(endpoints.SHOW_JOB, job=job_id)
 
 
 def cancel_job(job_id: str) -> Call[schemas.Job]:
-    """Ends a job; what it has done stays done."""
+    """Cancel a job. What it has done so far stays."""
     return _call(endpoints.CANCEL_JOB, job=job_id)
 
 
 def job_report(job_id: str, *, csv: bool = False) -> Call[bytes]:
-    """What the job refused: lines of JSON, or CSV."""
+    """Return what the job refused: lines of JSON, or CSV."""
     return _call(endpoints.SHOW_REPORT, job=job_id, params={"format": "csv" if csv else "jsonl"})
 
 
 def models() -> Call[schemas.ModelList]:
-    """The model packages this server has."""
+    """Return the model packages of the server."""
     return _call(endpoints.LIST_MODELS)
 
 
 def erase_subject(gallery: str, subject: str, *, rewrite: bool = False) -> Call[schemas.Receipt]:
-    """Erases a subject for good; the signed receipt of it."""
+    """Erase a subject for good, and return the signed receipt."""
     return _call(endpoints.ERASE_SUBJECT, gallery=gallery, subject=subject, params=given(rewrite=rewrite or None))
 
 
 def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.ReceiptPage]:
-    """One page of the receipts of erasures."""
+    """Return one page of the receipts of erasures."""
     return _call(endpoints.LIST_RECEIPTS, params=given(limit=limit, cursor=cursor))
 
 
 def receipt(receipt_id: str) -> Call[schemas.Receipt]:
-    """One receipt."""
+    """Return one receipt."""
     return _call(endpoints.SHOW_RECEIPT, receipt=receipt_id)
 
 
 def server_key() -> Call[schemas.ServerKey]:
-    """The public half of the key that the server signs with."""
+    """Return the public half of the key that the server signs with."""
     return _call(endpoints.SHOW_SERVER_KEY)
 
 
 def version() -> Call[schemas.Version]:
-    """The server's version."""
+    """Return the server's version."""
     return _call(endpoints.VERSION)
 
 
 def ready() -> Call[schemas.Health]:
-    """Whether the server takes work; raises ``ApiError`` (503) while it does not."""
+    """Check that the server is ready; raises ``ApiError`` (503) while it isn't."""
     return _call(endpoints.READY)

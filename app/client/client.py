@@ -1,4 +1,4 @@
-"""The sync and the async client over the same calls (`app.client.calls`); how one is sent is in ``send`` of each."""
+"""The sync and the async client over the same calls (`app.client.calls`)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Item = TypeVar("Item")
 TIMEOUT_S = 60.0
 BUSY = 429
 JOB_LOOK_S = 0.5
-"""Between looks at a job that is waited for."""
+"""Seconds between requests for the state of a job that is waited for."""
 MAX_WAIT_S = 10.0
-"""The longest a busy server's Retry-After is waited for at a time."""
+"""Longest wait for a busy server, in seconds, whatever its Retry-After says."""
 
 
 class _Page(Protocol):
@@ -41,7 +41,7 @@ Page = TypeVar("Page", bound=_Page)
 
 
 class _Operation(Generic[Arguments, Answer]):
-    """A call as a method of both clients, with the same arguments; the async one's answer is awaited."""
+    """A call as a method of both clients, with the same arguments."""
 
     def __init__(self, call: Callable[Arguments, Call[Answer]]) -> None:
         self._call = call
@@ -54,7 +54,7 @@ class _Operation(Generic[Arguments, Answer]):
     def __get__(self, client: AsyncClient, owner: type) -> Callable[Arguments, Coroutine[Any, Any, Answer]]: ...
     def __get__(self, client: Client | AsyncClient | None, owner: type) -> Callable[Arguments, Any]:
         if client is None:
-            return self._call  # help() and editors show its words
+            return self._call  # help() and editors show its docstring
 
         @wraps(self._call)
         def send(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Any:
@@ -64,8 +64,7 @@ class _Operation(Generic[Arguments, Answer]):
 
 
 class _Pages(Generic[Arguments, Item]):
-    """A call for a page as a method of both clients that gives the items of every page, the next one asked for when the
-    last one is used up."""
+    """A call for a page as a method of both clients that yields the items of every page."""
 
     def __init__(self, call: Callable[Arguments, Call[Page]], items: Callable[[Page], list[Item]]) -> None:
         self._call = call
@@ -86,12 +85,12 @@ class _Pages(Generic[Arguments, Item]):
             first = self._call(*args, **kwargs)
             return client.walk(first, self._items)
 
-        walk.__doc__ = f"The items of every page that ``{self._call.__name__}`` gives, one after the other."
+        walk.__doc__ = f"Yield the items of every page of ``{self._call.__name__}``."
         return walk
 
 
 class _Operations:
-    """What both clients can do; the arguments and what they mean stand in `app.client.calls`."""
+    """The methods of both clients; `app.client.calls` describes their arguments."""
 
     detect = _Operation(calls.detect)
     embed = _Operation(calls.embed)
@@ -183,7 +182,7 @@ async def _in_threads(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _wait_s(response: httpx.Response) -> float:
-    """What Retry-After asks for, in seconds; 1 where it is absent or a date."""
+    """Return the seconds that Retry-After asks for; 1 where it is absent or a date."""
     value = response.headers.get("retry-after", "")
     return min(MAX_WAIT_S, float(value)) if value.isdigit() else 1.0
 
@@ -197,8 +196,8 @@ def _answer(call: Call[Answer], response: httpx.Response) -> Answer:
 
 
 class Client(_Operations):
-    """Speaks to one server. ``retries``: how often a busy server (429) is asked again; ``transport``: httpx's own,
-    for a server in the same process or behind something special."""
+    """A client of one server. ``retries``: how often a request to a busy server (429) is repeated; ``transport``:
+    httpx's, for a server in the same process or one that needs special settings."""
 
     def __init__(
         self,
@@ -225,7 +224,7 @@ class Client(_Operations):
         self._http.close()
 
     def send(self, call: Call[Answer]) -> Answer:
-        """Sends one call; raises ``ApiError`` or ``Unreachable``."""
+        """Send one call; raises ``ApiError`` or ``Unreachable``."""
         for attempt in range(self._retries + 1):
             try:
                 response = self._http.request(call.method, call.path, **_arguments(call))
@@ -237,7 +236,7 @@ class Client(_Operations):
         return _answer(call, response)
 
     def walk(self, first: Call[Page], items: Callable[[Page], list[Item]]) -> Iterator[Item]:
-        """The items of the page that is asked for and of all after it."""
+        """Yield the items of the first page and of all that follow."""
         call = first
         while True:
             page = self.send(call)
@@ -249,7 +248,7 @@ class Client(_Operations):
     def wait_job(
         self, job_id: str, *, told: Callable[[schemas.Job], None] = lambda _: None, every_s: float = JOB_LOOK_S
     ) -> schemas.Job:
-        """The job once it has ended; ``told`` hears of it each time it is looked at."""
+        """Wait until the job has ended and return it; ``told`` is called with each state seen."""
         while True:
             job = self.job(job_id)
             told(job)
@@ -258,7 +257,7 @@ class Client(_Operations):
             time.sleep(every_s)
 
     def job_result(self, job_id: str, path: os.PathLike[str]) -> None:
-        """Writes what the job has left to a file."""
+        """Write the file that the job made to ``path``."""
         call = calls.job_result(job_id)
         try:
             with self._http.stream(call.method, call.path) as response:
@@ -273,8 +272,8 @@ class Client(_Operations):
 
 
 class AsyncClient(_Operations):
-    """Speaks to one server. ``retries``: how often a busy server (429) is asked again; ``transport``: httpx's own,
-    for a server in the same process or behind something special."""
+    """A client of one server. ``retries``: how often a request to a busy server (429) is repeated; ``transport``:
+    httpx's, for a server in the same process or one that needs special settings."""
 
     def __init__(
         self,
@@ -300,7 +299,7 @@ class AsyncClient(_Operations):
         await self._http.aclose()
 
     async def send(self, call: Call[Answer]) -> Answer:
-        """Sends one call; raises ``ApiError`` or ``Unreachable``."""
+        """Send one call; raises ``ApiError`` or ``Unreachable``."""
         for attempt in range(self._retries + 1):
             try:
                 response = await self._http.request(call.method, call.path, **_async_arguments(call))
@@ -312,7 +311,7 @@ class AsyncClient(_Operations):
         return _answer(call, response)
 
     async def walk(self, first: Call[Page], items: Callable[[Page], list[Item]]) -> AsyncIterator[Item]:
-        """The items of the page that is asked for and of all after it."""
+        """Yield the items of the first page and of all that follow."""
         call = first
         while True:
             page = await self.send(call)
@@ -325,7 +324,7 @@ class AsyncClient(_Operations):
     async def wait_job(
         self, job_id: str, *, told: Callable[[schemas.Job], None] = lambda _: None, every_s: float = JOB_LOOK_S
     ) -> schemas.Job:
-        """The job once it has ended; ``told`` hears of it each time it is looked at."""
+        """Wait until the job has ended and return it; ``told`` is called with each state seen."""
         while True:
             job = await self.job(job_id)
             told(job)
@@ -334,7 +333,7 @@ class AsyncClient(_Operations):
             await asyncio.sleep(every_s)
 
     async def job_result(self, job_id: str, path: os.PathLike[str]) -> None:
-        """Writes what the job has left to a file."""
+        """Write the file that the job made to ``path``."""
         call = calls.job_result(job_id)
         try:
             async with self._http.stream(call.method, call.path) as response:

@@ -1,4 +1,4 @@
-"""What a client may have to catch: ``LikenessError`` covers both."""
+"""The errors of the client, both of them ``LikenessError``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.errors import LikenessError
 
 
 class ApiError(LikenessError):
-    """The server said no; ``code`` says why, ``request_id`` finds it in the server's log."""
+    """The server answered with an error; ``request_id`` identifies it in the server's log."""
 
     def __init__(self, status: int, code: str, message: str, details: Mapping[str, object], request_id: str) -> None:
         super().__init__(message, code=code)
@@ -22,18 +22,22 @@ class ApiError(LikenessError):
 
 
 class Unreachable(LikenessError):
-    """No server answered, or the connection broke; whether a change was made is not known."""
+    """No server answered, or the connection broke. A change may have been made or not."""
 
     code = "unreachable"
 
 
 def api_error(response: httpx.Response) -> ApiError:
-    """Also for answers that are not ours, such as a proxy's error page."""
+    """Return the error of an answer, also of one that isn't Likeness's, such as a proxy's error page."""
     try:
         answer = ErrorAnswer.model_validate_json(response.content)
     except ValidationError:
         return ApiError(
-            response.status_code, "not_likeness", f"HTTP {response.status_code}: not an answer of Likeness", {}, ""
+            response.status_code,
+            "not_likeness",
+            f"HTTP {response.status_code}: the answer is not from Likeness",
+            {},
+            "",
         )
     problem = answer.error
     return ApiError(response.status_code, problem.code, problem.message, problem.details, answer.request_id)

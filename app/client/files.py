@@ -1,4 +1,4 @@
-"""Files that are sent and received a piece at a time."""
+"""Files that are sent and received in pieces."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 Tar: TypeAlias = bytes | os.PathLike[str] | Callable[[], Iterator[bytes]]
-"""A tar's bytes, where the file lies, or what makes it, piece by piece, each time it is called."""
+"""The bytes of a tar, its path, or a callable that yields it in pieces each time it is called."""
 PIECE = 1024 * 1024
 
 
 def tar_of(source: Tar) -> Callable[[], Iterator[bytes]]:
-    """A tar's bytes, its file, or what makes it, as what makes it."""
+    """Return a callable that yields the tar in pieces, whatever form it came in."""
     if isinstance(source, bytes):
         return lambda: iter([source])
     if callable(source):

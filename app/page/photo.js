@@ -81,7 +81,7 @@ export class PhotoPlace {
   /** Draws boxes; `size` is the photo's, where the server has said it. */
   show(faces, size = null, words = "") {
     const own = size ?? (this.picture && { width: this.picture.naturalWidth, height: this.picture.naturalHeight });
-    const shown = this.picture ?? h("p.hint", {}, "This browser can't show this kind of photo. The server reads it all the same.");
+    const shown = this.picture ?? h("p.hint", {}, "This browser can't show this kind of photo, but the server can read it.");
     const sheet = h("div.sheet", {}, shown, own && faces.length ? boxes(own, faces, words) : null);
     if (own) sheet.style.setProperty("--ratio", `${own.width / own.height}`);
     put(this.stage, sheet);

@@ -22,15 +22,15 @@ export function signIn(enter, error) {
     h(
       "form",
       { onsubmit: (event) => (event.preventDefault(), busy(button, () => enter(key.value.trim()))) },
-      field("Key", key, "It stays in this tab, and is forgotten when you close it."),
+      field("Key", key, "The key is kept in this tab only, until you close it."),
       place.element,
       button,
     ),
     h("details", {}, h("summary", {}, "Where do I get a key?"), h(
       "ul",
       {},
-      h("li", {}, "From whoever looks after this server: each person and program gets a key of its own, for what it needs."),
-      h("li", {}, "If that is you: the key that may do everything lies in the data folder, in ", h("code", {}, "admin.key"), ". Starting the server in a terminal prints a link that signs you in."),
+      h("li", {}, "From the administrator of this server. Each person and program gets a separate key, for what it needs."),
+      h("li", {}, "The admin key, which allows everything, is in the data folder, in ", h("code", {}, "admin.key"), ". Starting the server in a terminal prints a link that signs you in."),
     )),
   );
 }

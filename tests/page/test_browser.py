@@ -148,7 +148,7 @@ def test_what_is_no_photo_and_who_is_nobody_are_said_in_words(visitor: Visitor) 
     first.locator("input[type=file]").set_input_files(
         {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"no photo at all"}
     )
-    expect(first).to_contain_text("This is no photo that can be read")
+    expect(first).to_contain_text("This file is not a photo that can be read")
     page = visitor.page
     page.evaluate("() => { const c = document.createElement('canvas'); c.id = 'grey'; document.body.append(c); }")
     grey = page.locator("#grey").screenshot()

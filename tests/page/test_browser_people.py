@@ -178,7 +178,7 @@ def test_a_tar_is_imported_and_a_gallery_exported_by_jobs(visitor: Visitor, api:
     expect(job.get_by_text("done", exact=True)).to_be_visible()
     expect(job).to_contain_text("3 of 3")
     job.get_by_role("button", name="What was refused").click()
-    expect(page.get_by_role("dialog")).to_contain_text("This is no photo that can be read")
+    expect(page.get_by_role("dialog")).to_contain_text("This file is not a photo that can be read")
     visitor.picture("job-report")
     page.get_by_role("button", name="Close").click()
     visitor.go("#/galleries/moved")

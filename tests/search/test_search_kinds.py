@@ -16,10 +16,10 @@ from app.gallery.service import Galleries
 from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from app.search.types import IndexKind
-from tests.db.test_migrations import downgrade
 from tests.support.commands import run as likeness
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.support.live import LiveServer
+from tests.support.migrations import downgrade
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)

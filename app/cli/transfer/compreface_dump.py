@@ -1,8 +1,8 @@
-"""CompreFace's PostgreSQL database as `pg_dump` writes it: its services, their subjects, and the photos of those.
+"""Read CompreFace's PostgreSQL database as `pg_dump` writes it: services, subjects and their photos.
 
-Plain SQL with COPY blocks, pg_dump's default, of CompreFace 0.6 and later (tables `model`, `subject`, `embedding` and
-`img` of its migrations up to 0.2.7); gzip is taken too. It is read line by line, twice: a dump has the photos between
-the tables that say whose they are. What is held meanwhile is ids and names, and one photo.
+The format is plain SQL with COPY blocks, pg_dump's default, also gzipped, of CompreFace 0.6 and later (tables `model`,
+`subject`, `embedding` and `img` of its migrations up to 0.2.7). A dump is read line by line, twice, because the photos
+stand between the tables that say whose they are. In memory are ids, names and one photo.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LETTERS = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v
 
 @dataclass(frozen=True, slots=True)
 class StoredPhoto:
-    """A photo and whose it is; ``content`` None: it can't be read (the row is damaged)."""
+    """A photo and its subject; ``content`` is None where the row is damaged."""
 
     image_id: str
     subject: str
@@ -42,23 +42,23 @@ class StoredPhoto:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What a dump holds of one service, before its photos are read."""
+    """What a dump contains of one service; its photos are read by `read`."""
 
     path: Path
     service: str
     subjects: Mapping[str, str]
     """Names by id."""
     owners: Mapping[str, tuple[str, ...]]
-    """Ids of the subjects of each photo, by the photo's id: one, but for a database that was mended by hand."""
+    """Subject ids by photo id: one each, unless the database was edited by hand."""
     without_photo: Mapping[str, int]
-    """Names of subjects to how many of their examples have no stored photo; 0: there are no examples at all."""
+    """Number of examples without a stored photo, by name of the subject; 0 for a subject without examples."""
 
     @property
     def photos(self) -> int:
         return sum(len(subjects) for subjects in self.owners.values())
 
     def read(self) -> Iterator[StoredPhoto]:
-        """The photos one by one, in the dump's order. Raises InvalidInput (``invalid_dump``)."""
+        """Yield the photos in the dump's order. Raises InvalidInput (``invalid_dump``)."""
         for row in _rows(self.path, ("img",)):
             image_id, content = row[1].get("id") or "", row[1].get("content")
             for subject in self.owners.get(image_id, ()):
@@ -66,7 +66,7 @@ class Dump:
 
 
 def open_dump(path: Path, service: str | None = None) -> Dump:
-    """``service``: the name of one of CompreFace's services, due where the dump has subjects of several.
+    """Read everything but the photos. ``service`` names a service of CompreFace, and is required if there are several.
 
     Raises InvalidInput: ``invalid_dump``, ``service_due`` (``details.services`` names them), ``file_not_found``.
     """
@@ -101,13 +101,13 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
 
 
 def _choose(path: Path, services: Mapping[str | None, str], wanted: str | None) -> str | None:
-    """The API key of the service wanted, or of the only one there is."""
+    """Return the API key of the wanted service, or of the only one."""
     fitting = [key for key, name in services.items() if wanted in {None, name}]
     if len(fitting) == 1:
         return fitting[0]
     listed = sorted(services.values())
     if not services:
-        raise InvalidInput(f"{path}: there are no subjects in it", code="invalid_dump")
+        raise InvalidInput(f"{path}: it contains no subjects", code="invalid_dump")
     message = f"{path} has subjects of {len(services)} services: name one of {', '.join(map(repr, listed))}"
     raise InvalidInput(message, code="service_due", services=listed)
 
@@ -120,7 +120,7 @@ def _due(path: Path, row: Mapping[str, str | None], column: str) -> str:
 
 
 def _bytea(text: str | None) -> bytes | None:
-    """Of PostgreSQL's hexadecimal form."""
+    """Decode PostgreSQL's hexadecimal form; None where it isn't one."""
     if text is None or not text.startswith("\\x"):
         return None
     try:
@@ -132,7 +132,7 @@ def _bytea(text: str | None) -> bytes | None:
 def _rows(
     path: Path, tables: Sequence[str], seen: set[str] | None = None
 ) -> Iterator[tuple[str, Mapping[str, str | None]]]:
-    """The rows of these tables, each with its table; ``seen`` gets every table that the dump has."""
+    """Yield the rows of these tables, each with its table; every table of the dump is added to ``seen``."""
     with _opened(path) as file:
         for line in _lines(path, file):
             if not (head := _COPY.fullmatch(line)):
@@ -157,7 +157,7 @@ def _block(path: Path, file: IO[bytes]) -> Iterator[bytes]:
 def _fields(path: Path, row: bytes, columns: Sequence[str]) -> Mapping[str, str | None]:
     fields = row.rstrip(b"\r\n").split(b"\t")
     if len(fields) != len(columns):
-        raise InvalidInput(f"{path}: a row has {len(fields)} fields where {len(columns)} are due", code="invalid_dump")
+        raise InvalidInput(f"{path}: a row has {len(fields)} fields instead of {len(columns)}", code="invalid_dump")
     try:
         return {name: _unescaped(field) for name, field in zip(columns, fields, strict=True)}
     except UnicodeDecodeError:
@@ -165,7 +165,7 @@ def _fields(path: Path, row: bytes, columns: Sequence[str]) -> Mapping[str, str 
 
 
 def _unescaped(field: bytes) -> str | None:
-    """COPY's text format: PostgreSQL's documentation of COPY, "Text Format"."""
+    """Decode a field of COPY's text format (PostgreSQL's documentation of COPY, "Text Format")."""
     if field == _NULL:
         return None
     return _ESCAPE.sub(_meant, field).decode()
@@ -186,8 +186,8 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[bytes]:
             if len(line) == MAX_LINE:
                 raise InvalidInput(f"{path}: a line is longer than {MAX_LINE} bytes", code="invalid_dump")
             yield line
-    except (OSError, EOFError, ValueError) as error:  # what gzip says of damaged files
-        raise InvalidInput(f"{path}: cannot be read ({error})", code="invalid_dump") from None
+    except (OSError, EOFError, ValueError) as error:  # gzip raises these for damaged files
+        raise InvalidInput(f"{path}: can't be read ({error})", code="invalid_dump") from None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""From what people have (folders, CSV, arrays, Parquet) to the tar that an import takes, made as it is sent."""
+"""Convert folders, CSV, arrays and Parquet into the tar that an import takes, while it is sent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VECTOR_COLUMNS = ("embedding", "template", "vector")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``missing`` are photos that a CSV names and that are not there."""
+    """What to import; ``missing`` are photos that a CSV names and that don't exist."""
 
     content: str
     tar: Callable[[], Iterator[bytes]]
@@ -33,8 +33,9 @@ class Source:
 
 
 def find(path: Path, content: str | None, ids: Path | None) -> Source:
-    """What ``path`` is: a folder, a CSV, an `.npy` with ``ids``, a Parquet file, or a tar, whose ``content`` is looked
-    for in it where it is not said.
+    """Return what to import from ``path``: a folder, a CSV, an `.npy` with ``ids``, a Parquet file or a tar.
+
+    The ``content`` of a tar is detected unless it is given.
 
     Raises InvalidInput (``file_not_found``, ``invalid_source``), Unusable (``parquet_missing``).
     """
@@ -53,12 +54,12 @@ def find(path: Path, content: str | None, ids: Path | None) -> Source:
 
 
 def _content(path: Path) -> str:
-    """Of a tar, by its first files."""
+    """Return what a tar contains, judged by its first files."""
     try:
         with tarfile.open(path, "r|*") as tar:
             names = [member.name.removeprefix("./") for member, _ in zip(tar, range(3), strict=False)]
     except (tarfile.TarError, OSError, EOFError) as error:
-        raise InvalidSource(f"{path}: neither a tar nor anything else that can be imported") from error
+        raise InvalidSource(f"{path}: not a tar, and no other format that can be imported") from error
     if names[:1] == [MANIFEST]:
         return "archive"
     return "templates" if {TEMPLATES, FACES, IDS} & set(names) else "photos"
@@ -71,7 +72,7 @@ def _file(path: Path) -> Iterator[bytes]:
 
 
 def _member(name: str, path: Path) -> Iterator[bytes]:
-    """A file as it is now; one that changes its length while it is read makes no valid tar, which is refused."""
+    """Yield a file as a tar member. If its length changes meanwhile, the tar is invalid and the server refuses it."""
     size = path.stat().st_size
     yield tar_stream.header(name, size)
     yield from _file(path)
@@ -103,7 +104,7 @@ def _table(path: Path) -> Source:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """The photo's name in the tar, where it is, and its line in `people.jsonl`."""
+    """Yield each photo's name in the tar, its path, and its line in `people.jsonl`."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         columns = list(reader.fieldnames or [])
@@ -116,7 +117,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Path, dict[str, Any]]]:
 
 
 def _about(row: dict[str, Any], used: set[str]) -> dict[str, Any]:
-    """Name and metadata: a column `metadata` of JSON, and every other column."""
+    """Return name and metadata: the JSON in the column `metadata`, and every other column."""
     found: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     for column, value in row.items():
@@ -137,7 +138,7 @@ def _json_object(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise InvalidSource("the column `metadata` holds something that is no JSON object")
+        raise InvalidSource("The column `metadata` must hold JSON objects.")
     return value
 
 
@@ -145,7 +146,7 @@ def _column(path: Path, columns: Sequence[str], names: Sequence[str]) -> str:
     for name in names:
         if name in columns:
             return name
-    raise InvalidSource(f"{path}: a column {' or '.join(names)} is due")
+    raise InvalidSource(f"{path}: a column {' or '.join(names)} is required")
 
 
 # ---------------------------------------------------------------- templates
@@ -155,7 +156,8 @@ def _arrays(path: Path, ids: Path | None) -> Source:
     beside = [path.with_suffix(suffix) for suffix in (".jsonl", ".csv", ".txt")]
     told = ids or next((file for file in beside if file.is_file()), None)
     if told is None or not told.is_file():
-        message = f"{told or path}: give the templates' ids with --ids: a .txt, .csv or .jsonl with a line a template"
+        lines = "a .txt, .csv or .jsonl with one line per template"
+        message = f"{told or path}: name the person of each template with --ids: {lines}"
         raise FileMissing(message)
     suffix = told.suffix.lower()
 
@@ -186,7 +188,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InvalidSource("the column `quality` holds something that is no number") from None
+        raise InvalidSource("The column `quality` must hold numbers.") from None
 
 
 def _parquet(path: Path) -> Source:
@@ -230,7 +232,7 @@ def _open_parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, ValueError) as error:
-        raise InvalidSource(f"{path}: no Parquet file") from error
+        raise InvalidSource(f"{path}: not a Parquet file") from error
 
 
 def _parquet_line(row: dict[str, Any], id_column: str) -> dict[str, Any]:

@@ -52,7 +52,7 @@ async function load(state, cursor = null) {
     if (!cursor) put(state.rows);
     state.rows.append(...page.entries.map(row));
     const number = state.rows.childElementCount;
-    put(state.shown, number ? `${number.toLocaleString("en")} shown, the newest first` : "Nothing of the kind is in the log.");
+    put(state.shown, number ? `${number.toLocaleString("en")} shown, the newest first` : "No entry of the log matches.");
     const older = h("button", { type: "button", onclick: () => busy(older, () => load(state, page.next_cursor)) }, "Older");
     put(state.more, page.next_cursor && older);
   });

@@ -14,7 +14,7 @@ export function check() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Gallery check"), h("p.lead", {}, "The database is the truth, the search index is made from it. A check compares the two: the same faces, with the same vectors?")), all),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Gallery check"), h("p.lead", {}, "The search index is built from the database. A check compares the two: the same faces, with the same vectors?")), all),
     place.element,
     body,
   );
@@ -50,6 +50,6 @@ function said(report) {
     h("p", {}, h("span.pill.bad", {}, "disagree"), ` ${count(report.faces, "face")} in the database, ${report.indexed.toLocaleString("en")} in the index.`),
     h("ul", {}, report.problems.map((problem) => h("li", {}, problem))),
     report.examples.length ? h("p.small", {}, "For example ", h("code", {}, report.examples.join(", "))) : null,
-    h("p", {}, "Start the server again: it makes the index anew from the database."),
+    h("p", {}, "Restart the server: it builds the index again from the database."),
   ];
 }

@@ -23,7 +23,7 @@ export function compare() {
   const element = h(
     "div.compare",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Compare"), h("p.lead", {}, "Two photos: do they show the same person? Nothing is kept of either.")), strictness),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Compare"), h("p.lead", {}, "Do two photos show the same person? Neither is stored.")), strictness),
     h("div.pair", {}, places.map((place) => place.element)),
     outcome,
   );

@@ -39,7 +39,7 @@ function showReceipt(document) {
     return h(
       "div",
       {},
-      h("p", {}, "Keep the receipt: it proves what was erased and when to whoever knows the person's id, and names nobody to anybody else."),
+      h("p", {}, "Keep the receipt: with the person's id it proves what was erased and when; without the id it names nobody."),
       h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
       place.element,
       h(

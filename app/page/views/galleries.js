@@ -34,7 +34,7 @@ function all() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Galleries"), h("p.lead", {}, "A gallery is a set of enrolled people, to be found among.")), create),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Galleries"), h("p.lead", {}, "A gallery is a set of enrolled people who can be identified.")), create),
     place.element,
     body,
   );
@@ -79,7 +79,7 @@ async function make() {
       "form",
       { onsubmit: submit },
       field("Id", id, "What programs call it, such as staff. It can't be changed later."),
-      h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to be seen here and for moving to another model")),
+      h("label.choice", {}, crops, h("span", {}, "Keep each face's crop, to show it here and to move to another model")),
       place.element,
       h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
     );

@@ -32,7 +32,7 @@ export function identify() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Identify"), h("p.lead", {}, "Who of a gallery is in this photo, or in front of the camera? Nothing is kept of it.")), chooser),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Identify"), h("p.lead", {}, "Who of a gallery is in this photo, or in front of the camera? The photo is not stored.")), chooser),
     state.place.element,
     h("div.columns.looking", {}, h("div.stack", {}, state.photo.element, state.status), state.cards),
   );

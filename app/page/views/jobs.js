@@ -63,7 +63,7 @@ function fetching(job, place) {
 }
 
 async function cancel(job, again) {
-  const sure = await confirm({ title: "Cancel this job?", text: "What it has done so far stays done.", action: "Cancel the job" });
+  const sure = await confirm({ title: "Cancel this job?", text: "What it has done so far stays.", action: "Cancel the job" });
   if (!sure) return;
   await post(`${path("jobs", job.id)}/cancel`);
   tell("The job is being cancelled.");

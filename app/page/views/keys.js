@@ -11,7 +11,7 @@ const SCOPES = [
   ["recognize", "Compare photos, and identify people in them"],
   ["read", "See galleries, people and their faces"],
   ["enroll", "Enroll, change and delete people and faces"],
-  ["admin", "Everything, keys and the audit log among it"],
+  ["admin", "Everything, including keys and the audit log"],
 ];
 
 export function keys() {
@@ -22,7 +22,7 @@ export function keys() {
   const element = h(
     "div",
     {},
-    h("header.head", {}, h("div", {}, h("h1", {}, "Keys"), h("p.lead", {}, "A key for each person and each program, with no more than it needs. The server keeps no secret, only its hash.")), create),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Keys"), h("p.lead", {}, "A key for each person and each program, with no more than it needs. The server stores only the hash of its secret.")), create),
     place.element,
     body,
   );
@@ -32,7 +32,7 @@ export function keys() {
 const load = (state) => showing(state.place, async () => put(state.body, listed(state, (await every(path("keys"), "keys")).reverse())));
 
 function listed(state, found) {
-  if (!found.length) return h("div.nothing", {}, h("h2", {}, "No key but admin.key yet"), h("p", {}, "Make one for whoever else uses this server."));
+  if (!found.length) return h("div.nothing", {}, h("h2", {}, "No key but admin.key yet"), h("p", {}, "Create one for everybody else who uses this server."));
   return h("ul.stack", {}, found.map((key) => card(state, key)));
 }
 
@@ -120,7 +120,7 @@ function showSecret(key) {
     return h(
       "div",
       {},
-      h("p", {}, "Copy it now: it is shown this once, and nobody can look it up again."),
+      h("p", {}, "Copy it now: it is shown only this once."),
       field("Key", secret),
       h("p.small", {}, `A link that signs its holder in here: this page's address with #key= and the key behind it.`),
       h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
@@ -139,7 +139,7 @@ async function copyText(input) {
 }
 
 async function rotate(state, key) {
-  const sure = await confirm({ title: `A new secret for ${key.id}?`, text: "The one in use stops working at once. What the key may do stays as it is.", action: "Make a new secret" });
+  const sure = await confirm({ title: `A new secret for ${key.id}?`, text: "The current secret stops working at once. What the key allows stays the same.", action: "Make a new secret" });
   if (!sure) return;
   const made = await showing(state.place, () => post(`${path("keys", key.id)}/rotate`, {}));
   if (!made) return;
@@ -148,7 +148,7 @@ async function rotate(state, key) {
 }
 
 async function revoke(state, key) {
-  const sure = await confirm({ title: `Revoke ${key.id}?`, text: "Whoever uses it is locked out at once, for good.", action: "Revoke the key" });
+  const sure = await confirm({ title: `Revoke ${key.id}?`, text: "Everybody who uses it is locked out at once, for good.", action: "Revoke the key" });
   if (!sure) return;
   await showing(state.place, async () => {
     await remove(path("keys", key.id));

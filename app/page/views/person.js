@@ -111,7 +111,7 @@ function endings(state) {
     "div.stack.endings",
     {},
     h("div.row", {}, h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete"), session.may("admin") && h("button.danger", { type: "button", onclick: () => eraseAll(state) }, "Erase, with a receipt")),
-    session.may("admin") && h("p.small", {}, "Deleting takes the person out of the gallery. Erasing also clears what the disk may still hold, and is proved by a signed receipt."),
+    session.may("admin") && h("p.small", {}, "Deleting removes the person from the gallery. Erasing also clears what the disk may still hold, and gives a signed receipt."),
   );
 }
 
