@@ -418,7 +418,7 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
     ("settings", "sentence"),
     [
         ({"embedder": "nothing"}, "There is no model package 'nothing'"),
-        ({"embedder": "yunet"}, "is no package for `embed`"),
+        ({"embedder": "yunet"}, "not for `embed`"),
         ({"models_dir": Path("/nowhere")}, "There is no folder /nowhere"),
         ({"data_dir": Path("/dev/null/x")}, "^/dev/null/x: "),
         ({"device": "cuda"}, "device=cuda cannot be used"),
