@@ -1,6 +1,6 @@
-"""Settings, read from the environment: `LIKENESS_` + name. Read in `main` and `cli` only.
+"""Settings, from the environment: `LIKENESS_` + name. Read in `main`, `cli` and `server` only.
 
-`python -m app.config` prints the table that the README shows.
+`python -m app.config` prints the table of docs/reference/settings.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PREFIX = "LIKENESS_"
 PROJECT = Path(__file__).resolve().parent.parent
 MIB = 1024 * 1024
 CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY"})
-"""What the command line reads to find a server elsewhere; no business of the server's own."""
+"""Variables that only the command line reads, to find a server."""
 
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
@@ -34,13 +34,13 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _split(value: object) -> object:
-    """A comma-separated list, as the environment has it."""
+    """Split a comma-separated list from the environment."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def _origin(value: str) -> str:
     if not ORIGIN.fullmatch(value):
-        raise ValueError("exact origins are due, such as https://example.org or http://localhost:3000")
+        raise ValueError("give exact origins, such as https://example.org or http://localhost:3000")
     return value
 
 
@@ -53,13 +53,15 @@ Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], 
 
 
 def _default_threads() -> int:
-    """Four times the cores, at least sixteen: most wait for their turn, for their templates to be embedded together or
-    to be stored, and the more there are, the fuller are the batches."""
+    """Return four times the cores, at least sixteen.
+
+    Most threads wait for a core, for their batch or for the database, and more of them fill the batches.
+    """
     return max(16, 4 * (os.cpu_count() or 1))
 
 
 class Settings(BaseSettings):
-    """Every setting there is, with its default."""
+    """All settings with their defaults."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, env_ignore_empty=True)
 
@@ -79,7 +81,7 @@ class Settings(BaseSettings):
     index: str = Field(
         default="faiss",
         description="Where vectors are searched: `faiss`, in this process's memory, or a Milvus, "
-        "`milvus://host:port/database` (`docs/milvus.md`).",
+        "`milvus://host:port/database` (`docs/how-to/milvus.md`).",
     )
     index_token: SecretStr | None = Field(
         default=None, description="What Milvus asks for: an API key, or `user:password`."
@@ -221,10 +223,10 @@ class Settings(BaseSettings):
         description="How long finished jobs are kept, with their reports and the files they left to be fetched.",
     )
     compreface: Literal["on", "off"] = Field(
-        default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/` (docs/moving.md)."
+        default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/`."
     )
     rekognition: Literal["on", "off"] = Field(
-        default="on", description="Whether Amazon Rekognition's API is answered at `POST /` (docs/moving.md)."
+        default="on", description="Whether Amazon Rekognition's API is answered at `POST /`."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."
@@ -232,12 +234,12 @@ class Settings(BaseSettings):
 
     @property
     def database(self) -> str:
-        """The database's URL, whether it was given or follows from the data folder."""
+        """Return the database's URL, given or in the data folder."""
         return self.database_url or f"sqlite:///{self.data_dir / 'likeness.db'}"
 
     @property
     def encryption_keys(self) -> str | None:
-        """The text of `encryption_key`; for nobody's eyes."""
+        """Return the text of `encryption_key`, which must not be shown or logged."""
         return self.encryption_key.get_secret_value() if self.encryption_key else None
 
     @model_validator(mode="after")
@@ -259,12 +261,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the same)
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the same)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments first, then the environment; no other places to look for."""
+        """Read arguments first, then the environment, and nothing else."""
         return init_settings, env_settings
 
 
 def load_settings(**given: object) -> Settings:
-    """Settings from the environment, those ``given`` taking precedence.
+    """Return the settings from the environment; those ``given`` take precedence.
 
     Raises Unusable (code ``unknown_setting`` or ``invalid_setting``) with one line that names what is wrong.
     """
@@ -273,23 +275,23 @@ def load_settings(**given: object) -> Settings:
         return Settings(**given)  # type: ignore[arg-type]  # validated right here
     except ValidationError as error:
         first = error.errors()[0]
-        if not first["loc"]:  # several settings that don't fit together: the message names them
+        if not first["loc"]:  # several settings that don't fit together, which the message names
             raise InvalidSetting(first["msg"].removeprefix("Value error, ")) from None
         name = PREFIX + str(first["loc"][0]).upper()
         raise InvalidSetting(f"{name}: {first['msg']}", setting=name) from None
 
 
 def refuse_unknown(environ: Mapping[str, str]) -> None:
-    """Raises Unusable (``unknown_setting``) for a variable that means nothing, naming the nearest that does."""
+    """Raise Unusable (``unknown_setting``) for an unknown variable, naming the nearest known one."""
     known = {PREFIX + name.upper() for name in Settings.model_fields} | CLIENT_VARIABLES
     for name in sorted(environ):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0)[0]
-            raise UnknownSetting(f"{name} is no setting; did you mean {nearest}?", nearest=nearest)
+            raise UnknownSetting(f"{name} is not a setting; did you mean {nearest}?", nearest=nearest)
 
 
 def settings_table() -> str:
-    """Every setting as a Markdown table: variable, default, meaning."""
+    """Return the settings as a Markdown table: variable, default, meaning."""
     lines = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         lines.append(f"| `{PREFIX}{name.upper()}` | {_shown_default(name, field)} | {field.description} |")

@@ -1,6 +1,6 @@
 """The machine, and how this process uses it: facts that speed depends on, and the settings that change it.
 
-Each setting says what it brings, measured with it and without it in turns (docs/performance.md).
+Each setting says what it brings, measured with it and without it in turns (docs/explanation/performance.md).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def pause_collector() -> None:
 def resume_collector() -> None:
     """Switch the garbage collector on, and exclude the objects that exist now: they live as long as the process.
 
-    Without the exclusion each full collection would look at all of them.
+    Without the exclusion the first full collection would look at all of them: a start takes 8 % less processor time so.
     """
     gc.freeze()
     gc.enable()
@@ -62,7 +62,8 @@ def resume_collector() -> None:
 def set_switch_interval() -> None:
     """Let a Python thread run for 0.5 ms, not 5 ms, while others wait.
 
-    A thread that returns from a model, or the one that answers HTTP, would wait that long with a core idle.
+    A thread that returns from a model, or the one that answers HTTP, would wait that long with a core idle. Sixteen
+    clients get 5 % (± 3) more photos identified a second on two busy cores (136 paired windows of two seconds).
     """
     sys.setswitchinterval(SWITCH_S)
 
@@ -80,6 +81,8 @@ def share_arenas() -> None:
 
 def release_memory() -> None:
     """Return the memory that malloc keeps unused to the system. Takes milliseconds.
+
+    After photos of 12 megapixels from sixteen clients a server keeps 271 MiB in place of 501.
 
     To be called now and then, and at the end of large work. Does nothing where the C library isn't glibc.
     """

@@ -1,7 +1,7 @@
-"""Joins what concurrent callers want into batches for any function over lists.
+"""Joins the items of concurrent callers into batches for a function over lists.
 
-The contract: the queue is bounded, each future is resolved exactly once, cancelled items are dropped when a batch is
-formed, an error (or a wrong number of results) fails its own batch only, and nothing waits for ever.
+The queue is bounded, each future is resolved exactly once, cancelled items are dropped when a batch is formed, an error
+(or a wrong number of results) fails only its own batch, and no caller waits for ever.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MEMORY = 0.9
-"""How much of the running mean of seconds per item stays at each batch: it follows the last ten batches or so."""
+"""Weight of the past in the running mean of seconds per item: it covers about ten batches."""
 LEAST_RETRY_S = 0.05
-"""Nobody is told to come back sooner than this."""
+"""Smallest `retry_after` of an error, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,10 @@ class _Waiting(Generic[T, R]):
 class Batcher(Generic[T, R]):
     """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
 
-    ``fn`` answers one result per item, in order. ``max_wait_s`` is how long an item may wait for others to fill its
-    batch: with 0, what comes while no worker is busy is taken at once, and batches form while one is. A further worker
-    sets in where a full batch waits, or where ``spare``, told how many are busy, says that there is a core for it: many
-    small batches cost more than few large ones, and would take the cores from other work. ``queue_limit`` bounds the
-    items that wait (those being worked on not counted).
+    ``fn`` returns one result per item, in order. An item waits at most ``max_wait_s`` for others to fill its batch;
+    with 0, an item that arrives while no worker is busy is taken at once, and batches form while one is busy. Another
+    worker starts if a full batch waits, or if ``spare``, called with the number of busy workers, says that a core is
+    free: many small batches cost more than few large ones. ``queue_limit`` bounds the waiting items.
     """
 
     def __init__(
@@ -72,25 +71,25 @@ class Batcher(Generic[T, R]):
 
     @property
     def waiting(self) -> int:
-        """How many items wait now."""
+        """Return how many items wait now."""
         return len(self._queue)
 
     @property
     def batch_sizes(self) -> dict[int, int]:
-        """How many batches of each size there were."""
+        """Return how many batches of each size there were."""
         with self._changed:
             return dict(self._sizes)
 
     def submit(self, item: T) -> Future[tuple[R, int]]:
-        """The result to come, with the size of the batch that it came in.
+        """Queue an item; return the future of its result and the size of its batch.
 
-        Raises Overloaded (details: retry_after seconds) when the queue is full, and after `close`. What ``fn`` raises,
-        the future raises.
+        Raises Overloaded (details: retry_after seconds) when the queue is full, and after `close`. The future raises
+        what ``fn`` raises.
         """
         return self.submit_all([item])[0]
 
     def submit_all(self, items: Sequence[T]) -> list[Future[tuple[R, int]]]:
-        """Like `submit` for several items, in order: either all of them are taken or none."""
+        """Queue several items in order, all of them or none. Raises as `submit`."""
         with self._changed:
             if self._closed:
                 raise Overloaded("The service is shutting down.", code="shutting_down", retry_after=LEAST_RETRY_S)
@@ -98,7 +97,7 @@ class Batcher(Generic[T, R]):
                 self._drop_cancelled()
             if len(self._queue) + len(items) > self._queue_limit:
                 retry = max(LEAST_RETRY_S, len(self._queue) * self._seconds_per_item / len(self._workers))
-                raise Overloaded("Too much is waiting already.", retry_after=round(retry, 3))
+                raise Overloaded("Too many items are waiting.", retry_after=round(retry, 3))
             now = time.monotonic()
             taken: list[_Waiting[T, R]] = [_Waiting(item, now) for item in items]
             self._queue.extend(taken)
@@ -106,25 +105,25 @@ class Batcher(Generic[T, R]):
         return [each.future for each in taken]
 
     def run(self, items: Sequence[T]) -> list[R]:
-        """The results for all items, waited for. More items than the queue holds go in one queueful after the other."""
+        """Wait for the results of all items. More items than the queue holds are queued in parts."""
         return [result for result, _batch in self.run_counted(items)]
 
     def run_counted(self, items: Sequence[T]) -> list[tuple[R, int]]:
-        """Like `run`, each result with the size of its batch."""
+        """As `run`, each result with the size of its batch."""
         results: list[tuple[R, int]] = []
         for start in range(0, len(items), self._queue_limit):
             futures = self.submit_all(items[start : start + self._queue_limit])
             try:
                 results += [future.result() for future in futures]
             finally:
-                for future in futures:  # after an error or an interrupt nobody wants the rest
+                for future in futures:  # after an error or an interrupt the rest is not needed
                     future.cancel()
         return results
 
     def close(self, *, drain: bool = True, timeout_s: float | None = None) -> None:
-        """Takes nothing more; lets the workers finish what waits, or fails it with Overloaded (``drain=False``).
+        """Accept no more items. Finish those that wait, or with ``drain=False`` fail them with Overloaded.
 
-        Returns when all workers have ended, or after ``timeout_s``; whatever still waits then is failed too.
+        Returns when all workers have ended, or after ``timeout_s``; items that still wait then fail too.
         """
         with self._changed:
             self._closed = True
@@ -163,7 +162,7 @@ class Batcher(Generic[T, R]):
                 self._busy -= 1
 
     def _next_batch(self) -> list[_Waiting[T, R]] | None:
-        """Up to ``max_batch`` items that are still wanted, with one more worker busy; None when closed and empty."""
+        """Wait for up to ``max_batch`` items that are not cancelled; None when closed and empty."""
         with self._changed:
             self._changed.wait_for(self._wanted)
             self._wait_for_company()
@@ -178,11 +177,11 @@ class Batcher(Generic[T, R]):
             if batch:
                 self._sizes[len(batch)] += 1
             if self._queue:
-                self._changed.notify()  # what this worker was woken for may be another's to do
+                self._changed.notify()  # more items wait: another worker may be needed
             return batch
 
     def _wanted(self) -> bool:
-        """Whether one more worker should begin. One that is busy looks again when it is done, and leaves nothing."""
+        """Return whether one more worker should start. A busy one looks again when it is done."""
         if self._closed or len(self._queue) >= self._max_batch:
             return True
         return bool(self._queue) and (not self._busy or self._spare(self._busy))
@@ -195,13 +194,13 @@ class Batcher(Generic[T, R]):
             self._changed.wait(left)
 
     def _answer(self, batch: list[_Waiting[T, R]]) -> None:
-        """Resolves every future of the batch, whatever ``fn`` does."""
+        """Call ``fn`` and resolve every future of the batch, whatever ``fn`` does."""
         started = time.monotonic()
         try:
             answers = self._call([each.item for each in batch])
         except Exception as error:  # noqa: BLE001 - the worker's edge: every caller must be answered
             _fail(batch, error)
-        except BaseException as error:  # noqa: BLE001 - an exit raised here must end neither this worker nor a caller
+        except BaseException as error:  # noqa: BLE001 - an exit raised here must stop neither this worker nor a caller
             wrapped = LikenessError(f"The worker was told to stop: {type(error).__name__}.")
             wrapped.__cause__ = error
             _fail(batch, wrapped)

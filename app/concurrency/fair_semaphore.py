@@ -1,4 +1,4 @@
-"""Who finds faces now: as many at once as there are cores, for more would only push each other off them."""
+"""A semaphore that serves threads in the order in which they came."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from types import TracebackType
 from typing import TypeAlias
 
 Turn: TypeAlias = AbstractContextManager[object]
-"""What is held while something keeps a core busy: entered and left by many threads."""
+"""A context manager held while a thread keeps a core busy."""
 
 
 class FairSemaphore:
-    """A semaphore whose turns go to whoever has waited longest, so that nobody's request waits for those that came
-    after it; Python's own lets newcomers pass."""
+    """Lets `count` threads run at the same time; the one that has waited longest is next.
+
+    Python's own semaphore lets newcomers pass, so that a request could wait for later ones.
+    """
 
     def __init__(self, count: int) -> None:
-        """``count`` at a time, from 1."""
         if count < 1:
             raise ValueError("count starts at 1")
         self._lock = threading.Lock()
@@ -26,7 +27,7 @@ class FairSemaphore:
 
     @property
     def free(self) -> int:
-        """How many turns nobody has now."""
+        """Return how many more threads could enter now."""
         return self._free
 
     def __enter__(self) -> None:
@@ -37,7 +38,7 @@ class FairSemaphore:
             mine = threading.Lock()
             mine.acquire()
             self._waiting.append(mine)
-        mine.acquire()  # released by the one whose turn ends
+        mine.acquire()  # released by the thread that leaves
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

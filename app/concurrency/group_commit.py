@@ -1,4 +1,4 @@
-"""Group commit: what one caller at a time can do is done for all who wait for it at once."""
+"""Group commit: concurrent callers whose work must run one at a time are served by one call."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MOST = 64
-"""Items in one go: the first of them waits for the others."""
+"""Items in one call: the first of them waits for the others."""
 OWN_FAULTS = (InvalidInput, NotFound, Conflict)
-"""One item's own, and said before anything is written: the others are done without it."""
+"""Errors of a single item, raised before anything is written: the other items are done without it."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class _Waiting(Generic[T, R]):
     results: list[R] = field(default_factory=list)
     error: Exception | None = None
     woken: threading.Event = field(default_factory=threading.Event)
-    """It is done, or its thread is to do what waits."""
+    """Set when the item is done, or when its thread must do the next batch."""
 
     @property
     def is_done(self) -> bool:
@@ -32,24 +32,26 @@ class _Waiting(Generic[T, R]):
 
 
 class GroupCommit(Generic[T, R]):
-    """Safe to share between threads; `most` is how many items are done in one go, 1 for each by itself."""
+    """Joins items of one kind into batches of up to `most`. Safe to share between threads."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._lines: dict[Hashable, list[_Waiting[T, R]]] = {}  # of each kind that is worked on: what waits meanwhile
+        self._lines: dict[Hashable, list[_Waiting[T, R]]] = {}  # by kind that is worked on: the items that wait
         self._guard = threading.Lock()
 
     def run(self, kind: Hashable, item: T, work: Callable[[Sequence[T]], Sequence[R]]) -> R:
-        """The item's result. `work`, all or nothing, is called with the items of one kind that wait, from one thread
-        at a time; where it raises one of OWN_FAULTS for several, it is called for each of them by itself. Other errors
-        are everybody's."""
+        """Return the item's result.
+
+        `work`, which does all items or none, is called with the waiting items of one kind, from one thread at a time.
+        If it raises one of OWN_FAULTS for several items, it is called for each alone. Other errors fail all of them.
+        """
         mine: _Waiting[T, R] = _Waiting(item)
         with self._guard:
             is_first = kind not in self._lines
             self._lines.setdefault(kind, []).append(mine)
         if not is_first:
             mine.woken.wait()
-        if not mine.is_done:  # then it is the first that waits
+        if not mine.is_done:  # then this thread does the next batch
             try:
                 self._work(kind, work)
             finally:
@@ -68,12 +70,12 @@ class GroupCommit(Generic[T, R]):
                     _try([one], work)
         finally:
             for one in batch:
-                if not one.is_done:  # this thread is told to stop: nobody may wait for ever
+                if not one.is_done:  # this thread is being stopped: no other may wait for ever
                     one.error = LikenessError("The work was not finished.")
                 one.woken.set()
 
     def _hand_over(self, kind: Hashable) -> None:
-        """To the first that has come meanwhile: who is done waits for nobody's work."""
+        """Let the first of the items that came meanwhile do the next batch, so that this thread can return."""
         with self._guard:
             if line := self._lines[kind]:
                 line[0].woken.set()
@@ -82,14 +84,14 @@ class GroupCommit(Generic[T, R]):
 
 
 def _try(batch: Sequence[_Waiting[T, R]], work: Callable[[Sequence[T]], Sequence[R]]) -> bool:
-    """False where each should be tried by itself."""
+    """Do the batch; return False if each item should be tried alone."""
     try:
         results = work([one.item for one in batch])
     except OWN_FAULTS as error:
         if len(batch) > 1:
             return False
         batch[0].error = error
-    except Exception as error:  # noqa: BLE001 (the worker's edge: whoever waits hears of it)
+    except Exception as error:  # noqa: BLE001 (the worker's edge: every caller gets the error)
         for one in batch:
             one.error = error
     else:

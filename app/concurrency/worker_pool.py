@@ -1,4 +1,4 @@
-"""Handing work to threads: a bounded number of requests and of bytes in the house, a fixed number worked on."""
+"""Runs the work of requests in threads: bounds the requests in progress, and the bytes of their bodies."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.errors import LikenessError, Overloaded
 T = TypeVar("T")
 
 RETRY_AFTER_S = 1.0
-"""About how long a full house takes to have room again."""
+"""`retry_after` of an error, in seconds: about how long a request takes."""
 
 
 class WorkerPool:
-    """A thread pool of its own, and the count of requests admitted and of their bodies' bytes; for one event loop.
+    """A thread pool, and the counts of admitted requests and of the bytes of their bodies; for one event loop.
 
-    ``bytes_limit`` bounds what has arrived of all bodies together: where every request of a full house sent the
-    largest body, there would be more of them than memory.
+    ``bytes_limit`` bounds the bytes received of all bodies together: ``queue_limit`` requests with the largest body
+    each would not fit into memory.
     """
 
     def __init__(self, threads: int, queue_limit: int, seconds: float, *, bytes_limit: int) -> None:
@@ -38,24 +38,24 @@ class WorkerPool:
 
     @property
     def admitted(self) -> int:
-        """Requests in the house now, those given up whose work has not ended included."""
+        """Return the number of requests in progress, with those given up whose work still runs."""
         return self._admitted
 
     @property
     def held(self) -> int:
-        """Bytes of their bodies."""
+        """Return the bytes of their bodies."""
         return self._held
 
     @property
     def waiting(self) -> int:
-        """Pieces of work that no thread has begun."""
+        """Return how much work no thread has begun."""
         return max(0, self._unfinished - self._threads)
 
     @contextmanager
     def admit(self) -> Iterator[None]:
-        """Room for one request while the block runs; raises Overloaded when the house is full."""
+        """Count a request while the block runs. Raises Overloaded if there are too many."""
         if self._admitted >= self.limit:
-            raise Overloaded("too many requests at once", retry_after=RETRY_AFTER_S)
+            raise Overloaded("Too many requests at once.", retry_after=RETRY_AFTER_S)
         room = self._enter()
         token = self._room.set(room)
         try:
@@ -65,20 +65,20 @@ class WorkerPool:
             self._leave(room)
 
     def take(self, size: int) -> None:
-        """Counts bytes of the body of the request that was admitted; raises Overloaded where they are too many."""
+        """Count bytes of the admitted request's body. Raises Overloaded if there are too many."""
         room = self._room.get()
         if room is None:
-            raise RuntimeError("bytes are counted for an admitted request only")
+            raise RuntimeError("Bytes are counted for an admitted request only.")
         if self._held + size > self.bytes_limit:
-            raise Overloaded("too many bytes at once", retry_after=RETRY_AFTER_S)
+            raise Overloaded("Too many bytes at once.", retry_after=RETRY_AFTER_S)
         room.held += size
         self._held += size
 
     async def run(self, work: Callable[[], T]) -> T:
-        """``work``'s result, computed in a thread. Raises LikenessError (``request_timeout``) after the time limit.
+        """Run ``work`` in a thread and return its result. Raises LikenessError (``request_timeout``) after the limit.
 
-        Work that nobody waits for any more is dropped if no thread has begun it; begun work ends by itself, and its
-        request counts as admitted until then, with its body, so that slow work cannot pile up unseen.
+        Work that is given up is dropped if no thread has begun it. Work that has begun ends by itself, and its request
+        and body are counted until then, so that slow work can't pile up unseen.
         """
         loop = asyncio.get_running_loop()
         future = self._pool.submit(work)
@@ -86,7 +86,7 @@ class WorkerPool:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future, loop=loop), self._seconds)
         except TimeoutError:
-            raise LikenessError("the work took longer than a request may", code="request_timeout") from None
+            raise LikenessError("The request took too long.", code="request_timeout") from None
         finally:
             if not future.done() and not future.cancel():
                 room = self._room.get()
@@ -103,7 +103,7 @@ class WorkerPool:
         return _Room()
 
     def _end(self, room: _Room) -> None:
-        """Of work that was given up."""
+        """Count the end of work that was given up."""
         self._unfinished -= 1
         self._leave(room)
 
@@ -114,13 +114,13 @@ class WorkerPool:
             self._held -= room.held
 
     def close(self) -> None:
-        """Ends begun work, drops the rest."""
+        """Finish the work that has begun, and drop the rest."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 @dataclass(slots=True)
 class _Room:
-    """One request's: ``uses`` counts the request itself and work of it that was given up but has not ended."""
+    """One request's counts: ``uses`` are the request itself, and work of it that was given up but still runs."""
 
     uses: int = 1
     held: int = 0

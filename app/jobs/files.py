@@ -1,6 +1,6 @@
-"""The files of jobs in the data folder: what was uploaded for them, and what they have left to be fetched.
+"""The files of jobs in the data folder: their uploads and results.
 
-They are sealed with keys that are in the jobs' rows alone: a row that goes takes the content with it.
+They are encrypted with keys that only the jobs' rows hold: when a row is deleted, nobody can read its files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from app.files import write_new
 
 PLACE = "place"
 DRAFT_S = 3600.0
-"""What was written to more lately is left alone: its job may be about to be made."""
+"""Files written to more recently, in seconds, are kept: their job may be about to be created."""
 UPLOAD, RESULT, DRAFT = ".upload", ".result", ".draft"
 
 
 class JobFiles:
-    """One folder; ``place`` is its own name, by which jobs say that their files are here."""
+    """The files of one folder; ``place`` is the folder's random name, which jobs carry whose files are here."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -30,20 +30,20 @@ class JobFiles:
         self.place = path.read_text(encoding="ascii")
 
     def upload(self, job_id: str) -> Path:
-        """Where the upload of a job is."""
+        """Return the path of a job's upload."""
         return self._folder / (job_id + UPLOAD)
 
     def result(self, job_id: str) -> Path:
-        """Where the result of a job is."""
+        """Return the path of a job's result."""
         return self._folder / (job_id + RESULT)
 
     def draft(self) -> Path:
-        """A name for what is being written."""
+        """Return a new path for a file that is being written."""
         return self._folder / (secrets.token_hex(16) + DRAFT)
 
     def keep_only(self, in_use: Callable[[], tuple[set[str], set[str]]]) -> None:
-        """Removes what nobody has written to for DRAFT_S and no job needs: uploads of jobs that have finished, results
-        of jobs that are gone, drafts that a killed process left. `in_use`: see `JobStore.with_files`."""
+        """Delete the files older than DRAFT_S that no job needs: uploads of finished jobs, results of deleted jobs,
+        drafts of killed processes. `in_use` is `JobStore.with_files`."""
         old = [path for path in self._folder.iterdir() if path.name != PLACE and _age_s(path) > DRAFT_S]
         if not old:
             return

@@ -1,4 +1,4 @@
-"""Jobs: work that outlasts a request, as plain frozen values."""
+"""Jobs, work that outlasts a request, as frozen values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 MAX_REFUSED_NAME = 1024
-"""Characters kept of the name that a refused item came under."""
+"""Characters kept of a rejected item's name."""
 
 
 class JobState(StrEnum):
@@ -24,10 +24,10 @@ FINISHED = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A file that a job has left to be fetched, sealed with the job's key."""
+    """A file that a job has made, encrypted with the job's key."""
 
     size: int
-    """Bytes of what it holds."""
+    """Bytes of its content."""
     sha256: str
     media_type: str
     name: str
@@ -35,14 +35,14 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``saved`` is what the work was last at, ``counts`` what it counts; times are UTC, ISO 8601."""
+    """``saved`` is the last checkpoint, ``counts`` what the work counts; times are UTC, ISO 8601."""
 
     key: int
     """Internal."""
     id: str
     kind: str
     gallery: str | None
-    """The gallery's id; a job goes with its gallery."""
+    """The gallery's id; a job is deleted with its gallery."""
     state: JobState
     done: int
     total: int | None
@@ -51,12 +51,12 @@ class Job:
     counts: Mapping[str, int]
     result: Result | None
     who: str | None
-    """The id of the key that asked for it."""
+    """The id of the API key that created it."""
     cancel_asked: bool
     error_code: str | None
     error_message: str | None
     attempts: int
-    """How often it was begun since it last got anywhere."""
+    """How often it was started since its last checkpoint."""
     created_at: str
     started_at: str | None
     finished_at: str | None
@@ -68,7 +68,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An item of a job that was not taken: its number within the job, from 0, and the name it came under."""
+    """A rejected item of a job: its number within the job, from 0, and its name there."""
 
     item: int
     name: str

@@ -1,4 +1,4 @@
-"""Runs jobs in threads of this process, one lease each; what a killed process left is taken up where it was saved."""
+"""Runs jobs in threads of this process, each under a lease. Jobs of a killed process go on from their checkpoint."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from app.jobs.store import JobLost, JobStore
 from app.machine import release_memory
 
 LEASE = timedelta(seconds=20)
-"""How long a job waits after its process was killed."""
+"""How long a job waits for another process after its own was killed."""
 RENEW_S = 2.0
-"""Between signs of life, which also carry the progress and hear of cancellations."""
+"""Between renewals of leases, which also write the progress and read cancellations."""
 LOOK_S = 1.0
-"""Between looks for jobs that other processes made or left."""
+"""Between looks for jobs that other processes created or left."""
 RETRY = timedelta(seconds=5)
 RETRIED = (Overloaded, DatabaseUnavailable)
 """Errors after which a job is tried again later."""
 MAX_ATTEMPTS = 10
-"""Beginnings without getting anywhere, after which a job is given up: it may be what kills the process."""
+"""Starts without a checkpoint after which a job fails: it may be what kills the process."""
 KEEP_EVERY_S = 600.0
 KEPT = timedelta(days=7)
 _log = logging.getLogger(__name__)
 
 
 class Running:
-    """A job as its work sees it, from one thread."""
+    """A running job, as its work sees it. For one thread."""
 
     def __init__(self, store: JobStore, job: Job, owner: str, closing: threading.Event) -> None:
         self._store = store
@@ -45,19 +45,19 @@ class Running:
         self._closing = closing
         self._refusals: list[Refusal] = []
         self.saved: Mapping[str, Any] = job.saved
-        """What the last checkpoint said; empty at the first beginning."""
+        """The last checkpoint; empty at the first start."""
         self.counts: Counter[str] = Counter(job.counts)
-        """Whatever the work counts; a checkpoint writes it, and a resumed job begins with what was written."""
+        """What the work counts; checkpoints write it, and a resumed job starts from there."""
         self.done = job.done
         self.total = job.total
         self.result: Result | None = None
-        """What the work has left to be fetched."""
+        """The file that the work has made."""
         self.cancel_asked = job.cancel_asked
         self.lost = False
 
     @property
     def job(self) -> Job:
-        """As it was when this process took it up."""
+        """The job as it was when this process claimed it."""
         return self._job
 
     @property
@@ -66,8 +66,10 @@ class Running:
 
     @property
     def cancelled(self) -> bool:
-        """Whether to return now: the job is cancelled, the server stops, or another process has taken the job over.
-        In the last two cases it goes on from the last checkpoint."""
+        """Whether the work must return now: the job is cancelled, the server stops, or another process has claimed it.
+
+        In the last two cases the job goes on from its last checkpoint.
+        """
         return self.cancel_asked or self.lost or self._closing.is_set()
 
     @property
@@ -75,18 +77,21 @@ class Running:
         return self._store.secret(self._job)
 
     def progress(self, done: int, total: int | None = None) -> None:
-        """Told to whoever asks, within RENEW_S; costs nothing."""
+        """Set how far the work is; written within RENEW_S, without asking the database now."""
         self.done = done
         self.total = self.total if total is None else total
 
     def refuse(self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = ()) -> None:
-        """Adds to the job's report and to its count of `refused`, with the next checkpoint."""
+        """Add an item to the job's report and to its count `refused`; written with the next checkpoint."""
         self._refusals.append(Refusal(item, name, code, message, tuple(reasons)))
         self.counts["refused"] += 1
 
     def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
-        """Writes what a resumed job would need to go on from here: in `connection`'s own transaction, so that nothing
-        is done twice; where that fails, the work must end (with the error). Raises JobLost."""
+        """Write what a resumed job needs to go on from here.
+
+        In `connection`'s transaction, if given, so that nothing is done twice. If it fails, the work must end with the
+        error. Raises JobLost.
+        """
         refusals, self._refusals = self._refusals, []
         self._store.save(
             self._job,
@@ -100,29 +105,31 @@ class Running:
         )
         self.saved = dict(saved)
 
-    # For the runner
+    # The rest is for the runner.
 
     def renew(self, lease: timedelta) -> None:
+        """Extend the lease; sets `cancel_asked` and `lost`."""
         try:
             self.cancel_asked = self._store.renew(self._job, self._owner, lease, self.done, self.total)
         except JobLost:
             self.lost = True
 
     def finish(self, state: JobState, error: tuple[str, str] | None) -> None:
-        """Raises JobLost."""
+        """End the job. Raises JobLost."""
         result = self.result if state is JobState.DONE else None
         self._store.finish(self._job, self._owner, state, done=self.done, total=self.total, error=error, result=result)
 
     def release(self, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
+        """Hand the job back, as `JobStore.release`."""
         self._store.release(self._job, self._owner, again_in=again_in, begun=begun)
 
 
 Work: TypeAlias = Callable[[Running], None]
-"""Does a job of one kind, or what is left of it: from `Running.saved` on, which its own checkpoints wrote."""
+"""Does a job of one kind from its last checkpoint, `Running.saved`, on."""
 
 
 class Runner:
-    """Looks for jobs and runs them, `workers` at a time, from `start` to `close`, which hands unfinished ones back."""
+    """Claims jobs and runs them, `workers` at a time, from `start` to `close`, which hands unfinished ones back."""
 
     def __init__(
         self,
@@ -135,7 +142,7 @@ class Runner:
         look_s: float = LOOK_S,
         kept: timedelta = KEPT,
     ) -> None:
-        """`files` are kept as long as their jobs need them, and finished jobs for `kept`."""
+        """`files` are deleted when no job needs them, finished jobs after `kept`."""
         self._store = store
         self._works: dict[str, Work] = {}
         self._files = files
@@ -159,7 +166,7 @@ class Runner:
 
     @property
     def ended(self) -> Mapping[tuple[str, str], int]:
-        """How many jobs of which kind ended in which state in this process."""
+        """Return how many jobs of each kind have ended in each state in this process."""
         with self._lock:
             return dict(self._ended)
 
@@ -182,12 +189,12 @@ class Runner:
                 thread.join()
 
     def wake(self) -> None:
-        """Has a new job begun at once."""
+        """Look for a new job at once."""
         with self._wake:
             self._wake.notify_all()
 
     def keep(self) -> None:
-        """Removes what finished long ago, and files that no job needs."""
+        """Delete jobs that finished long ago, and files that no job needs."""
         self._store.prune(self._kept)
         if self._files is not None:
             self._files.keep_only(self._store.with_files)
@@ -195,9 +202,7 @@ class Runner:
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                owner = secrets.token_hex(
-                    16
-                )  # a new one each time: a lease that ran out must not be taken for its next
+                owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
                 job = self._store.claim(owner, self._works.keys(), self._lease, self._place)
                 if job is not None:
                     self._do(job, owner)
@@ -221,7 +226,7 @@ class Runner:
         try:
             self._work(running)
         except JobLost:
-            _log.warning("a job was taken over by another process, or is gone", extra={"fields": {"job": job.id}})
+            _log.warning("A job was claimed by another process, or deleted", extra={"fields": {"job": job.id}})
         finally:
             with self._lock:
                 del self._running[job.id]
@@ -232,7 +237,7 @@ class Runner:
             self._finish(running, JobState.CANCELLED)
             return
         if job.attempts > MAX_ATTEMPTS:
-            self._finish(running, JobState.FAILED, ("job_crashed", "The job ended its process again and again."))
+            self._finish(running, JobState.FAILED, ("job_crashed", "The job's process has ended again and again."))
             return
         try:
             self._works[job.kind](running)
@@ -244,8 +249,8 @@ class Runner:
                 return
             self._finish(running, JobState.FAILED, (error.code, error.message))
         except Exception as error:  # noqa: BLE001 - the thread's edge
-            _log.error("a job failed", exc_info=error, extra={"fields": {"job": job.id, "kind": job.kind}})
-            self._finish(running, JobState.FAILED, ("internal_error", "The server's fault; its log has more."))
+            _log.error("A job failed", exc_info=error, extra={"fields": {"job": job.id, "kind": job.kind}})
+            self._finish(running, JobState.FAILED, ("internal_error", "The server failed; its log says more."))
         else:
             self._end(running)
 
@@ -260,7 +265,7 @@ class Runner:
             self._finish(running, JobState.DONE)
 
     def _finish(self, running: Running, state: JobState, error: tuple[str, str] | None = None) -> None:
-        release_memory()  # of thousands of faces at once, pieces of which lie everywhere
+        release_memory()  # a job leaves freed memory in many places
         running.finish(state, error)
         if self._files is not None:
             self._files.upload(running.job.id).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Jobs in SQL. Every public call is one transaction unless it takes a connection, and may raise what `Database` does.
 
-Who runs a job holds its lease, which ends by itself: a process that is killed loses its jobs to whoever looks next.
+A process that runs a job holds its lease, which expires: another process claims the jobs of a killed one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ _JOB_ID = re.compile("[0-9a-f]{32}")
 
 
 class JobLost(Exception):
-    """Another process has taken the job over, or it is gone with its gallery: nothing of it may be written any more."""
+    """Another process has claimed the job, or it was deleted with its gallery: nothing of it may be written."""
 
 
 class JobStore:
+    """The jobs of one database. Safe to share between threads and processes."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
@@ -49,7 +51,7 @@ class JobStore:
         secret: bytes | None = None,
         job_id: str | None = None,
     ) -> Job:
-        """A job to be run. With a `place` only by processes of that place, where its files are; `secret` seals them.
+        """Create a job. Only processes of its `place` run it, where its files are; `secret` encrypts them.
 
         Raises NotFound ``gallery_not_found``.
         """
@@ -71,7 +73,7 @@ class JobStore:
             return _find(connection, str(values["id"]))
 
     def job(self, job_id: str) -> Job:
-        """Raises NotFound ``job_not_found``."""
+        """Return a job. Raises NotFound ``job_not_found``."""
         with self._database.read() as connection:
             return _find(connection, job_id)
 
@@ -84,7 +86,7 @@ class JobStore:
         gallery: str | None = None,
         state: str | None = None,
     ) -> Page[Job]:
-        """The newest first; `only` those of these galleries. Raises InvalidInput ``invalid_cursor``."""
+        """Return a page of jobs, newest first, `only` of these galleries. Raises InvalidInput ``invalid_cursor``."""
         query = _JOBS
         if only is not None:
             query = query.where(GALLERIES.c.id.in_(only))
@@ -97,7 +99,7 @@ class JobStore:
         )
 
     def cancel(self, job_id: str) -> Job:
-        """A job that waits is cancelled at once, one that runs soon; a finished one stays as it is.
+        """Cancel a queued job at once, a running one soon; a finished one stays as it is.
 
         Raises NotFound ``job_not_found``.
         """
@@ -111,7 +113,7 @@ class JobStore:
             return _find(connection, job_id)
 
     def refusals(self, job: Job, after: int = -1, limit: int = REPORT_ROWS) -> Sequence[Refusal]:
-        """What was refused so far, in the order of the items, from the item after `after` on."""
+        """Return the items rejected so far, in order, from the item after `after` on."""
         table = JOB_REFUSALS
         query = sa.select(table).where((table.c.job_key == job.key) & (table.c.item > after))
         with self._database.read() as connection:
@@ -119,24 +121,24 @@ class JobStore:
         return [Refusal(row.item, row.name, row.code, row.message, tuple(json.loads(row.reasons))) for row in rows]
 
     def report(self, job: Job) -> Iterator[Refusal]:
-        """All of them, some at a time."""
+        """Yield all rejected items."""
         after = -1
         while some := self.refusals(job, after):
             yield from some
             after = some[-1].item
 
     def secret(self, job: Job) -> bytes | None:
-        """What seals the job's files; None once they are of no more use."""
+        """Return the key of the job's files; None when they are of no more use."""
         with self._database.read() as connection:
             found: bytes | None = connection.execute(sa.select(JOBS.c.secret).where(JOBS.c.key == job.key)).scalar()
         return None if found is None else bytes(found)
 
-    # For those who run them
+    # The rest is for the runner.
 
     def claim(self, owner: str, kinds: Collection[str], lease: timedelta, place: str | None = None) -> Job | None:
-        """The oldest job of these kinds that nobody runs, leased to `owner`; None where there is none."""
+        """Lease the oldest job of these kinds that no process runs to `owner`; None if there is none."""
         query = sa.select(JOBS.c.key).where(*_free(kinds, place)).order_by(JOBS.c.key).limit(1)
-        with self._database.read() as connection:  # most looks find nothing: they should not queue with the writers
+        with self._database.read() as connection:  # most looks find nothing, and need no write lock
             if connection.execute(query).one_or_none() is None:
                 return None
         with self._database.write() as connection:
@@ -154,7 +156,7 @@ class JobStore:
             return _job(connection.execute(_JOBS.where(JOBS.c.key == key)).one())
 
     def renew(self, job: Job, owner: str, lease: timedelta, done: int, total: int | None) -> bool:
-        """Whether somebody asked to cancel it. Raises JobLost."""
+        """Extend the lease; return whether the job is to be cancelled. Raises JobLost."""
         values = {"lease_until": utc_now(lease), "done": done, "total": total}
         update = sa.update(JOBS).where(*_owned(job, owner)).values(values).returning(JOBS.c.cancel_asked)
         with self._database.write() as connection:
@@ -175,8 +177,8 @@ class JobStore:
         refusals: Sequence[Refusal],
         connection: Connection | None = None,
     ) -> None:
-        """Writes how far the work is, in the transaction of `connection` where one is given: what is done and that it
-        is done then come together. Raises JobLost, which is to undo that transaction."""
+        """Write a checkpoint, in the transaction of `connection` if given, so that the work and its checkpoint are
+        written together. Raises JobLost, which must undo that transaction."""
         values = {"saved": _dump(saved), "counts": _dump(counts), "done": done, "total": total, "attempts": 0}
         with nullcontext(connection) if connection is not None else self._database.write() as writing:
             if writing.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values)).rowcount != 1:
@@ -196,10 +198,10 @@ class JobStore:
         error: tuple[str, str] | None = None,
         result: Result | None = None,
     ) -> None:
-        """`error` is a code and a sentence. The secret goes, unless a result needs it. Raises JobLost."""
+        """End a job; `error` is a code and a sentence. Deletes the secret unless a result needs it. Raises JobLost."""
         code, message = error or (None, None)
         values: dict[str, Any] = _end(state) | {"error_code": code, "error_message": message}
-        values |= {"done": done, "total": total}  # a renewal may have written less after the last checkpoint
+        values |= {"done": done, "total": total}  # a renewal may have written smaller ones after the last checkpoint
         if result is not None:
             values |= {"result": _dump(asdict(result)), "secret": JOBS.c.secret}
         with self._database.write() as connection:
@@ -208,7 +210,7 @@ class JobStore:
         self._database.request_scrub()
 
     def release(self, job: Job, owner: str, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
-        """Hands the job back to be taken up again, by anyone; not `begun`: as if it had not been tried."""
+        """Hand the job back for any process to claim; not `begun`: the attempt is not counted."""
         values: dict[str, Any] = {
             "state": JobState.QUEUED,
             "lease_owner": None,
@@ -221,7 +223,7 @@ class JobStore:
             connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values))
 
     def prune(self, older_than: timedelta) -> int:
-        """Removes jobs that finished longer ago; says how many."""
+        """Delete jobs that finished longer ago; return how many."""
         old = (JOBS.c.state.in_(FINISHED)) & (JOBS.c.finished_at < utc_now(-older_than))
         with self._database.write() as connection:
             removed = connection.execute(sa.delete(JOBS).where(old)).rowcount
@@ -230,7 +232,7 @@ class JobStore:
         return removed
 
     def with_files(self) -> tuple[set[str], set[str]]:
-        """The ids of the jobs that are not finished, and of those that left a result."""
+        """Return the ids of unfinished jobs, and of jobs with a result."""
         with self._database.read() as connection:
             rows = connection.execute(sa.select(JOBS.c.id, JOBS.c.state, JOBS.c.result)).all()
         open_ones = {row.id for row in rows if row.state not in FINISHED}
@@ -316,7 +318,7 @@ def _job(row: Row[Any]) -> Job:
 
 
 def _storable(text: str) -> str:
-    """Names come from anywhere; databases hold no NUL and no half of a surrogate pair."""
+    """Replace what databases can't store: NUL, and halves of surrogate pairs."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 

@@ -1,5 +1,7 @@
-"""The data folder, and the servers that run on it, so that commands find one. Any number may: they share the database,
-and each follows what the others change."""
+"""The data folder, and the list of servers that run on it, by which commands find one.
+
+Any number of servers may run on it: they share the database, and each follows the changes of the others.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,20 @@ FOLDER = "servers"
 
 
 def prepare_data_dir(folder: Path) -> None:
-    """Makes the data folder, for its owner alone. Raises Unusable (``data_dir_unusable``)."""
+    """Create the data folder for its owner alone. Raises Unusable (``data_dir_unusable``)."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Unusable(f"{folder}: {error.strerror}", code="data_dir_unusable") from None
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise Unusable(f"{folder}: cannot be written to", code="data_dir_unusable")
+        raise Unusable(f"{folder}: this user can't write to it", code="data_dir_unusable")
 
 
 @contextmanager
 def announce(data_dir: Path, url: str) -> Iterator[None]:
-    """Tells others on this machine, as long as the block lasts, that this process answers at ``url``.
+    """List this process as a server at ``url`` while the block lasts.
 
-    A file with the URL, locked: the lock is the kernel's and goes with the process, however it ends.
+    It is a locked file with the URL. The kernel drops the lock with the process, however it ends.
     """
     folder = data_dir / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -39,7 +41,7 @@ def announce(data_dir: Path, url: str) -> Iterator[None]:
     try:
         os.write(handle, url.encode())
         fcntl.flock(handle, fcntl.LOCK_EX)
-        draft.replace(path)  # it is never seen without its lock
+        draft.replace(path)  # it appears with its lock
         yield
     finally:
         draft.unlink(missing_ok=True)
@@ -48,16 +50,16 @@ def announce(data_dir: Path, url: str) -> Iterator[None]:
 
 
 def running_at(data_dir: Path) -> str | None:
-    """The URL of a server that runs on the data folder, the one begun first where there are several; else None."""
+    """Return the URL of the server that runs on the data folder, of several the first one, or None."""
     try:
         paths = sorted((data_dir / FOLDER).glob("*.url"), key=lambda path: path.stat().st_mtime_ns)
-    except FileNotFoundError:  # one ended just now
+    except FileNotFoundError:  # a server ended just now
         return running_at(data_dir)
     return next((url for path in paths if (url := _url_of(path))), None)
 
 
 def _url_of(path: Path) -> str | None:
-    """What a server wrote there; None, and the file is removed, where its process has ended."""
+    """Return what the server wrote there. If its process has ended, delete the file and return None."""
     try:
         handle = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -1,7 +1,6 @@
-"""The models that the settings name: found, opened, and the settings as tuned for them.
+"""Opens the models that the settings name, and applies the settings tuned for them.
 
-Nothing here needs FastAPI or SQL, so that a start can open the models while those are still imported
-(`app.server.start`).
+Needs neither FastAPI nor SQL, so that `app.server.start` can open the models while those are imported.
 """
 
 from __future__ import annotations
@@ -18,31 +17,33 @@ from app.inference.package import Package, Scan, scan_packages, select
 from app.inference.session import EmbedderSession, open_embedder, resolve_device
 
 FOLDER = "models"
-"""Of the data folder: prepared graphs and fetched files."""
+"""Folder in the data folder for prepared graphs and fetched files."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What a server begins with."""
+    """The models that a server starts with."""
 
     settings: Settings
-    """As given, and where nothing was given as `likeness tune` chose."""
+    """The given settings; for those not given, what `likeness tune` chose."""
     detector_package: Package
     detector: Detector
     embedder_package: Package
     _default: EmbedderSession
 
     def session(self, package: Package) -> EmbedderSession:
-        """The default's, or another package opened. Raises Unusable as `open_embedder` does."""
+        """Return the default embedder's session, or open another. Raises Unusable as `open_embedder` does."""
         if package.id == self._default.package_id:
             return self._default
         return _open_embedder(package, self.settings)
 
 
 def open_models(settings: Settings) -> Models:
-    """The data folder is there. Raises Unusable where a package is missing, damaged or for another task, or the device
-    can't be had."""
+    """Open detector and default embedder. The data folder must exist.
+
+    Raises Unusable if a package is missing, damaged or for another task, or the device can't be used.
+    """
     found = scan_packages(settings.models_dir)
     for one in found.skipped:
         _log.warning("a model package is skipped", extra={"fields": {"problem": one.problem}})
@@ -61,21 +62,21 @@ def open_models(settings: Settings) -> Models:
 
 
 def with_tuned(settings: Settings, embedder: Package, detector: Package) -> Settings:
-    """With what `likeness tune` chose on this machine for these packages, but for what was set by hand.
+    """Return the settings with what `likeness tune` chose here for these packages, except those set by hand.
 
-    Raises Unusable where the device can't be had.
+    Raises Unusable if the device can't be used.
     """
     found = tuned.read(settings.data_dir, tuned.here(resolve_device(settings.device), embedder.id, detector.id))
     if found.problem is not None:
         _log.warning(
-            "tuned settings are not used; run `likeness tune` again", extra={"fields": {"reason": found.problem}}
+            "Tuned settings are not used; run `likeness tune` again", extra={"fields": {"reason": found.problem}}
         )
     if found.tuned is None:
         return settings
     chosen = {
         name: value for name, value in found.tuned.choice.model_dump().items() if name not in settings.model_fields_set
     }
-    _log.info("settings as tuned", extra={"fields": chosen})
+    _log.info("Tuned settings are used", extra={"fields": chosen})
     return settings.model_copy(update=chosen)
 
 
@@ -89,7 +90,11 @@ def _select(found: Scan, name: str, task: str) -> Package:
         message = f"{error.message} Skipped: {'; '.join(problems)}"
         raise Unusable(message, code=error.code, **error.details) from None
     if package.manifest.task != task:
-        raise Unusable(f"{package.id} is no package for `{task}`", code="package_wrong_task", package=package.id)
+        raise Unusable(
+            f"{package.id} is a package for `{package.manifest.task}`, not for `{task}`",
+            code="package_wrong_task",
+            package=package.id,
+        )
     return package
 
 

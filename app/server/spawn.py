@@ -1,4 +1,4 @@
-"""A server in a process of its own, for as long as somebody needs one."""
+"""Starts a server in a process of its own, for tests, the benchmark and trials of training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ POLL_S = 0.01
 
 @contextmanager
 def reserved_port() -> Iterator[int]:
-    """One of 127.0.0.1's on which nobody listens but who is told of it: bound here without listening, Linux gives it to
-    nobody who asks for any port, and still lets those listen who name it and set SO_REUSEADDR, as servers do. Other
-    systems don't, so there it is only one that was free a moment ago."""
+    """Reserve a free port of 127.0.0.1 for a server that is given its number.
+
+    It is bound here without listening. Linux then gives it to no one who asks for any port, and still lets a process
+    listen that names it and sets SO_REUSEADDR. On other systems it is only a port that was free a moment ago.
+    """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind(("127.0.0.1", 0))
@@ -33,16 +35,17 @@ def reserved_port() -> Iterator[int]:
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """This process's environment without its own Likeness settings, and with these, named as in `app.config` in
-    capitals."""
+    """Return this process's environment with these settings, named as in `app.config` in capitals, and no others."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("LIKENESS_")}
     return plain | {f"LIKENESS_{name}": str(value) for name, value in settings.items()}
 
 
 @contextmanager
 def spawned(environ: dict[str, str], log: Path, *, stop_s: float) -> Iterator[subprocess.Popen[bytes]]:
-    """`likeness serve`, which adds what it prints to ``log``; at the end it is told to stop as a supervisor would
-    (SIGTERM), and killed where that takes longer than ``stop_s``."""
+    """Run `likeness serve` while the block lasts; its output is added to ``log``.
+
+    At the end it gets SIGTERM, and SIGKILL if it takes longer than ``stop_s`` seconds.
+    """
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, "-m", "app", "serve"], env=environ, stdout=output, stderr=output)
     try:
@@ -59,7 +62,7 @@ def spawned(environ: dict[str, str], log: Path, *, stop_s: float) -> Iterator[su
 def becomes_ready(
     process: subprocess.Popen[bytes], url: str, *, patience_s: float, tls: ssl.SSLContext | None = None
 ) -> bool:
-    """Waits until the process answers at ``url`` that it is ready; False where it ends, or takes longer."""
+    """Wait until the server at ``url`` is ready; return False if it ends or ``patience_s`` seconds have passed."""
     end = time.monotonic() + patience_s
     while time.monotonic() < end and process.poll() is None:
         try:

@@ -98,6 +98,18 @@ def test_a_browser_opens_the_documentation_with_the_key_as_password(api: httpx.C
         error_of(api.get("/docs", headers={"x-api-key": "", "authorization": broken}), 401, "missing_key")
 
 
+def test_the_documentation_authorizes_itself_with_the_key_it_was_opened_with(api: httpx.Client) -> None:
+    key = api.headers["x-api-key"]
+    basic = base64.b64encode(f"me:{key}".encode()).decode()
+    page = api.get("/docs", headers={"x-api-key": "", "authorization": f"Basic {basic}"})
+    assert f'<body data-key="{key}">' in page.text
+    (script,) = re.findall(r"<script>(.*?)</script>", page.text, re.DOTALL)
+    assert 'ui.preauthorizeApiKey("api_key", key)' in script
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"'sha256-{digest}'" in page.headers[CSP]
+    assert page.headers["cache-control"] == "no-store"
+
+
 def test_the_key_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
     key, made = load_key(tmp_path)
     path = tmp_path / KEY_FILE
@@ -406,7 +418,7 @@ def test_a_request_in_work_is_answered_before_the_server_ends(live_server: LiveS
     ("settings", "sentence"),
     [
         ({"embedder": "nothing"}, "There is no model package 'nothing'"),
-        ({"embedder": "yunet"}, "is no package for `embed`"),
+        ({"embedder": "yunet"}, "not for `embed`"),
         ({"models_dir": Path("/nowhere")}, "There is no folder /nowhere"),
         ({"data_dir": Path("/dev/null/x")}, "^/dev/null/x: "),
         ({"device": "cuda"}, "device=cuda cannot be used"),

@@ -45,7 +45,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_right_name(
     monkeypatch: pytest.MonkeyPatch, given: str, meant: str
 ) -> None:
     monkeypatch.setenv(given, "1")
-    with pytest.raises(Unusable, match=f"{given} is no setting; did you mean {meant}") as caught:
+    with pytest.raises(Unusable, match=f"{given} is not a setting; did you mean {meant}") as caught:
         config.load_settings()
     assert caught.value.code == "unknown_setting"
 

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import app.db.migrations
 from app.access.audit_store import AuditFilter, AuditStore
 from app.access.key_store import KeyStore
 from app.db.encryption import Sealer, new_key
@@ -26,6 +24,7 @@ from app.gallery.store import Store
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.reembedding.steps import Reembeddings
 from app.search.milvus.collections import Collections
+from tests.support.migrations import downgrade
 from tests.support.postgres import new_database
 
 
@@ -39,15 +38,6 @@ def test_a_new_database_gets_the_tables_that_the_program_expects(empty_database_
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, METADATA) == []
         assert context.get_current_revision() is not None
-
-
-def downgrade(url: str, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)
 
 
 def test_a_schema_that_is_current_is_known_without_alembic(empty_database_url: str) -> None:

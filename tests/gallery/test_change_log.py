@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-import app.db.migrations
 from app.db.schema import CHANGES, FACES, GALLERIES
 from app.errors import Conflict, NotFound
 from app.gallery.records import Gallery
@@ -22,6 +18,7 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.types import FaceBlock, LogPosition
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, log_of, quiet
+from tests.support.migrations import downgrade
 
 
 def head_of(store: Store, gallery: Gallery) -> LogPosition:
@@ -196,12 +193,3 @@ def test_upgrading_begins_the_log_with_the_faces_there_are(database_url: str) ->
         assert connection.execute(sa.select(GALLERIES.c.last_stamp)).scalar_one() != 0
         assert connection.execute(sa.select(sa.func.count()).select_from(FACES)).scalar_one() == 3
     galleries.close()
-
-
-def downgrade(url: str, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(app.db.migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    with engine_of(url).begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, revision)

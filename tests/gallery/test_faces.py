@@ -18,8 +18,8 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality
-from tests.db.test_migrations import downgrade
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.migrations import downgrade
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")

@@ -28,10 +28,10 @@ from app.jobs.records import Job, JobState, Refusal, Result
 from app.jobs.runner import Runner, Running, Work
 from app.jobs.store import JobLost, JobStore
 from tests.conftest import PROJECT
-from tests.db.test_migrations import downgrade
 from tests.support.commands import Done, run
 from tests.support.jobs import NOBODYS, waiting_job
 from tests.support.live import LiveServer
+from tests.support.migrations import downgrade
 from tests.support.service import error_of
 
 LEASE = timedelta(seconds=30)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Route, expect
+from playwright.sync_api import Browser, HttpCredentials, Route, expect
 
 from tests.conftest import PROJECT
-from tests.support.browsing import DESK, PHONE, SAMPLES, WAIT_MS, Theme, Visitor, visiting
+from tests.support.browsing import DESK, PHONE, PICTURES, SAMPLES, WAIT_MS, Theme, Visitor, visiting
 from tests.support.live import LiveServer, serving
 
 pytestmark = pytest.mark.long
@@ -216,3 +216,23 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(
             visitor.see(f"#/{name}", heading)
             visitor.picture(f"{name}-phone")
             assert visitor.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], name
+
+
+def test_signing_in_to_the_api_page_authorizes_try_it_out(chromium: Browser, live_server: LiveServer) -> None:
+    credentials: HttpCredentials = {"username": "me", "password": live_server.key}
+    with chromium.new_context(http_credentials=credentials, viewport=DESK) as context:
+        page = context.new_page()
+        page.goto(f"{live_server.url}/docs")
+        for group in ("recognition", "CompreFace", "Amazon Rekognition"):
+            expect(page.get_by_role("link", name=group, exact=True)).to_be_visible(timeout=WAIT_MS)
+        operation = page.locator(".opblock", has_text="/v1/key").filter(has_text="What may this key do?")
+        operation.locator(".opblock-summary-control").click()
+        operation.get_by_role("button", name="Try it out").click()
+        operation.get_by_role("button", name="Execute").click()
+        expect(operation.locator(".live-responses-table .response-col_status").last).to_contain_text(
+            "200", timeout=WAIT_MS
+        )
+        expect(operation.locator(".live-responses-table")).to_contain_text("admin.key")
+        assert page.locator("body").get_attribute("data-key") is None
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=PICTURES / "api-page.png")

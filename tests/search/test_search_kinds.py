@@ -16,10 +16,10 @@ from app.gallery.service import Galleries
 from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from app.search.types import IndexKind
-from tests.db.test_migrations import downgrade
 from tests.support.commands import run as likeness
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
 from tests.support.live import LiveServer
+from tests.support.migrations import downgrade
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running
 
 KINDS: tuple[IndexKind, ...] = get_args(IndexKind)
@@ -161,7 +161,7 @@ def test_the_kind_by_api(tmp_path: Path) -> None:
             refused = client.post("/v1/galleries", json={"id": "third", "search": removed})
             error_of(refused, 422, "invalid_request")
             assert "use 'int8'" in refused.text
-            assert "docs/milvus.md" in refused.text
+            assert "docs/how-to/milvus.md" in refused.text
             error_of(client.patch("/v1/galleries/crew", json={"search": removed}), 422, "invalid_request")
         error_of(client.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
 
