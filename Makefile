@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench test test-long test-full test-portable check format lint types imports clean
+.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable check format lint types imports clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
@@ -23,6 +23,23 @@ train-demo: $(VENV)/.train
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench $(BENCH)
 
+# The documentation as a site in site/, to be opened in a browser without a server. A broken link is an
+# error, and so are more than 20,000 words.
+docs: $(VENV)/.docs
+	rm -rf site .cache
+	$(BIN)/python docs/reference.py
+	$(BIN)/zensical build --strict
+	$(BIN)/python docs/check_site.py site
+	$(BIN)/python docs/count_words.py > /dev/null
+
+# How many words people have to read: all pages that are not written from code or figures. At most 20,000.
+words:
+	@$(PYTHON) docs/count_words.py
+
+# The README's pictures, of a real server and docs/samples; needs Chromium.
+pictures: $(VENV)/.dev
+	$(BIN)/python docs/make_pictures.py
+
 # The tests start many processes, which share their compiled files. They wait for servers, so there is one worker more
 # than cores. Workers take whole files in the order of tests/conftest.py, the longest first.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --maxprocesses 4 \
@@ -36,7 +53,8 @@ test: $(VENV)/.dev
 test-long: $(VENV)/.dev
 	$(PYTEST) -m long
 
-# Both stages, with long versions of some tests: two minutes of load, two folds of LFW over HTTP, the demo's training.
+# Both stages, with long versions of some tests: two minutes of load, two folds of LFW over HTTP, the demo's training,
+# every tutorial.
 test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest --full
 
@@ -79,6 +97,11 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
 	touch $@ $(VENV)/.serve $(VENV)/.train
 
+# The recipe's reference is read from training/config.py, which needs no torch.
+$(VENV)/.docs: $(VENV)/.serve
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,docs]'
+	touch $@
+
 # The rivals that it is measured against, and plots. hnswlib needs a C++ compiler; what isn't there is passed over.
 $(VENV)/.bench: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]' \
@@ -86,4 +109,4 @@ $(VENV)/.bench: $(VENV)/.dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """Settings, from the environment: `LIKENESS_` + name. Read in `main`, `cli` and `server` only.
 
-`python -m app.config` prints the table that the README shows.
+`python -m app.config` prints the table of docs/reference/settings.md.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Settings(BaseSettings):
     index: str = Field(
         default="faiss",
         description="Where vectors are searched: `faiss`, in this process's memory, or a Milvus, "
-        "`milvus://host:port/database` (`docs/milvus.md`).",
+        "`milvus://host:port/database` (`docs/how-to/milvus.md`).",
     )
     index_token: SecretStr | None = Field(
         default=None, description="What Milvus asks for: an API key, or `user:password`."
@@ -223,10 +223,10 @@ class Settings(BaseSettings):
         description="How long finished jobs are kept, with their reports and the files they left to be fetched.",
     )
     compreface: Literal["on", "off"] = Field(
-        default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/` (docs/moving.md)."
+        default="on", description="Whether CompreFace's REST interface is answered below `/api/v1/`."
     )
     rekognition: Literal["on", "off"] = Field(
-        default="on", description="Whether Amazon Rekognition's API is answered at `POST /` (docs/moving.md)."
+        default="on", description="Whether Amazon Rekognition's API is answered at `POST /`."
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged; `info` logs each request."

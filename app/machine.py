@@ -1,6 +1,6 @@
 """The machine, and how this process uses it: facts that speed depends on, and the settings that change it.
 
-Each setting says what it brings, measured with it and without it in turns (docs/performance.md).
+Each setting says what it brings, measured with it and without it in turns (docs/explanation/performance.md).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ SURER_BY = 0.02
 
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
-the eyes. Chosen on LFW View 1 (docs/accuracy.md)."""
+the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
 
     def __init__(self, detector: Detector, limits: Limits, *, refine: bool = True, turn: Turn | None = None) -> None:
-        """``refine`` measures each face's landmarks a second time before alignment (docs/accuracy.md).
+        """``refine`` measures each face's landmarks a second time before alignment (docs/explanation/accuracy.md).
 
         ``turn`` is entered for the work on one photo, from decoding to its crops: it limits how many run at once.
         """

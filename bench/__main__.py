@@ -52,7 +52,7 @@ def bench(
     """Measure speed beside the raw limit and the plain ways of doing the same; writes a table, JSON and plots.
 
     Leave the machine alone meanwhile. Everything takes some 25 minutes on two cores. What the figures mean, and how
-    they are taken, is in docs/performance.md.
+    they are taken, is in docs/explanation/performance.md.
     """
     from app.tuning.sample_photos import default_source  # noqa: PLC0415 (the same)
     from bench import plots, report  # noqa: PLC0415 (the other commands start quicker without)

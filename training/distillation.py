@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from app.inference.session import EmbedderSession
 
 TEACHER_BATCH = 8
-"""Crops in one call of the teacher on the CPU, where larger batches are slower (docs/performance.md)."""
+"""Crops in one call of the teacher on the CPU, where larger batches are slower (docs/explanation/performance.md)."""
 THREADS = 2
 
 

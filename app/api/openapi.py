@@ -31,8 +31,14 @@ TAGS = [
     {"name": "jobs", "description": "Work that outlasts a request."},
     {"name": "access", "description": "Keys, the audit log and receipts of erasures."},
     {"name": "server", "description": "The server itself."},
-    {"name": COMPREFACE, "description": "CompreFace's REST interface, for clients written for it (docs/moving.md)."},
-    {"name": REKOGNITION, "description": "Amazon Rekognition's API, for clients written for it (docs/moving.md)."},
+    {
+        "name": COMPREFACE,
+        "description": "CompreFace's REST interface, for clients written for it (docs/reference/drop-ins.md).",
+    },
+    {
+        "name": REKOGNITION,
+        "description": "Amazon Rekognition's API, for clients written for it (docs/reference/drop-ins.md).",
+    },
 ]
 """The groups of operations on the page, in this order."""
 REF = "#/components/schemas/{model}"

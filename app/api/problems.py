@@ -1,6 +1,7 @@
 """Every error of the REST interface: one table of codes, one shape.
 
-``{"error": {"code", "message", "details"}, "request_id"}``; `python -m app.api.problems` prints the README's table.
+``{"error": {"code", "message", "details"}, "request_id"}``; `python -m app.api.problems` prints
+the table of docs/reference/errors.md.
 """
 
 from __future__ import annotations

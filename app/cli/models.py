@@ -85,7 +85,7 @@ def quantize(
     """Create NAME-int8 of an embedder: faster where processors multiply 8-bit integers, slightly less exact.
 
     It is a package of its own, whose templates don't compare with NAME's. Measure its operating points before it
-    decides anything (docs/int8.md).
+    decides anything (docs/how-to/int8.md).
     """
     import numpy as np  # noqa: PLC0415 - slow to import
 
@@ -122,7 +122,7 @@ def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool)
         return
     output.say(f"{made.id}: {made.folder}, from {faces} faces")
     output.say(f"Cosine to {source.id}'s vectors: mean {mean}, lowest {lowest}")
-    output.say("Measure its operating points before you use it: docs/int8.md says how.")
+    output.say("Measure its operating points before you use it: docs/how-to/int8.md says how.")
 
 
 def _crop(image: bytes) -> Pixels:

@@ -71,7 +71,7 @@ Quality: TypeAlias = Annotated[
 ]
 Search: TypeAlias = Annotated[
     Literal["fp32", "int8"] | None,
-    typer.Option(help="How vectors are searched (docs/search.md)."),
+    typer.Option(help="How vectors are searched (docs/explanation/search.md)."),
 ]
 Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]

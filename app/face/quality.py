@@ -2,7 +2,7 @@
 
 The score is 100 times a product of factors, one for each property, each 1 where the property costs nothing and
 falling to 0 where false non-matches become the rule. How the constants were chosen and what they bring:
-docs/quality.md.
+docs/explanation/quality.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class QualityLevel(StrEnum):
 MINIMUM_SCORES: Mapping[QualityLevel, float] = MappingProxyType(
     {QualityLevel.NONE: 0.0, QualityLevel.LOW: 20.0, QualityLevel.MEDIUM: 40.0, QualityLevel.HIGH: 70.0}
 )
-"""Chosen on degraded copies of LFW View 1 by the errors among what each would let in (docs/quality.md)."""
+"""Chosen on degraded copies of LFW View 1 by the errors among what each would let in (docs/explanation/quality.md)."""
 
 
 @dataclass(frozen=True, slots=True)

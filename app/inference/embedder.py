@@ -15,8 +15,8 @@ from app.types import Pixels, Template, Vector, Vectors
 
 CPU_MAX_BATCH = 8
 """Chosen under load, where whole photos compete for the caches: with 8 a server of two cores identifies 5 to 9 % more
-than with 4 (docs/performance.md). Alone on its core the prepared SFace gains little: 9.3, 8.2, 7.9, 7.8 ms a face at 1,
-2, 4, 8 crops on AVX-512."""
+than with 4 (docs/explanation/performance.md). Alone on its core the prepared SFace gains little: 9.3, 8.2, 7.9, 7.8 ms
+a face at 1, 2, 4, 8 crops on AVX-512."""
 CUDA_MAX_BATCH = 64
 CUDA_WAIT_S = 0.002
 """Neither value has been measured yet: a GPU needs large batches, and a wait far below the time of one photo."""

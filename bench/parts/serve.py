@@ -74,7 +74,7 @@ def _others(run: Run, folder: Path) -> dict[str, Callable[[], int]]:
     others = {SAMPLE: recognising.opencv_sample(run.stages, folder)}
     deepface = recognising.deepface(run.stages, folder)
     if deepface is None:
-        run.note("DeepFace: not installed (docs/performance.md says how)")
+        run.note("DeepFace: not installed (docs/explanation/performance.md says how)")
     else:
         others[DEEPFACE] = deepface
     return others

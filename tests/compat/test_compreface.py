@@ -549,7 +549,3 @@ def test_it_can_be_switched_off(tmp_path_factory: pytest.TempPathFactory) -> Non
     with running(tmp_path_factory.mktemp("off") / "data", compreface="off") as client:
         answer = client.get(SUBJECTS)
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
-
-
-def test_the_table_of_calls_is_in_the_documentation() -> None:
-    assert endpoints.endpoints_table() in (PROJECT / "docs" / "moving.md").read_text()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of, similarity_table
+from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of
 from app.inference.manifest import Manifest, Thresholds
 from app.inference.package import load_package
 from tests.conftest import PROJECT
@@ -115,7 +115,3 @@ def test_the_levels_are_in_order() -> None:
         assert next_rate < rate
         assert next_level > level
     assert set(SHOWN) <= {level for _, level in LEVELS}
-
-
-def test_the_table_is_in_the_documentation() -> None:
-    assert similarity_table(of_package("sface")[1]) in (PROJECT / "docs" / "moving.md").read_text()

@@ -161,7 +161,7 @@ def test_the_kind_by_api(tmp_path: Path) -> None:
             refused = client.post("/v1/galleries", json={"id": "third", "search": removed})
             error_of(refused, 422, "invalid_request")
             assert "use 'int8'" in refused.text
-            assert "docs/milvus.md" in refused.text
+            assert "docs/how-to/milvus.md" in refused.text
             error_of(client.patch("/v1/galleries/crew", json={"search": removed}), 422, "invalid_request")
         error_of(client.patch("/v1/galleries/nobody", json={"search": "int8"}), 404, "gallery_not_found")
 

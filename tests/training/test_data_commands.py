@@ -29,11 +29,9 @@ from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.ready import fill_cache
-from training import backbones
-from training.augment import CHANGES
-from training.data import KINDS, open_dataset, read_drop_list
+from training.data import open_dataset, read_drop_list
 from training.data.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
-from training.data.checking import NEAR, Report, alike_people, doubts, group_equal, near_duplicates, thumbnail
+from training.data.checking import NEAR, alike_people, doubts, group_equal, near_duplicates, thumbnail
 from training.data.commands import app
 from training.data.drawn.dataset import ProceduralFaces
 from training.data.overlap import best_means, find_overlap
@@ -414,13 +412,6 @@ def test_the_commands_are_mounted_in_the_module() -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(whole, ["data", "--help"])
     assert result.exit_code == 0
     assert all(command in result.output for command in ("align", "check", "overlap"))
-
-
-def test_the_data_page_names_every_kind_change_backbone_and_finding() -> None:
-    page = (PROJECT / "docs" / "data.md").read_text(encoding="utf-8")
-    findings = {key for key, kind in Report.__annotations__.items() if kind.startswith("list[")}
-    named = {*KINDS, *CHANGES, *backbones.names(), *findings}
-    assert not {name for name in named if f"`{name}`" not in page}
 
 
 def test_data_commands_need_no_torch() -> None:

@@ -31,7 +31,7 @@ from training.recipe import Recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 GRIDS = sorted((ROOT / "training" / "grids").glob("*.toml"))
-DOCUMENT = ROOT / "docs" / "experiments.md"
+DOCUMENT = ROOT / "docs" / "decisions" / "experiments.md"
 SMALL_RECIPE = """
 name = "small"
 [data]
@@ -224,7 +224,7 @@ def test_a_grid_of_which_nothing_has_run_is_said_to_be_so(
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_the_committed_figures_are_of_the_committed_recipes_and_in_the_tables(path: Path) -> None:
-    """Written anew by `python -m training experiments … --report --document docs/grid.md`."""
+    """Written anew by `python -m training experiments … --report --document docs/decisions/experiments.md`."""
     plan = load_plan(path)
     report = Report.model_validate_json((DOCUMENT.with_suffix("") / f"{path.stem}.json").read_text("utf-8"))
     assert report.title == plan.grid.title

@@ -229,7 +229,7 @@ def operating_points(
         float | None,
         typer.Option(
             help="Leave out pairs of people who are one person under two names: those whose photos' mean score is at "
-            "or above this (docs/accuracy.md); by default nobody's."
+            "or above this (docs/explanation/accuracy.md); by default nobody's."
         ),
     ] = None,
     write: Annotated[bool, typer.Option("--write", help="Put the calibration into the package's manifest.")] = False,

@@ -1,6 +1,6 @@
 """Every loss by its name: `build("arcface", num_classes=1000, dim=512, m=0.4)`.
 
-What each computes, its defaults and their sources: the docstrings, and docs/losses.md.
+What each computes, its defaults and their sources: the docstrings, and docs/reference/losses.md.
 """
 
 from __future__ import annotations

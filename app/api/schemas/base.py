@@ -94,7 +94,9 @@ SEARCH_KINDS = (
 
 def _not_removed(kind: object) -> object:
     if kind in ("fp16", "approximate"):
-        message = f"{kind!r} was removed: use 'int8' (exact answers too), or Milvus past one machine (docs/milvus.md)"
+        message = (
+            f"{kind!r} was removed: use 'int8' (exact answers too), or Milvus past one machine (docs/how-to/milvus.md)"
+        )
         raise ValueError(message)
     return kind
 

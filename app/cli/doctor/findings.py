@@ -11,7 +11,7 @@ REMEDIES = {
     "device": "Set LIKENESS_EMBEDDER to a package for embedding, or repair this one.",
     "key": "Restore the file, or create a new key: likeness keys admin --rotate",
     "vault": "Put back the key file that the database was encrypted with (vault.key, LIKENESS_ENCRYPTION_KEY_FILE).",
-    "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/milvus.md), and check that Milvus runs.",
+    "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/how-to/milvus.md), and check that Milvus runs.",
     "galleries": "Correct LIKENESS_MODELS_DIR and LIKENESS_DATABASE_URL.",
     "database": "Correct LIKENESS_DATABASE_URL, or the permissions of the file that it names.",
     "tls": "Set LIKENESS_TLS_CERT and LIKENESS_TLS_KEY to a certificate and its key: PEM, readable, no password.",

@@ -1,6 +1,6 @@
 """CompreFace's operations, declared once: with the scopes and audit words of this service's own.
 
-`python -m app.compat.compreface.endpoints` prints the table of docs/moving.md.
+`python -m app.compat.compreface.endpoints` prints the table of docs/reference/drop-ins.md.
 """
 
 from __future__ import annotations

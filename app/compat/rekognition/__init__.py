@@ -1,1 +1,1 @@
-"""Amazon Rekognition's wire format: `POST /`, AWS JSON 1.1, signed with SigV4. What maps to what: docs/moving.md."""
+"""Amazon Rekognition's wire format: `POST /`, AWS JSON 1.1, signed with SigV4. See docs/reference/drop-ins.md."""

@@ -1,6 +1,6 @@
 """Rekognition's operations, declared once: request model, scope and audit word of each, and the function that does it.
 
-`python -m app.compat.rekognition.endpoints` prints the table of docs/moving.md.
+`python -m app.compat.rekognition.endpoints` prints the table of docs/reference/drop-ins.md.
 """
 
 from __future__ import annotations

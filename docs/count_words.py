@@ -1,0 +1,38 @@
+"""Count the words of the documentation, without what is written from code or from figures: `make words`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+MOST = 20_000
+GENERATED = re.compile(r"<!-- (?!not run|output|background|stop)\w+ -->\n.*?<!-- end -->", re.DOTALL)
+"""Tables that `python -m training experiments --document` writes."""
+
+
+def words() -> dict[str, int]:
+    """Return the words of each page that git tracks, and of the README."""
+    command = ["git", "ls-files", "README.md", "docs/*.md"]
+    names = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.split()
+    return {name: _count(GENERATED.sub("", (PROJECT / name).read_text(encoding="utf-8"))) for name in names}
+
+
+def _count(text: str) -> int:
+    """Return how many words have a letter or a digit: the bars of a table are none."""
+    return sum(any(sign.isalnum() for sign in word) for word in text.split())
+
+
+def main() -> int:
+    found = words()
+    for name, count in found.items():
+        sys.stdout.write(f"{count:7,}  {name}\n")
+    site = sum(count for name, count in found.items() if name.startswith("docs/"))
+    sys.stdout.write(f"{site:7,}  in docs/, at most {MOST:,}\n")
+    return 1 if site > MOST else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,601 @@
+"""Write the reference pages of the documentation from the code: `python docs/reference.py`.
+
+REST and metrics are read from a running server, the command line from Typer, an archive from a real export, and the
+rest from the classes that the program itself uses. `make docs` runs this first. What people should know about a field
+of an archive is written here, and a field that this file does not know is an error.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import json
+import re
+import sys
+import tarfile
+import tempfile
+import textwrap
+import time
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import httpx
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from app import cli
+from app.api.endpoints import scopes_table
+
+# What is taken from the program, all in one place.
+from app.api.problems import problems_table
+from app.cli.output import Exit
+from app.compat.compreface.endpoints import endpoints_table as compreface_table
+from app.compat.rekognition.endpoints import endpoints_table as rekognition_table
+from app.compat.similarity import similarity_table
+from app.config import settings_table
+from app.inference.manifest import Manifest, Thresholds
+from app.inference.package import load_package
+from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from training.recipe import Recipe
+
+PROJECT = Path(__file__).resolve().parent.parent
+FOLDER = PROJECT / "docs" / "reference"
+SAMPLES = PROJECT / "docs" / "samples"
+START_S = 120.0
+STOP_S = 30.0
+POLL_S = 0.2
+MADE = "<!-- Written by docs/reference.py: change the code, not this page. -->\n\n"
+METHODS = ("get", "post", "put", "patch", "delete")
+PRESENTED_CODES = 0.8
+"""An error code of this share of the operations is listed once, for all of them."""
+
+ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "manifest.json": {
+        "format": "Always `likeness-gallery`.",
+        "version": "Version of the format. Other versions are rejected.",
+        "created_at": "When the export began, RFC 3339, UTC.",
+        "gallery": "Id of the gallery.",
+        "metadata": "Metadata of the gallery.",
+        "store": "`crop` or `none`: whether the gallery keeps aligned crops.",
+        "package": "Model package of the templates, `name@version`.",
+        "package_sha256": "SHA-256 of the package's model file, or null.",
+        "dimension": "Numbers in a template.",
+        "subjects": "Lines in `subjects.jsonl`.",
+        "faces": "Lines in `faces.jsonl`, rows in `templates.npy`.",
+        "members": "The other members: `name`, `size` in bytes, `sha256`.",
+    },
+    "signature.json": {
+        "algorithm": "Always `Ed25519`.",
+        "public_key": "The server's public key, base64. `GET /v1/server-key` answers the same one.",
+        "signature": "Signature of the manifest's bytes, base64.",
+    },
+    "subjects.jsonl": {
+        "id": "The subject's id.",
+        "name": "The subject's name, or null.",
+        "metadata": "A JSON object.",
+        "created_at": "When the subject was created.",
+        "updated_at": "When the subject was last changed.",
+        "expires_at": "When the subject expires, or null.",
+        "consent": "`note` and `given_at`, or null.",
+    },
+    "faces.jsonl": {
+        "subject": "Id of the subject.",
+        "face_id": "The face's id, 32 hexadecimal digits.",
+        "quality": "0 to 100.",
+        "reasons": "Why the quality is low.",
+        "box": "Box of the face in the photo, in pixels: x, y, width, height.",
+        "created_at": "When the face was enrolled.",
+        "origin": "What is known of the photo that the face came from, or null.",
+        "crop": "Length of the JPEG in `crops.bin` in bytes, or null.",
+    },
+}
+
+
+def main() -> None:
+    """Write every page into docs/reference, or into the folder named on the command line."""
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    for name, text in pages().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(MADE + text.rstrip("\n") + "\n", encoding="utf-8")
+        sys.stdout.write(f"{path.relative_to(PROJECT) if path.is_relative_to(PROJECT) else path}\n")
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every generated page by its path below docs/reference."""
+    with _server() as client:
+        document = client.get("/openapi.json").raise_for_status().json()
+        archive = _export(client)
+        metrics = client.get("/metrics").raise_for_status().text
+    return {
+        **rest_pages(document),
+        "settings.md": settings_page(),
+        "errors.md": errors_page(),
+        "scopes.md": scopes_page(),
+        "command-line.md": command_line_page(),
+        "metrics.md": metrics_page(metrics),
+        "drop-ins.md": drop_ins_page(),
+        "manifest.md": model_page(Manifest, "Manifest of a model package", MANIFEST_INTRO),
+        "recipe.md": model_page(Recipe, "Recipe of a training run", RECIPE_INTRO),
+        "archive.md": archive_page(archive),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ a real server
+
+
+@contextmanager
+def _server() -> Iterator[httpx.Client]:
+    """A server on an empty data folder, with a client that holds its admin key."""
+    with tempfile.TemporaryDirectory() as scratch, reserved_port() as port:
+        data, log = Path(scratch) / "data", Path(scratch) / "log"
+        url = f"http://127.0.0.1:{port}"
+        with spawned(environment(DATA_DIR=data, PORT=port), log, stop_s=STOP_S) as process:
+            if not becomes_ready(process, url, patience_s=START_S):
+                raise RuntimeError(f"The server did not start:\n{log.read_text()}")
+            headers = {"x-api-key": (data / "admin.key").read_text().strip()}
+            with httpx.Client(base_url=url, headers=headers, timeout=START_S) as client:
+                yield client
+
+
+def _export(client: httpx.Client) -> bytes:
+    """Enroll a sample photo and return the archive of its gallery."""
+    client.post("/v1/galleries", json={"id": "crew"}).raise_for_status()
+    photo = (SAMPLES / "collins.jpg").read_bytes()
+    client.post("/v1/galleries/crew/subjects/eileen/faces", files={"images": photo}).raise_for_status()
+    job = client.post("/v1/galleries/crew/export").raise_for_status().json()
+    deadline = time.monotonic() + START_S
+    while job["state"] not in {"done", "failed", "cancelled"} and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        job = client.get(f"/v1/jobs/{job['id']}").raise_for_status().json()
+    return client.get(f"/v1/jobs/{job['id']}/result").raise_for_status().content
+
+
+# ------------------------------------------------------------------------------------------------ REST
+
+
+def rest_pages(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return an overview, a page for each tag, and a page of all models."""
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in METHODS
+    ]
+    tags = {tag["name"]: tag["description"] for tag in document["tags"]}
+    for _, _, operation in operations:
+        tags.setdefault(operation["tags"][0], "")
+    general = _general_codes(document, [operation for _, _, operation in operations])
+    lines = ["# REST", "", document["info"]["description"].strip(), ""]
+    lines += ["| call | what it does | scope |", "|---|---|---|"]
+    for method, path, operation in operations:
+        link = f"{_file_name(operation['tags'][0])}#{_anchor(f'{method} {path}')}"
+        lines.append(f"| [`{method} {path}`]({link}) | {operation['summary']} | {_scope(operation)} |")
+    lines += ["", "## Errors of every call", "", ", ".join(f"`{code}`" for code in general), ""]
+    lines += ["[Errors](../errors.md) says what each code means.", ""]
+    found = {"rest/index.md": "\n".join(lines)}
+    for tag, description in tags.items():
+        mine = [one for one in operations if one[2]["tags"][0] == tag]
+        text = [f"# {tag[0].upper()}{tag[1:]}", "", description, ""]
+        for method, path, operation in mine:
+            text += _operation(document, method, path, operation, general)
+        found[f"rest/{_file_name(tag)}"] = "\n".join(text)
+    return found | {"rest/models.md": _models_page(document)}
+
+
+def _operation(
+    document: Mapping[str, Any], method: str, path: str, operation: Mapping[str, Any], general: Sequence[str]
+) -> list[str]:
+    lines = [f"## {method} {path}", "", f"**{operation['summary']}.** {operation.get('description', '')}", ""]
+    lines += [f"Scope: {_scope(operation)}.", ""]
+    wanted = [_resolved(document, one) for one in operation.get("parameters", ())]
+    if wanted:
+        lines += ["| parameter | in | type | meaning |", "|---|---|---|---|"]
+        for one in wanted:
+            need = "" if one.get("required") else " (optional)"
+            meaning = _cell(one.get("description", ""))
+            lines.append(f"| `{one['name']}` | {one['in']}{need} | {_type(one['schema'])} | {meaning} |")
+        lines.append("")
+    body = operation.get("requestBody")
+    if body:
+        kinds = ", ".join(f"`{kind}`" for kind in body["content"])
+        lines += [f"Body: {kinds}. {_model_links(body['content'])}", ""]
+        example = body["content"].get("application/json", {}).get("example")
+        lines += _example(example)
+    for status, answer in operation["responses"].items():
+        if status.startswith("2"):
+            content = answer.get("content", {})
+            lines += [f"Answer {status}: {answer['description']} {_model_links(content)}", ""]
+            lines += _example(content.get("application/json", {}).get("example"))
+    own = [code for code in _codes(document, operation) if code not in general]
+    if own:
+        lines += ["Errors: " + ", ".join(f"`{code}`" for code in own), ""]
+    return lines
+
+
+def _file_name(tag: str) -> str:
+    return f"{tag.lower().replace(' ', '-')}.md"
+
+
+def _scope(operation: Mapping[str, Any]) -> str:
+    if not operation.get("security", True):
+        return "no key"
+    scope = operation.get("x-scope", "any")
+    if isinstance(scope, dict):
+        return "by `X-Amz-Target`: " + ", ".join(f"{name} `{one}`" for name, one in scope.items())
+    return f"`{scope}`" + (" (unrestricted key)" if operation.get("x-unrestricted") else "")
+
+
+def _resolved(document: Mapping[str, Any], one: Mapping[str, Any]) -> Mapping[str, Any]:
+    if "$ref" not in one:
+        return one
+    found: Any = document
+    for part in one["$ref"].removeprefix("#/").split("/"):
+        found = found[part]
+    return found  # type: ignore[no-any-return]  # JSON
+
+
+def _codes(document: Mapping[str, Any], operation: Mapping[str, Any]) -> list[str]:
+    codes: list[str] = []
+    for status, answer in operation["responses"].items():
+        if status.startswith(("4", "5")):
+            content = _resolved(document, answer).get("content", {})
+            codes += content.get("application/json", {}).get("examples", {})
+    return list(dict.fromkeys(codes))
+
+
+def _general_codes(document: Mapping[str, Any], operations: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = [_codes(document, operation) for operation in operations]
+    known = dict.fromkeys(code for codes in found for code in codes)
+    return [code for code in known if sum(code in codes for codes in found) >= PRESENTED_CODES * len(found)]
+
+
+def _model_links(content: Mapping[str, Any]) -> str:
+    names = dict.fromkeys(re.findall(r"#/components/schemas/(\w+)", json.dumps(content)))
+    return ", ".join(f"[`{name}`](models.md#{_anchor(name)})" for name in names)
+
+
+def _example(example: object) -> list[str]:
+    if example is None:
+        return []
+    text = json.dumps(example, indent=2, ensure_ascii=False)
+    short = re.sub(r"\[\s+([-\d., \n]+?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    return ["```json", *short.splitlines(), "```", ""]
+
+
+def _models_page(document: Mapping[str, Any]) -> str:
+    lines = ["# Models", "", "Objects of requests and answers.", ""]
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        lines += [f"## {name}", "", schema.get("description", ""), ""]
+        if schema.get("properties"):
+            lines += ["| field | type | meaning |", "|---|---|---|"]
+            for field, about in schema["properties"].items():
+                need = "" if field in schema.get("required", ()) else " (optional)"
+                lines.append(f"| `{field}`{need} | {_type(about)} | {_cell(about.get('description', ''))} |")
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"`{name}`"
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    limits = [
+        f"{sign} {schema[word]}"
+        for word, sign in (
+            ("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"),
+            ("minLength", "length ≥"), ("maxLength", "length ≤"),
+        )
+        if word in schema
+    ]  # fmt: skip
+    return str(schema.get("type", "any")) + (f" ({', '.join(limits)})" if limits else "")
+
+
+# ------------------------------------------------------------------------------------------------ tables of the program
+
+
+def settings_page() -> str:
+    return (
+        "# Settings\n\nSettings are environment variables. The server rejects an unknown `LIKENESS_…` variable at "
+        f"start and names the nearest one that exists.\n\n{settings_table()}\n"
+    )
+
+
+def errors_page() -> str:
+    shape = json.dumps({"error": {"code": "…", "message": "…", "details": {}}, "request_id": "…"})
+    return (
+        f"# Errors\n\nEvery error has this shape. Programs should switch on `code`.\n\n```json\n{shape}\n```\n\n"
+        "The request id is also in the header `x-request-id` and in the server's log. Answers with status 429 carry "
+        f"`Retry-After`.\n\n{problems_table()}\n"
+    )
+
+
+def scopes_page() -> str:
+    return (
+        "# Scopes\n\nA key has one or more scopes; `admin` includes all of them. The names below are those of the "
+        "audit log. Operations with * need a key that is not restricted to galleries. "
+        f"[API keys](../how-to/keys.md) shows how to make one.\n\n{scopes_table()}\n"
+    )
+
+
+def drop_ins_page() -> str:
+    sface = load_package(PROJECT / "models" / "sface")
+    return "\n".join(
+        (
+            "# Drop-ins: CompreFace and Rekognition",
+            "",
+            "Calls of other services that Likeness answers, the scope each needs, and its name in the audit log.",
+            "Tutorials: [moving from CompreFace](../tutorials/move-from-compreface.md),",
+            "[moving from Rekognition](../tutorials/move-from-rekognition.md).",
+            "",
+            "## CompreFace",
+            "",
+            compreface_table(),
+            "",
+            "## Rekognition",
+            "",
+            "`POST /` with `X-Amz-Target: RekognitionService.OPERATION`. Operations with * need a key that is not",
+            "restricted to galleries. Other operations are answered with `UnknownOperationException`.",
+            "",
+            rekognition_table(),
+            "",
+            "## Similarity",
+            "",
+            "Both services answer a similarity instead of a cosine score: 0 to 1 (CompreFace) or 0 to 100",
+            "(Rekognition, the same number × 100). Here it says how often two different people reach it, the FMR of a",
+            "single comparison, whichever model runs. For the default model:",
+            "",
+            similarity_table(Thresholds(sface.manifest)),
+            "",
+            "Between these points the map is linear in log10(FMR); above and below it is a straight line to 1 and 0.",
+            "A package without operating points has (cosine + 1) / 2. A search among N people compares N times: with",
+            "1,000 people and a threshold of 0.9, about one stranger in ten is taken for somebody; at 0.99, one in a",
+            "thousand.",
+        )
+    )
+
+
+def command_line_page() -> str:
+    lines = [
+        "# Command line",
+        "",
+        "| exit code | meaning |",
+        "|---|---|",
+        *(f"| {Exit[name].value} | {meaning} |" for name, meaning in _attribute_docstrings(Exit).items()),
+        "",
+    ]
+    for name, command in cli.every_command():
+        arguments = [one for one in command.params if one.param_type_name == "argument"]
+        options = [
+            one for one in command.params if one.param_type_name == "option" and not getattr(one, "hidden", False)
+        ]
+        usage = [f"likeness {name}", *("[OPTIONS]" for _ in options[:1]), *map(_argument, arguments)]
+        lines += [f"## `likeness {name}`", "", command.help or "", "", "```text", " ".join(usage), "```", ""]
+        lines += [f"- `{_argument(one)}`: {getattr(one, 'help', '')}" for one in arguments]
+        lines += [f"- `{' / '.join([*one.opts, *one.secondary_opts])}`: {getattr(one, 'help', '')}" for one in options]
+        examples = (command.epilog or "").partition(": ")[2].split("\n\n")
+        lines += ["", "```sh", *examples, "```", ""] if examples[0] else [""]
+    return "\n".join(lines)
+
+
+def _argument(parameter: Any) -> str:
+    name = str(parameter.name).upper() + ("..." if parameter.nargs == -1 else "")
+    return name if parameter.required else f"[{name}]"
+
+
+def metrics_page(text: str) -> str:
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, flags=re.MULTILINE))
+    lines = [
+        "# Metrics",
+        "",
+        "`GET /metrics`, Prometheus text format. No label names a gallery, a person or anything a client sent.",
+        "[Monitoring](../how-to/monitor.md) shows how to collect them.",
+        "",
+        "| metric | kind | labels | meaning |",
+        "|---|---|---|---|",
+    ]
+    for name, meaning in re.findall(r"^# HELP (\S+) (.*)$", text, flags=re.MULTILINE):
+        if name.endswith("_created"):
+            continue
+        samples = re.findall(rf"^{name}(?:_bucket|_count|_sum)?\{{([^}}]*)\}}", text, flags=re.MULTILINE)
+        labels = dict.fromkeys(label for sample in samples for label in re.findall(r"(\w+)=", sample) if label != "le")
+        shown = ", ".join(f"`{label}`" for label in labels)
+        lines.append(f"| `{name}` | {kinds[name]} | {shown} | {_cell(meaning)} |")
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------ pydantic classes
+
+MANIFEST_INTRO = """\
+A model package is a folder in `models/` with `manifest.json` and, where `source` says so, the ONNX file. Unknown keys
+are rejected. [Your own model](../tutorials/your-own-model.md) writes one step by step.
+"""
+RECIPE_INTRO = """\
+A recipe is a TOML file; `python -m training train RECIPE` runs it. `--set train.steps=500` and `--set losses.0.m=0.3`
+change single values. An unknown key is an error that names the nearest one. Keys of a `[[losses]]` table that are not
+listed here are the loss's own: see [losses](losses.md).
+"""
+
+
+MEANINGS: Mapping[str, str] = {
+    "Manifest.name": "Name of the package and of its folder.",
+    "Manifest.version": "Version. `name@version` is the package's id.",
+    "Manifest.task": "What the model does.",
+    "Manifest.title": "Name for people.",
+    "Manifest.description": "A sentence or two for people.",
+    "Manifest.source": "Where the model file comes from.",
+    "Manifest.sha256": "SHA-256 of the model file. The server does not run a file with another hash.",
+    "Manifest.prepare": "What the service does to the graph once, before it runs it.",
+    "Manifest.input": "Input of the prepared graph.",
+    "Manifest.output": "Output of the prepared graph.",
+    "Manifest.licence": "Licence of the weights.",
+    "Manifest.provenance": "Where the weights come from.",
+    "Manifest.calibrations": "Measured operating points. Without them a package embeds but decides nothing.",
+    "Recipe.name": "Name of the run.",
+    "Recipe.seed": "Everything random follows from it.",
+    "Recipe.losses": "Any number of `[[losses]]` tables.",
+    "Optimizer.name": "The optimiser.",
+    "Schedule.name": "How the learning rate changes.",
+    "Sampler.name": "Which crops make a batch: see [losses](losses.md#samplers).",
+    "Model.backbone": "The network: see [training data](../how-to/training-data.md#backbones).",
+    "Loss.name": "The loss: see [losses](losses.md).",
+}
+"""For keys whose class has no docstring below them."""
+
+
+def model_page(model: type[BaseModel], title: str, intro: str) -> str:
+    """A table for ``model`` and one for each class that its fields name."""
+    lines = [f"# {title}", "", intro.strip(), ""]
+    waiting, seen = [model], set()
+    while waiting:
+        one = waiting.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        lines += [f"## {one.__name__}", ""]
+        if one.__doc__ and one.__doc__ is not BaseModel.__doc__ and "__doc__" not in one.__doc__:
+            lines += [" ".join(textwrap.dedent(one.__doc__).split()), ""]
+        said = _attribute_docstrings(one)
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        for name, field in one.model_fields.items():
+            inner = [found for found in _models_in(field.annotation) if found not in seen]
+            waiting += inner
+            meaning = _cell(field.description or said.get(name) or MEANINGS.get(f"{one.__name__}.{name}", ""))
+            lines.append(f"| `{name}` | {_cell(_annotation(field.annotation))} | {_default(field)} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _attribute_docstrings(model: type) -> dict[str, str]:
+    """Return the strings that stand below the fields in the class's source."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+    assert isinstance(tree, ast.ClassDef)  # noqa: S101 - what getsource returns for a class
+    found: dict[str, str] = {}
+    field = ""
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            field = statement.targets[0].id
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            field = statement.target.id
+        elif field and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            found[field] = " ".join(str(statement.value.value).split())
+            field = ""
+        else:
+            field = ""
+    return found
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if inspect.isclass(annotation) and get_origin(annotation) is None and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in _models_in(inner)]
+
+
+def _annotation(annotation: Any) -> str:
+    """Return a type in plain words."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        found = _annotation(inner[0])
+    elif origin is Literal:
+        found = " or ".join(f"`{json.dumps(value)}`" for value in inner)
+    elif origin in (Union, types.UnionType):
+        found = " or ".join(dict.fromkeys(map(_annotation, inner)))
+    elif origin is tuple and Ellipsis not in inner:
+        found = f"({', '.join(map(_annotation, inner))})"
+    elif origin in (tuple, list):
+        found = f"list of {_annotation(inner[0])}"
+    elif origin is dict:
+        found = f"table of {_annotation(inner[0])} to {_annotation(inner[1])}"
+    else:
+        found = "null" if annotation is type(None) else _plain(annotation)
+    return found
+
+
+def _plain(annotation: Any) -> str:
+    name = getattr(annotation, "__name__", str(annotation))
+    return {"str": "text", "float": "number", "int": "integer", "bool": "boolean"}.get(
+        name, f"[{name}](#{name.lower()})" if _models_in(annotation) else name
+    )
+
+
+def _default(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value is PydanticUndefined or value is None or isinstance(value, BaseModel) or value in ((), {}):
+        return ""
+    return f"`{json.dumps(value) if not isinstance(value, float) else f'{value:g}'}`"
+
+
+# ------------------------------------------------------------------------------------------------ archive
+
+
+def archive_page(archive: bytes) -> str:
+    """Describe the members of a real archive; raises where a field has no description, or a description no field."""
+    lines = [
+        "# Archive of a gallery",
+        "",
+        "`likeness export` writes one uncompressed tar. Its members come in this order:",
+        "",
+    ]
+    tables: list[str] = []
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        members = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]  # files only
+    lines += ["| member | content |", "|---|---|"]
+    contents = {
+        "manifest.json": "what the archive holds",
+        "signature.json": "the server's Ed25519 signature of the manifest",
+        "subjects.jsonl": "a subject a line",
+        "faces.jsonl": "a face a line",
+        "templates.npy": "templates, NumPy, (faces, dimension) float32, in the order of `faces.jsonl`",
+        "crops.bin": "aligned crops, JPEG, one after the other, as `faces.jsonl`; absent with `--no-crops`",
+    }
+    if list(members) != list(contents):
+        raise ValueError(f"The archive has other members than described here: {list(members)}")
+    lines += [f"| `{name}` | {contents[name]} |" for name in members]
+    for name, described in ARCHIVE_FIELDS.items():
+        first = json.loads(members[name].splitlines()[0] if name.endswith("l") else members[name])
+        if set(first) != set(described):
+            raise ValueError(f"{name} has other fields than described here: {set(first) ^ set(described)}")
+        tables += ["", f"## {name}", "", "| field | type | meaning |", "|---|---|---|"]
+        tables += [f"| `{field}` | {_json_type(first[field])} | {described[field]} |" for field in first]
+    signed = """
+The signature is over the bytes `likeness signature v1`, NUL, the length of the purpose as one byte, the purpose
+`gallery archive`, and the manifest's bytes. An import checks signature, signer, order, sizes, checksums and package
+before it writes anything. How to use archives: [import and export](../how-to/import-and-export.md).
+"""
+    return "\n".join(lines) + "\n" + signed + "\n".join(tables)
+
+
+def _json_type(value: object) -> str:
+    names = {dict: "object", list: "list", str: "text", bool: "boolean", int: "integer", float: "number"}
+    return names.get(type(value), "null or a value")
+
+
+# ------------------------------------------------------------------------------------------------ Markdown
+
+
+def _anchor(heading: str) -> str:
+    """Return the id that the site gives to a heading (Python-Markdown's `toc`)."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+
+
+def _cell(text: str | Iterable[str]) -> str:
+    joined = text if isinstance(text, str) else " ".join(text)
+    return " ".join(joined.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The README can be followed as pasted, and its links lead somewhere; versions are pinned; no research data is here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PROJECT
+from tests.support.tutorials import following
+
+README = (PROJECT / "README.md").read_text()
+
+
+@pytest.mark.skipif(not shutil.which("curl") or not shutil.which("make"), reason="needs curl and make")
+def test_the_first_use_works_as_pasted_and_answers_as_printed(tmp_path: Path) -> None:
+    (python,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    with following(tmp_path) as (reader, _):
+        reader.follow(README)
+        reader.follow(
+            f"```sh\n.venv/bin/python - <<'EOF'\n{python}EOF\n```\n"
+            "<!-- output -->\n```text\nknown eileen 0.9…\nknown grace 0.9…\n```\n"
+        )
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", README)
+    local = [one for pair in links for one in pair if one and not one.startswith("http")]
+    assert len(local) > 20
+    assert not [one for one in local if not (PROJECT / one).exists()]
+
+
+def test_every_version_is_pinned() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + [name for extra in project["optional-dependencies"].values() for name in extra]
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-") for line in (PROJECT / "constraints.txt").read_text().splitlines()
+    }
+    missing = sorted(name for name in wanted if re.split(r"[\[>=<~]", name)[0].lower().replace("_", "-") not in pinned)
+    assert not missing
+
+
+def test_changelog_and_version_agree() -> None:
+    version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
+    assert re.search(rf"^## {re.escape(version)}\b", (PROJECT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_nothing_of_the_research_data_is_here() -> None:
+    images = [path for path in PROJECT.rglob("*.jp*g") if not {".venv", ".git"} & set(path.relative_to(PROJECT).parts)]
+    samples = {"collins.jpg", "collins_again.jpg", "hopper.jpg", "both.jpg"}
+    tracked = subprocess.run(
+        ["git", "ls-files", "*.jpg", "*.jpeg"], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    names = {Path(line).name for line in tracked.stdout.splitlines()} or {path.name for path in images}
+    assert names <= samples

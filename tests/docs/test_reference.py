@@ -1,0 +1,139 @@
+"""The generated reference lists every setting, error, scope, command, operation and metric: it is held to the code."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from app import cli
+from app.api.problems import KINDS
+from app.config import PREFIX, Settings
+from tests.conftest import PROJECT
+from tests.support.live import LiveServer
+from training.recipe import recipe_keys
+
+
+def load(name: str) -> ModuleType:
+    """Import a script of docs/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, PROJECT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    found: dict[str, str] = load("reference").pages()
+    return found
+
+
+@pytest.fixture(scope="module")
+def document(live_server: LiveServer) -> dict[str, Any]:
+    with live_server.client() as client:
+        found: dict[str, Any] = client.get("/openapi.json").raise_for_status().json()
+    return found
+
+
+def test_every_setting_is_listed(pages: dict[str, str]) -> None:
+    missing = [name for name in Settings.model_fields if f"| `{PREFIX}{name.upper()}` |" not in pages["settings.md"]]
+    assert not missing
+
+
+def test_every_error_code_is_listed(pages: dict[str, str]) -> None:
+    assert not [kind.code for kind in KINDS if f"| {kind.status} | `{kind.code}` |" not in pages["errors.md"]]
+
+
+def test_every_operation_is_shown_with_its_scope(pages: dict[str, str], document: dict[str, Any]) -> None:
+    shown = "".join(text for name, text in pages.items() if name.startswith("rest/"))
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            (section,) = re.findall(
+                rf"^## {method.upper()} {re.escape(path)}\n(.*?)(?=^## |\Z)", shown, re.MULTILINE | re.DOTALL
+            )
+            scope = operation.get("x-scope")
+            if isinstance(scope, dict):
+                assert all(f"{name} `{one}`" in section for name, one in scope.items())
+            else:
+                assert f"Scope: `{scope}`" in section if scope else "Scope: no key." in section
+
+
+def test_every_scope_is_listed(pages: dict[str, str], document: dict[str, Any]) -> None:
+    given = [one.get("x-scope") for methods in document["paths"].values() for one in methods.values()]
+    scopes = {scope for scope in given if isinstance(scope, str)}
+    assert len(scopes) == 5
+    assert not [scope for scope in scopes if scope not in pages["scopes.md"]]
+
+
+def test_every_command_is_shown(pages: dict[str, str]) -> None:
+    found = [name for name, _ in cli.every_command()]
+    assert len(found) > 30
+    assert not [name for name in found if f"## `likeness {name}`\n" not in pages["command-line.md"]]
+
+
+def test_every_metric_is_listed(pages: dict[str, str], live_server: LiveServer) -> None:
+    answer = httpx.get(f"{live_server.url}/metrics", headers={"x-api-key": live_server.key}).raise_for_status().text
+    names = {
+        name for name in re.findall(r"^# TYPE (likeness_\w+)", answer, re.MULTILINE) if not name.endswith("_created")
+    }
+    assert len(names) > 20
+    state = {"likeness_snapshot_age_seconds"}  # there once a snapshot was written
+    assert not [name for name in names - state if f"| `{name}` |" not in pages["metrics.md"]]
+
+
+def test_every_key_of_a_recipe_is_described(pages: dict[str, str]) -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| (.*) \|$", pages["recipe.md"], re.MULTILINE))
+    assert not {key.rpartition(".")[2] for key in recipe_keys()} - set(rows)
+
+
+def test_examples_of_the_drop_ins_are_listed(pages: dict[str, str]) -> None:
+    for call in ("POST /api/v1/recognition/recognize", "IndexFaces", "SearchFacesByImage"):
+        assert f"| `{call}` |" in pages["drop-ins.md"]
+    assert "| 0.9 | 1e-04 |" in pages["drop-ins.md"]
+
+
+def test_the_pages_are_those_that_the_site_expects(pages: dict[str, str]) -> None:
+    ignored = (PROJECT / "docs" / "reference" / ".gitignore").read_text().splitlines()
+    folders = {f"/{name.split('/')[0]}{'/' if '/' in name else ''}" for name in pages}
+    assert folders == {line for line in ignored if line.startswith("/")}
+
+
+def site(folder: Path, **pages: str) -> Path:
+    """Write a small site whose first page links to all others."""
+    links = "".join(f'<a href="{name}.html">{name}</a>' for name in pages)
+    (folder / "index.html").write_text(f"<html><body>{links}{pages.pop('index', '')}</body></html>")
+    for name, text in pages.items():
+        (folder / f"{name}.html").write_text(f"<html><body>{text}</body></html>")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('<h2 id="here"></h2><a href="#here">', None),
+        ('<a href="https://example.org">', None),
+        ('<a href="nowhere.html">', "which does not exist"),
+        ('<img src="nothing.svg">', "which does not exist"),
+        ('<a href="#nowhere">', "whose anchor does not exist"),
+        ('<script src="https://example.org/x.js"></script>', "from another host"),
+        ('<link rel="stylesheet" href="//example.org/x.css">', "from another host"),
+    ],
+)
+def test_what_is_wrong_with_a_site_is_found(tmp_path: Path, body: str, said: str | None) -> None:
+    found = load("check_site").problems(site(tmp_path, page=body).resolve())
+    assert len(found) == (said is not None)
+    assert all(said is not None and said in line for line in found)
+
+
+def test_a_page_that_nothing_links_to_is_found(tmp_path: Path) -> None:
+    site(tmp_path, page="")
+    (tmp_path / "lost.html").write_text("<html></html>")
+    assert load("check_site").problems(tmp_path.resolve()) == ["No page links to lost.html"]
