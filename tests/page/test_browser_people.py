@@ -151,7 +151,7 @@ def test_who_may_only_read_is_offered_nothing_else(visitor: Visitor, api: httpx.
     assert page.locator("main").get_by_role("button").count() == 0
     assert page.locator("main input").count() == 0
     visitor.go("#/galleries/unseen")
-    expect(page.get_by_role("alert")).to_contain_text("There is no such gallery, or your key does not see it")
+    expect(page.get_by_role("alert")).to_contain_text("This gallery doesn't exist, or your key has no access to it")
 
 
 def tar_of(path: Path, people: dict[str, bytes]) -> Path:
