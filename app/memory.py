@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 MAPPED_FROM = 1024 * 1024
 """Arrays of at least so many bytes get a memory mapping of their own."""
 HUGE_FROM = 4 * 1024 * 1024
-"""Mappings of at least so many bytes ask for large pages, as NumPy does: a pass over all of it is faster."""
+"""Mappings of at least so many bytes ask for large pages, as NumPy does: a pass over them is faster."""
 GROWTH = 1.5
 RESERVED_FROM = 64 * 1024 * 1024
 """Growing arrays of at least so many bytes reserve addresses for all of the machine's memory. An index of 1,000,000
-vectors then peaks at 565 MB, not 994, and stops 0.3 s at most while it grows, not 4 s; below 200,000 it brings nothing."""
+vectors then peaks at 565 MB, not 994, and stops for 0.3 s at most while it grows, not 4 s."""
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an uninitialised array. Its memory returns to the system when it is freed; pages not yet written take none.
+    """Return an uninitialised array. Its memory returns to the system when it is freed; unwritten pages take none.
 
     malloc promises that for 32 MiB and more only.
     """
