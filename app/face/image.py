@@ -326,9 +326,15 @@ def _read_heif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
 
 @cache
 def _heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one."""
-    import pillow_heif  # noqa: PLC0415 - see above
+    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one.
 
+    Raises UnsupportedImage where the extra `heic` is not installed.
+    """
+    try:
+        import pillow_heif  # noqa: PLC0415 - see above
+    except ImportError as error:
+        message = "This server reads no HEIC photos: install likeness[heic], or send JPEG."
+        raise UnsupportedImage(message) from error
     pillow_heif.options.DECODE_THREADS = 1  # requests run side by side already
     pillow_heif.options.THUMBNAILS = pillow_heif.options.DEPTH_IMAGES = pillow_heif.options.AUX_IMAGES = False
     reader: Callable[[io.BytesIO], ImageFile.ImageFile] = pillow_heif.HeifImageFile
