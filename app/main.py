@@ -48,6 +48,7 @@ from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
+from app.db.key_rotation import seal_job_keys
 from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
@@ -247,6 +248,8 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     )
     galleries = _open_galleries(settings, sql, rings)
     stack.callback(galleries.close)
+    if rings.faces and rings.seals:
+        seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
     audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)
@@ -260,7 +263,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
         audit=audit,
-        jobs=JobStore(sql.database),
+        jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),
     )
 
