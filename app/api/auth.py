@@ -12,7 +12,8 @@ import hashlib
 import hmac
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,7 @@ from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
+from app.concurrency.worker_pool import UNPROVEN, Shares
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.files import replacing, write_new
@@ -61,10 +63,12 @@ class Guard:
     failures: Rate
     attempts: Buckets
     requests: Buckets
+    lookups: Shares
+    """Keys that are looked up now and have not worked before."""
 
     @classmethod
     def of(cls, admin_key: str, keys: Keys, failures: Rate) -> Guard:
-        return cls(hashlib.sha256(admin_key.encode()).digest(), keys, failures, Buckets(), Buckets())
+        return cls(hashlib.sha256(admin_key.encode()).digest(), keys, failures, Buckets(), Buckets(), Shares(UNPROVEN))
 
     async def check(self, headers: Headers, path: str, address: str) -> Grant:
         """Return what the request's key allows.
@@ -95,17 +99,33 @@ class Guard:
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
 
-        Raises Overloaded (``too_many_failures``) without looking up if the caller is not `known`.
+        Raises Overloaded without looking up if the caller is not `known` and its address has failed too often
+        (``too_many_failures``), or if too many unknown keys are being looked up.
         """
-        caller = address_group(address)
-        if not known and (wait_s := self.attempts.wait(caller, self.failures)):
-            raise Overloaded(
-                "Too many wrong keys came from this address.", code="too_many_failures", retry_after=wait_s
-            )
+        with self.counted(address):
+            if known:
+                return await asyncio.to_thread(look_up)
+            self.require_few_failures(address)
+            caller = (address_group(address),)
+            self.lookups.enter(caller)
+            try:
+                return await asyncio.to_thread(look_up)
+            finally:
+                self.lookups.leave(caller)
+
+    def require_few_failures(self, address: str) -> None:
+        """Raise Overloaded (``too_many_failures``) if the address has failed too often."""
+        if wait_s := self.attempts.wait(address_group(address), self.failures):
+            message = "Too many wrong keys came from this address."
+            raise Overloaded(message, code="too_many_failures", retry_after=wait_s)
+
+    @contextmanager
+    def counted(self, address: str) -> Iterator[None]:
+        """Count an InvalidInput of the block as a failure of the address."""
         try:
-            return await asyncio.to_thread(look_up)
+            yield
         except InvalidInput:
-            self.attempts.take(caller, self.failures)
+            self.attempts.take(address_group(address), self.failures)
             raise
 
 
