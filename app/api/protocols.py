@@ -7,6 +7,7 @@ for all: keys and scopes, limits, the audit log, the operations.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope
