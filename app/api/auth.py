@@ -13,7 +13,7 @@ import hmac
 import secrets
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,10 +61,14 @@ class Guard:
     failures: Rate
     attempts: Buckets
     requests: Buckets
+    vector_rate: Rate | None = None
+    """How many vectors of its own a key may have scored; None: no limit."""
+    vectors: Buckets = field(default_factory=Buckets)
 
     @classmethod
-    def of(cls, admin_key: str, keys: Keys, failures: Rate) -> Guard:
-        return cls(hashlib.sha256(admin_key.encode()).digest(), keys, failures, Buckets(), Buckets())
+    def of(cls, admin_key: str, keys: Keys, failures: Rate, vector_rate: Rate | None = None) -> Guard:
+        digest = hashlib.sha256(admin_key.encode()).digest()
+        return cls(digest, keys, failures, Buckets(), Buckets(), vector_rate)
 
     async def check(self, headers: Headers, path: str, address: str) -> Grant:
         """Return what the request's key allows.
@@ -91,6 +95,21 @@ class Guard:
         if grant.rate and (wait_s := self.requests.take(grant.key_id, grant.rate)):
             raise Overloaded("This key sends too many requests.", code="rate_limited", retry_after=wait_s)
         return grant
+
+    def admit_vectors(self, grant: Grant, count: int) -> None:
+        """Count vectors that the key's holder wants scored.
+
+        Raises InvalidInput (``invalid_request``) for more than the rate ever allows at once, and Overloaded
+        (``rate_limited``).
+        """
+        rate = self.vector_rate
+        if rate is None:
+            return
+        if count > rate.burst:
+            message = f"A request may hold {rate.burst} embeddings at most, not {count}."
+            raise InvalidInput(message, code="invalid_request", limit=rate.burst)
+        if wait_s := self.vectors.take(grant.key_id, rate, count):
+            raise Overloaded("This key sends too many embeddings.", code="rate_limited", retry_after=wait_s)
 
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.

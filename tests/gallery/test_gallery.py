@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -22,6 +22,14 @@ from app.search.types import FaceBlock
 from app.types import Box, Quality, Template
 from tests.support.following import let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
+
+
+@pytest.fixture
+def galleries(database_url: str) -> Iterator[Galleries]:
+    galleries = Galleries(Store(database_url))
+    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+    yield galleries
+    galleries.close()
 
 
 def change_sql(url: str, *statements: sa.Executable) -> None:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
-import pytest
 
 from app.gallery.records import Enrolled, NewFace
 from app.gallery.service import Galleries
-from app.gallery.store import Store
 from app.types import Box, Pixels, Quality, Template
 
 DIMENSION = 16
 
 
 PACKAGE = "tiny@1"
-
-
-@pytest.fixture
-def galleries(database_url: str) -> Iterator[Galleries]:
-    galleries = Galleries(Store(database_url))
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    yield galleries
-    galleries.close()
 
 
 def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
