@@ -7,6 +7,8 @@ service reads it, through the one class `Manifest`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -73,7 +75,7 @@ class UrlSource(_Strict):
 
 
 class SourceInput(_Strict):
-    """What the file's graph takes, where that is not yet the contract's uint8 RGB crops."""
+    """The input of the file's graph, where it differs from the contract's uint8 RGB crops."""
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     dtype: Literal["uint8", "float32"] = "uint8"
@@ -168,8 +170,10 @@ SCORE_BINS = 100
 
 
 class Scores(_Strict):
-    """How many of the compared pairs had a score in each of SCORE_BINS stretches. Pairs that the points leave out, as
-    they show one person under two names, are counted too."""
+    """Histograms of the compared pairs over SCORE_BINS equal bins.
+
+    Pairs that the points leave out (one person under two names) are counted too.
+    """
 
     nonmated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
     mated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
@@ -189,6 +193,8 @@ class Calibration(_Strict):
     points: tuple[Point, ...] = Field(min_length=2)
     default: bool = False
     scores: Scores | None = None
+    measured_with: Sha256 | None = None
+    """`Manifest.recipe_digest` of the model that was measured; manifests of 0.1.0 have none."""
 
     @model_validator(mode="after")
     def _monotonic(self) -> Self:
@@ -211,7 +217,7 @@ CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", mea
 
 
 def contract_output(dimension: int) -> Tensor:
-    """What every embedder answers: (N, D) float32, each row of length 1."""
+    """Return the output of every embedder: (N, D) float32, each row of length 1."""
     return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
 
 
@@ -264,11 +270,36 @@ class Manifest(_Strict):
     def id(self) -> str:
         return f"{self.name}@{self.version}"
 
+    @property
+    def recipe_digest(self) -> str:
+        """SHA-256 of everything that decides the templates: the file's hash, how it is prepared, the crop's landmarks.
+
+        Values that equal their default are left out, so that a key that a later version adds changes nothing.
+        """
+        prepare = self.prepare.model_dump(mode="json", exclude_defaults=True) | {"kind": self.prepare.kind}
+        parts = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def bind(self, calibration: Calibration) -> Calibration:
+        """Return the calibration as one that was measured with this model."""
+        return calibration.model_copy(update={"measured_with": self.recipe_digest})
+
+    def without_foreign_points(self) -> tuple[Manifest, tuple[str, ...]]:
+        """Return the manifest without calibrations of another model, and the names of those removed.
+
+        Where the default one is removed, all are: the others were not chosen to decide.
+        """
+        own = tuple(each for each in self.calibrations if each.measured_with in {None, self.recipe_digest})
+        if not any(each.default for each in own):
+            own = ()
+        removed = tuple(each.name for each in self.calibrations if each not in own)
+        return (self.model_copy(update={"calibrations": own}) if removed else self), removed
+
 
 class Thresholds:
-    """Thresholds by error rate, from the default calibration of a manifest (or the one named).
+    """Thresholds by error rate, from the default calibration of a manifest or the one named.
 
-    Between measured points the score is interpolated linearly in log10(FMR); outside them nothing is guessed.
+    Between measured points the score is interpolated linearly in log10(FMR); outside them nothing is extrapolated.
     """
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
@@ -291,9 +322,9 @@ class Thresholds:
         return self.calibration.points[0].fmr if self.calibration else None
 
     def threshold(self, fmr: float) -> float:
-        """The score from which on a pair matches at false match rate ``fmr``.
+        """Return the lowest score at which a pair matches at false match rate ``fmr``.
 
-        Raises OperatingPointUnavailable where ``fmr`` lies outside what was measured (details: lowest, highest).
+        Raises OperatingPointUnavailable if ``fmr`` lies outside the measured range (details: lowest, highest).
         """
         if self.lowest is None or self.highest is None:
             raise self._unavailable(f"{self.package} has no measured operating points")
@@ -304,17 +335,17 @@ class Thresholds:
         return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
 
     def for_fpir(self, fpir: float, subjects: int) -> float:
-        """The threshold at which a search among ``subjects`` finds somebody not enrolled with probability ``fpir``.
+        """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.
 
         With independent comparisons FPIR = 1 - (1 - FMR)^subjects (Daugman 2000, "Biometric decision landscapes").
-        Raises OperatingPointUnavailable like `threshold`.
+        Raises OperatingPointUnavailable as `threshold` does.
         """
         if not 0 < fpir < 1:
             raise self._unavailable(f"a false positive identification rate lies between 0 and 1, not at {fpir:g}")
         return self.threshold(-math.expm1(math.log1p(-fpir) / max(subjects, 1)))
 
     def fmr_of(self, threshold: float) -> float | None:
-        """The FMR at a threshold, the inverse of `threshold`; None where it was not measured."""
+        """Return the FMR at a threshold, the inverse of `threshold`; None outside the measured range."""
         if self.calibration is None or not self._threshold[-1] <= threshold <= self._threshold[0]:
             return None
         return float(10 ** np.interp(threshold, self._threshold[::-1], self._log_fmr[::-1]))
