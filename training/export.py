@@ -399,7 +399,7 @@ def _manifest(
         f"exported as {exported.variant}.",
         figures=exported.figures | (measured.figures if measured else {}) | {"recipe": recipe.model_dump(mode="json")},
     )
-    return Manifest(
+    manifest = Manifest(
         name=name,
         version=about.version,
         task="embed",
@@ -415,5 +415,7 @@ def _manifest(
         licence=Licence(name=about.licence, non_commercial=about.non_commercial, url=about.licence_url),
         provenance=provenance,
         golden=golden_vectors(exported.model),
-        calibrations=(measured.calibration,) if measured and measured.calibration else (),
     )
+    if measured is None or measured.calibration is None:
+        return manifest
+    return manifest.model_copy(update={"calibrations": (manifest.bind(measured.calibration),)})
