@@ -85,16 +85,16 @@ $(BIN)/python:
 
 # Training adds torch to what serving needs.
 $(VENV)/.train: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic,train]'
 	touch $@ $(VENV)/.serve
 
 # Serving needs no torch; where `make test` has set up everything, that serves too.
 $(VENV)/.serve: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic]'
 	touch $@
 
 $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic,train,dev]'
 	touch $@ $(VENV)/.serve $(VENV)/.train
 
 # The recipe's reference is read from training/config.py, which needs no torch.

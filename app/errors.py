@@ -129,7 +129,7 @@ class FaceNotFound(NotFound):
 
 
 class Conflict(LikenessError):
-    """``code`` says with what."""
+    """The request contradicts the current state; ``code`` says how."""
 
     code = "conflict"
 

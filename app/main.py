@@ -49,6 +49,7 @@ from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
+from app.db.key_rotation import seal_job_keys
 from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
@@ -102,9 +103,9 @@ _log = logging.getLogger(logs.LOGGER)
 
 
 def create_app(settings: Settings, models: Future[Models] | None = None) -> FastAPI:
-    """The application; everything it needs is built when its lifespan begins, which raises Unusable where it can't.
+    """Return the application; its lifespan builds the service, and raises Unusable if that fails.
 
-    ``models`` are those of the settings, where somebody opens them already.
+    ``models`` are the settings' models, if something is opening them already.
     """
     app: FastAPI = FastAPIOffline(
         docs_url=None,
@@ -250,6 +251,8 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     galleries = _open_galleries(settings, sql, rings)
     stack.callback(galleries.close)
     usage.remember(settings.data_dir, settings.database)
+    if rings.faces and rings.seals:
+        seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
     audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)
@@ -263,7 +266,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
         audit=audit,
-        jobs=JobStore(sql.database),
+        jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),
     )
 
@@ -343,7 +346,7 @@ def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
 
 
 def _open_milvus(settings: Settings) -> Milvus:
-    """Raises Unusable (``invalid_setting``, ``index_driver_missing``, ``index_unavailable``)."""
+    """Connect to Milvus. Raises Unusable (``invalid_setting``, ``index_driver_missing``, ``index_unavailable``)."""
     try:
         address = parse_address(settings.index)
     except ValueError as error:
@@ -352,7 +355,7 @@ def _open_milvus(settings: Settings) -> Milvus:
 
 
 def _signer(settings: Settings, secrets: SecretStore) -> Signer:
-    """Raises Unusable (``sealed_unreadable``)."""
+    """Return the server's signer. Raises Unusable (``sealed_unreadable``)."""
     path = settings.data_dir / VAULT_FILE
     try:
         return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
@@ -362,7 +365,10 @@ def _signer(settings: Settings, secrets: SecretStore) -> Signer:
 
 
 def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:
-    """Raises Unusable (``keys_file_invalid``, ``invalid_setting``)."""
+    """Return the API keys, with those of the keys file.
+
+    Raises Unusable (``keys_file_invalid``, ``invalid_setting``).
+    """
     found = Keys(store, secrets=secrets, default_rate=_rate("rate_limit", settings.rate_limit))
     if settings.keys_file is not None:
         from app.access.keys_file import read_keys  # noqa: PLC0415 - brings a YAML reader, which few starts need
@@ -405,8 +411,11 @@ def _embedders(models: Models, semaphore: FairSemaphore) -> Embedders:
 
 
 def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> None:
-    """The default, and those that galleries use, up to `count`. One of a gallery's that can't be opened is told of,
-    and stops that gallery alone. Raises Unusable where the default can't."""
+    """Open the default embedder, and those that galleries use, up to `count` in all.
+
+    A gallery's embedder that fails to open is logged, and only its gallery is unavailable. Raises Unusable if the
+    default fails.
+    """
     embedders.open_default()
     for package_id in sorted(galleries.store.packages() - {embedders.default.id})[: count - 1]:
         try:
@@ -440,12 +449,12 @@ def _grey() -> Pixels:
 
 
 def admin_key(data_dir: Path) -> str:
-    """The key in the data folder, made if it is missing."""
+    """Return the admin key of the data folder; create it if it is missing."""
     data_folder.prepare_data_dir(data_dir)
     return auth.load_key(data_dir)[0]
 
 
 def rotate_admin_key(data_dir: Path) -> str:
-    """A new key in place of the old one, which a running server keeps until its next start."""
+    """Replace the admin key; a running server keeps the old one until its next start."""
     data_folder.prepare_data_dir(data_dir)
     return auth.replace_key(data_dir)

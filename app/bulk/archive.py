@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.bulk import json_lines, npy
-from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of
+from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of, refuse
 from app.bulk.json_lines import FaceLine, SubjectLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
@@ -29,6 +29,7 @@ from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
+from app.gallery.face_rows import decode_crop
 from app.gallery.records import Consent, Gallery
 from app.gallery.service import is_unit
 from app.jobs.records import Result
@@ -242,8 +243,17 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
         for place, one in enumerate(faces):
             crop = _crop(crops, one)
             kept = crop if gallery.store == "crop" else None
+            name = one.face_id or one.subject
+            if kept is not None and not _is_crop(kept):
+                refuse(
+                    job,
+                    at + place,
+                    name,
+                    InvalidInput("The crop is not a JPEG of 112x112 pixels.", code="invalid_image"),
+                )
+                continue
             face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
-            batch.add(at + place, one.face_id or one.subject, face, vectors[place])
+            batch.add(at + place, name, face, vectors[place])
         at += len(faces)
         job.progress(int(job.saved["subjects"]) + at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
@@ -259,6 +269,14 @@ def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
     if len(crop) != face.crop:
         raise InvalidInput(f"{CROPS} does not match {FACES}.", code="invalid_archive")
     return crop
+
+
+def _is_crop(data: bytes) -> bool:
+    try:
+        decode_crop(data)
+    except InvalidInput:
+        return False
+    return True
 
 
 def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -162,7 +163,10 @@ class _Opened:
 
 @vault.command(epilog="Example: likeness vault status")
 def status(as_json: options.AsJson = False) -> None:
-    """Count templates and crops by encryption key. Exit code 1: some are not encrypted as the settings say."""
+    """Count templates, crops and keys of jobs' files by encryption key.
+
+    Exit code 1: some are not encrypted as the settings say.
+    """
     from app.db.key_rotation import PLAIN, census  # noqa: PLC0415 - slow to import
 
     with _opened() as found:
@@ -170,13 +174,13 @@ def status(as_json: options.AsJson = False) -> None:
     ring = found.rings.faces
     due = ring.key_ids[0] if ring and found.rings.seals else PLAIN
     for name in dict.fromkeys([due, *counts]):
-        kinds = counts.get(name, {"template": 0, "second": 0, "crop": 0})
-        templates, crops = kinds["template"] + kinds["second"], kinds["crop"]
+        kinds = Counter(counts.get(name))
+        templates, crops, jobs = kinds["template"] + kinds["second"], kinds["crop"], kinds["job"]
         state = "new ones too" if name == due else "to be changed: likeness vault " + ("seal" if ring else "unseal")
         if as_json:
-            output.say_json({"key": name, "templates": templates, "crops": crops, "due": name == due})
+            output.say_json({"key": name, "templates": templates, "crops": crops, "job_keys": jobs, "due": name == due})
         else:
-            output.say(f"{name:8}  {templates} templates, {crops} crops ({state})")
+            output.say(f"{name:8}  {templates} templates, {crops} crops, {jobs} job keys ({state})")
     if set(counts) - {due}:
         raise typer.Exit(output.Exit.NO)
 
@@ -232,9 +236,11 @@ def _reseal(*, sealed: bool) -> None:
         sealer = rings.faces if rings.seals else None
         snapshots = Snapshots(folder, sealer=sealer).discard_others() if folder.exists() else 0
         form = f"under key {sealer.key_ids[0]}" if sealer else "plain"
-        output.say(f"{count} templates and crops and {secrets} secrets are now {form}; {snapshots} snapshots removed")
+        output.say(
+            f"{count} templates, crops and job keys and {secrets} secrets are now {form}; {snapshots} snapshots removed"
+        )
         if not database.is_sqlite:
-            output.say("PostgreSQL keeps the old rows until they are vacuumed: VACUUM FULL faces, crops, secrets")
+            output.say("PostgreSQL keeps the old rows until they are vacuumed: VACUUM FULL faces, crops, jobs, secrets")
         elif not scrubbed:
             output.say(
                 "the write-ahead log still holds old rows, because others are reading; it is emptied when they end"

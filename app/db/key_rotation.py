@@ -1,7 +1,8 @@
-"""Key rotation: encrypts a database's templates and crops with another key, or decrypts them, while servers use it.
+"""Key rotation: encrypts a database's templates, crops and jobs' keys with another key, or decrypts them.
 
-It works in batches, each a short transaction, and can be stopped and continued, since every blob names its key. A blob
-that was changed or deleted meanwhile is skipped. The content stays the same, so indexes aren't concerned.
+It runs while servers use the database. It works in batches, each a short transaction, and can be stopped and
+continued, since every blob names its key. A blob that was changed or deleted meanwhile is skipped. The content stays
+the same, so indexes aren't concerned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.encryption import FORMAT, HEADER_BYTES
 from app.db.engine import Database
-from app.db.schema import CROPS, FACES, SECOND_TEMPLATES, SECRETS
+from app.db.schema import CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
 from app.db.sealed_columns import MARK_PREFIX, BlobKind, Blobs, column_of, marks, sealed_rows
 
 BATCH = 500
@@ -29,7 +30,8 @@ def census(database: Database) -> dict[str, dict[BlobKind, int]]:
         for kind in KINDS:
             column = column_of(kind)
             head = sa.case((sealed_rows(kind), sa.func.substr(column, 1, HEADER_BYTES, type_=column.type)))
-            query = sa.select(head.label("head"), sa.func.count()).select_from(column.table).group_by("head")
+            query = sa.select(head.label("head"), sa.func.count()).select_from(column.table)
+            query = query.where(column.is_not(None)).group_by("head")
             for mark, count in connection.execute(query):
                 name = PLAIN if mark is None else bytes(mark)[1:].hex()
                 found.setdefault(name, dict.fromkeys(KINDS, 0))[kind] += count
@@ -42,17 +44,29 @@ def reseal(database: Database, blobs: Blobs, *, batch: int = BATCH) -> Iterator[
     Yield the number of rewritten blobs after each batch. Raises Unusable ``sealed_unreadable``.
     """
     for kind in KINDS:
-        made = 1
-        while made:  # a pass skips rows that others have locked
-            made = 0
-            for changed in _pass(database, blobs, kind, batch):
-                made += changed
-                yield changed
+        yield from _reseal_kind(database, blobs, kind, batch)
     with database.write() as connection:
         for name in marks(connection):
             if name != MARK_PREFIX + (blobs.key_id or ""):
                 _unmark(connection, name)
     database.request_scrub()
+
+
+def seal_job_keys(database: Database, blobs: Blobs) -> int:
+    """Rewrite the keys of jobs' files as `blobs` would store them now; return how many.
+
+    Versions before 0.2.0 stored them plain. They are few: jobs are deleted soon after they finish.
+    """
+    return sum(_reseal_kind(database, blobs, "job", BATCH))
+
+
+def _reseal_kind(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Iterator[int]:
+    made = 1
+    while made:  # a pass skips rows that others have locked
+        made = 0
+        for changed in _pass(database, blobs, kind, batch):
+            made += changed
+            yield changed
 
 
 def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Iterator[int]:
@@ -64,7 +78,7 @@ def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Itera
             return
         last = rows[-1].key
         again = [
-            (row.key, bytes(row.blob), blobs.pack(kind, row.face_id, blobs.unpack(kind, row.face_id, bytes(row.blob))))
+            (row.key, bytes(row.blob), blobs.pack(kind, row.owner, blobs.unpack(kind, row.owner, bytes(row.blob))))
             for row in rows
         ]
         with database.write() as connection:
@@ -77,8 +91,10 @@ def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Itera
 
 def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[tuple[int, str, bytes]]:
     key, column = _key_of(kind), column_of(kind)
-    query = sa.select(key.label("key"), FACES.c.face_id, column.label("blob")).where((key > after) & blobs.is_due(kind))
-    if kind != "template":
+    owner = JOBS.c.id if kind == "job" else FACES.c.face_id
+    query = sa.select(key.label("key"), owner.label("owner"), column.label("blob"))
+    query = query.where((key > after) & blobs.is_due(kind))
+    if kind in {"second", "crop"}:
         query = query.join_from(column.table, FACES)
     return query.order_by(key).limit(batch)
 
@@ -110,4 +126,10 @@ def _unmark(connection: Connection, name: str) -> None:
 
 
 def _key_of(kind: BlobKind) -> sa.Column[int]:
-    return {"template": FACES.c.key, "second": SECOND_TEMPLATES.c.face_key, "crop": CROPS.c.face_key}[kind]
+    keys: dict[BlobKind, sa.Column[int]] = {
+        "template": FACES.c.key,
+        "second": SECOND_TEMPLATES.c.face_key,
+        "crop": CROPS.c.face_key,
+        "job": JOBS.c.key,
+    }
+    return keys[kind]

@@ -1,8 +1,9 @@
-"""Encryption of the columns that hold templates and crops.
+"""Encryption of the columns that hold templates, crops and the keys of jobs' files.
 
-Each sealed blob is bound to its kind and its face's id, so it does not open in another row. Plain and sealed blobs may
-be mixed while a database is being encrypted, and can be told apart: a plain template is a whole number of float32 long
-and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins with FF and a sealed crop with FORMAT.
+Each sealed blob is bound to its kind and to the id of its face or job, so it does not open in another row. Plain and
+sealed blobs may be mixed while a database is being encrypted, and can be told apart: a plain template is a whole
+number of float32 long, a plain job's key 32 bytes, and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins with FF
+and a sealed crop with FORMAT.
 
 For every key in use the database has a mark, a row of `secrets` that only this key opens. So a start without the right
 key fails at once.
@@ -17,11 +18,12 @@ from sqlalchemy.engine import Connection
 
 from app.db.encryption import FORMAT, HEADER_BYTES, Sealer
 from app.db.engine import inserting
-from app.db.schema import CROPS, FACES, SECOND_TEMPLATES, SECRETS
+from app.db.schema import CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
 from app.errors import SealedUnreadable
 
-BlobKind: TypeAlias = Literal["template", "second", "crop"]
-"""``second`` is a face's second template, sealed like the first one, so that they can change places."""
+BlobKind: TypeAlias = Literal["template", "second", "crop", "job"]
+"""``job`` is the key of a job's files; ``second`` is a face's second template, sealed like the first one, so that they
+can change places."""
 MARK_PREFIX = "faces-key/"
 _FLOAT_BYTES = 4
 
@@ -38,18 +40,18 @@ class Blobs:
         """The id of the key that seals new blobs; None if they are plain."""
         return self._sealer.key_ids[0] if self._sealer else None
 
-    def pack(self, kind: BlobKind, face_id: str, data: bytes) -> bytes:
-        """Return `data` as it is to be stored."""
-        return self._sealer.seal(data, _purpose(kind, face_id)) if self._sealer else data
+    def pack(self, kind: BlobKind, owner: str, data: bytes) -> bytes:
+        """Return `data` as it is to be stored; ``owner`` is the id of its face or job."""
+        return self._sealer.seal(data, _purpose(kind, owner)) if self._sealer else data
 
-    def unpack(self, kind: BlobKind, face_id: str, stored: bytes) -> bytes:
+    def unpack(self, kind: BlobKind, owner: str, stored: bytes) -> bytes:
         """Return what was packed. Raises Unusable ``sealed_unreadable``."""
         if not is_sealed(kind, stored):
             return stored
         if self._ring is None:
             key = stored[1:HEADER_BYTES].hex()
             raise SealedUnreadable(f"Stored data is sealed with key {key}, and no key is set.")
-        return self._ring.open(stored, _purpose(kind, face_id))
+        return self._ring.open(stored, _purpose(kind, owner))
 
     def is_due(self, kind: BlobKind) -> sa.ColumnElement[bool]:
         """Return SQL for the blobs that `pack` would store otherwise now."""
@@ -97,8 +99,14 @@ def sealed_rows(kind: BlobKind) -> sa.ColumnElement[bool]:
 
 
 def column_of(kind: BlobKind) -> sa.Column[bytes]:
-    return {"template": FACES.c.template, "second": SECOND_TEMPLATES.c.template, "crop": CROPS.c.jpeg}[kind]
+    columns: dict[BlobKind, sa.Column[bytes]] = {
+        "template": FACES.c.template,
+        "second": SECOND_TEMPLATES.c.template,
+        "crop": CROPS.c.jpeg,
+        "job": JOBS.c.secret,
+    }
+    return columns[kind]
 
 
-def _purpose(kind: BlobKind, face_id: str) -> bytes:
-    return f"{'crop' if kind == 'crop' else 'template'}\0{face_id}".encode()
+def _purpose(kind: BlobKind, owner: str) -> bytes:
+    return f"{'template' if kind == 'second' else kind}\0{owner}".encode()

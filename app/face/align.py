@@ -33,10 +33,10 @@ CANONICAL_LANDMARKS.flags.writeable = False
 
 
 def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
-    """The rotation, uniform scale and shift that bring ``src`` nearest to ``dst`` in least squares.
+    """Return the rotation, uniform scale and shift that bring ``src`` nearest to ``dst`` in least squares.
 
-    ``src`` and ``dst`` are (N, 2) points; the answer is (2, 3) float64, ``[x', y'] = M @ [x, y, 1]``,
-    and never mirrors. Raises ValueError for points that are not finite, or all in one place.
+    ``src`` and ``dst`` are (N, 2) points; the result is (2, 3) float64, ``[x', y'] = M @ [x, y, 1]``, never mirrored.
+    Raises ValueError for points that are not finite, or all in one place.
     """
     p = np.asarray(src, np.float64)
     q = np.asarray(dst, np.float64)
@@ -56,13 +56,13 @@ def similarity_transform(src: ArrayLike, dst: ArrayLike) -> NDArray[np.float64]:
 
 
 def scale_of(matrix: NDArray[np.float64]) -> float:
-    """Crop pixels per source pixel of a (2, 3) similarity."""
+    """Return the crop pixels per source pixel of a (2, 3) similarity."""
     return math.hypot(matrix[0, 0], matrix[1, 0])
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A face upright in the middle of a square, with what is around it."""
+    """An upright face in the middle of a square, with its surroundings."""
 
     pixels: Pixels
     """(side, side, 3) uint8 RGB."""
@@ -72,7 +72,7 @@ class View:
     """(2, 3) from the photo's coordinates to these."""
 
     def to_photo(self, points: ArrayLike) -> NDArray[np.float32]:
-        """(N, 2) points of the view in the photo's coordinates."""
+        """Map (N, 2) points of the view to the photo's coordinates."""
         inverse = cv2.invertAffineTransform(self.matrix)
         return np.asarray(np.asarray(points, np.float64) @ inverse[:, :2].T + inverse[:, 2], np.float32)
 
@@ -82,7 +82,7 @@ VIEW_CENTRE = (56.0, 66.0)
 
 
 def view(pixels: Pixels, landmarks: ArrayLike, *, side: int, zoom: float) -> View:
-    """The face with these (5, 2) ``landmarks`` as `align` turns it, ``zoom`` times as large, in a square of ``side``.
+    """Return the face with these (5, 2) ``landmarks`` as `align` turns it, ``zoom`` times as large, in a square.
 
     Raises ValueError as `similarity_transform` does.
     """
@@ -104,7 +104,7 @@ def align(pixels: Pixels, landmarks: ArrayLike, *, side: int = CROP_SIDE) -> Pix
 
 
 def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
-    """Bilinear, black outside of the photo. Neither bicubic nor a replicated border gained anything on LFW View 1.
+    """Warp bilinearly, black outside of the photo. On LFW View 1 neither bicubic nor a replicated border gained.
 
     Four channels take OpenCV 5 less than half the time of three, and give the same pixels.
     """
@@ -120,9 +120,9 @@ def _warp(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> Pixels:
 
 
 def _shrunk(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> tuple[Pixels, NDArray[np.float64]]:
-    """The part of the photo under the crop, block-averaged while two or more of its pixels fall on one of the crop's.
+    """Return the part of the photo under the crop, and the transform from its pixels to the crop's.
 
-    Answers that part and the transform from its pixels to the crop's.
+    It is averaged over blocks while two or more of its pixels fall on one of the crop's.
     """
     factor = max(1, int(1 / scale_of(matrix) + 1e-6))
     left, top, right, bottom = _footprint(matrix, side, pixels.shape[1], pixels.shape[0], margin=2 * factor)
@@ -136,7 +136,7 @@ def _shrunk(pixels: Pixels, matrix: NDArray[np.float64], side: int) -> tuple[Pix
 
 
 def _block_means(pixels: Pixels, factor: int) -> Pixels:
-    """Means over factor × factor blocks; the last row and column of blocks are filled up with the edge's pixels."""
+    """Return means over factor × factor blocks; the last row and column are padded with the edge's pixels."""
     columns, rows = -(-pixels.shape[1] // factor), -(-pixels.shape[0] // factor)
     below, right = rows * factor - pixels.shape[0], columns * factor - pixels.shape[1]
     filled = cv2.copyMakeBorder(pixels, 0, below, 0, right, cv2.BORDER_REPLICATE)
@@ -146,7 +146,7 @@ def _block_means(pixels: Pixels, factor: int) -> Pixels:
 def _footprint(
     matrix: NDArray[np.float64], side: int, width: int, height: int, margin: int
 ) -> tuple[int, int, int, int]:
-    """Left, top, right, bottom (exclusive) of the photo's pixels that the crop can touch; never empty."""
+    """Return left, top, right, bottom (exclusive) of the photo's pixels that the crop can touch; never empty."""
     inverse = cv2.invertAffineTransform(matrix)
     corners = np.array([[0, 0, 1], [side, 0, 1], [0, side, 1], [side, side, 1]], np.float64) @ inverse.T
     low = np.floor(corners.min(axis=0)).astype(int) - margin

@@ -91,7 +91,7 @@ _SCORE, _SEEN_WIDTH = 14, 15
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One scale at which the photo is looked at: input pixels per photo pixel, and that input's size."""
+    """One scale at which the photo is searched: input pixels per photo pixel, and the size of that input."""
 
     scale: float
     width: int
@@ -99,7 +99,7 @@ class Level:
 
 
 class Detector:
-    """Finds faces; may be shared by any number of threads."""
+    """Find faces. Safe to share between threads."""
 
     def __init__(
         self,
@@ -121,17 +121,17 @@ class Detector:
         self._network = YuNet(session, score_threshold=HINT_THRESHOLD, nms_threshold=NMS_THRESHOLD)
 
     def close(self) -> None:
-        """Ends what threads of its own it has."""
+        """Stop the threads that belong to this detector."""
         self._network.close()
 
     def finest_scale(self, width: int, height: int, min_face: float | None = None) -> float:
-        """Largest scale that a photo of this size is looked at, at most 1: it need not be decoded any larger."""
+        """Return the largest scale, at most 1, at which a photo of this size is searched: decode it no larger."""
         return levels(width, height, min_face or self.min_face)[0].scale
 
     def detect(self, pixels: Pixels, *, min_face: float | None = None) -> list[Detection]:
-        """All faces of (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels' coordinates.
+        """Return all faces of (H, W, 3) uint8 RGB ``pixels``, highest score first, in these pixels' coordinates.
 
-        ``min_face`` is the width in these pixels of the smallest one to look for, by default the detector's own.
+        ``min_face`` is the width in these pixels of the smallest face to find; by default the detector's own.
         """
         smallest = min_face or self.min_face
         finest, *coarser = levels(pixels.shape[1], pixels.shape[0], smallest)
@@ -152,11 +152,11 @@ class Detector:
         return np.asarray(sights[sights[:, _SCORE] >= self.score_threshold])
 
     def landmarks(self, view: Pixels, expected: NDArray[np.float64]) -> Landmarks | None:
-        """A face's landmarks measured again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
+        """Measure a face's landmarks again, in a (H, W, 3) uint8 RGB ``view`` of it, upright and large.
 
-        YuNet's landmarks tremble by some 2 % of the face's width with its place on the network's grid, and lean to one
-        side: here they are the mean of two looks, at the view and at its mirror image. ``expected`` (5, 2) is where
-        they should be, about; None when either look sees no such face.
+        YuNet's landmarks vary by some 2 % of the face's width with its place on the network's grid, and lean to one
+        side: the result is the mean over the view and its mirror image. ``expected`` (5, 2) is about where they should
+        be. Returns None if either look finds no such face.
         """
         width = view.shape[1]
         both = np.asarray(cv2.hconcat([view, cv2.flip(view, 1)]), np.uint8)  # ten times as fast as NumPy
@@ -169,7 +169,7 @@ class Detector:
         return np.asarray((looks[0] + looks[1]) / 2, np.float32)
 
     def _look(self, pixels: Pixels, level: Level) -> _Sights:
-        """Everything YuNet hints at in one level, in photo coordinates."""
+        """Return everything that YuNet detects or hints at in one level, in photo coordinates."""
         image = _resized(pixels, level)
         found = []
         for left, top, right, bottom in pieces(level.width, level.height):
@@ -179,7 +179,7 @@ class Detector:
         return _to_photo(np.concatenate(found), pixels.shape[1] / level.width, pixels.shape[0] / level.height)
 
     def _look_closer(self, pixels: Pixels, hints: _Sights) -> _Sights:
-        """What the hints turn out to be: each spot enlarged into a tile, many tiles a run; at most one face each."""
+        """Return the faces behind the hints, one each at most: each spot is enlarged into a tile, many tiles a run."""
         found = [np.empty((0, 16))]
         for start in range(0, len(hints), TILES_PER_ROW**2):
             found.extend(self._look_at_tiles(pixels, hints[start : start + TILES_PER_ROW**2]))
@@ -201,7 +201,7 @@ class Detector:
             yield _moved(_moved(moved, 1 / scale, 0, 0), 1.0, centre_x, centre_y)
 
     def _run(self, pixels: Pixels) -> _Sights:
-        """YuNet's own answer in this input's coordinates."""
+        """Run YuNet on one input and return its detections in the input's coordinates."""
         rows = self._network.look(pixels).astype(np.float64)
         sights = np.column_stack([rows, rows[:, 2]])
         finite = np.isfinite(sights).all(axis=1) & (sights[:, 2:4] > 0).all(axis=1)
@@ -212,7 +212,7 @@ class Detector:
 def _like(
     seen: NDArray[np.float64], score: NDArray[np.float64], expected: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
-    """Of (N, 5, 2) landmarks those with the highest score that lie near the expected ones."""
+    """Return the (5, 2) landmarks with the highest score that lie near the expected ones, out of (N, 5, 2)."""
     near = np.linalg.norm(seen - expected, axis=2).mean(axis=1) <= LIKE * np.linalg.norm(expected[1] - expected[0])
     if not near.any():
         return None
@@ -221,7 +221,7 @@ def _like(
 
 
 def levels(width: int, height: int, min_face: float) -> list[Level]:
-    """The scales at which a photo of this size is looked at for faces from ``min_face`` pixels wide, finest first."""
+    """Return the scales at which a photo is searched for faces from ``min_face`` pixels wide, finest first."""
     cheap = math.sqrt(CHEAP_AREA / (width * height))
     finest = min(1.0, max(HINT_WIDTH / min_face, cheap))
     side = max(width, height)
@@ -234,7 +234,7 @@ def levels(width: int, height: int, min_face: float) -> list[Level]:
 
 
 def pieces(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
-    """Left, top, right, bottom of overlapping rectangles no larger than MAX_INPUT that cover width × height."""
+    """Yield left, top, right, bottom of overlapping rectangles no larger than MAX_INPUT that cover width × height."""
     for top, bottom in _spans(height):
         for left, right in _spans(width):
             yield left, top, right, bottom
@@ -248,12 +248,12 @@ def _spans(length: int) -> list[tuple[int, int]]:
 
 
 def merge(sights: _Sights) -> _Sights:
-    """One sight for each face; one mostly within another, larger face is a part of that one and goes too."""
+    """Keep one detection for each face; one mostly within another, larger face is a part of it and is dropped."""
     return _without_parts(suppress(sights))
 
 
 def suppress(sights: _Sights) -> _Sights:
-    """Of those that overlap, the one with the best score at the best width (greedy non-maximum suppression)."""
+    """Of overlapping detections, keep the best by score and width (greedy non-maximum suppression)."""
     kept: list[int] = []
     remaining = np.argsort(-_rank(sights), kind="stable")
     while len(remaining):
@@ -273,14 +273,14 @@ def _without_parts(sights: _Sights) -> _Sights:
 
 
 def _rank(sights: _Sights) -> NDArray[np.float64]:
-    """The score, less where the face was smaller or larger in the network's input than it judges best."""
+    """Return the score, lowered where the face was smaller or larger in the network's input than it judges best."""
     width = sights[:, _SEEN_WIDTH]
     fit = np.minimum(1.0, np.minimum(width / SURE_WIDTH, LARGEST_WIDTH / width))
     return np.asarray(sights[:, _SCORE] * fit)
 
 
 def _same_as_any(sights: _Sights, faces: _Sights) -> NDArray[np.bool_]:
-    """Which sights overlap one of the faces as the same face would, or lie within it."""
+    """Return which detections overlap one of the faces as the same face would, or lie within it."""
     overlap = _intersections(sights, faces)
     areas = _areas(sights)[:, None]
     union = areas + _areas(faces)[None, :] - overlap
@@ -292,7 +292,7 @@ def _wide(sights: _Sights) -> _Sights:
 
 
 def _cut(sights: _Sights, piece: tuple[int, int, int, int], inner: tuple[bool, bool, bool, bool]) -> NDArray[np.bool_]:
-    """Which sights reach an inner edge of their piece: the neighbouring piece, or the next level, sees them whole."""
+    """Return which detections reach an inner edge of their piece: a neighbour or the next level has them whole."""
     edges = np.column_stack([sights[:, :2], -(sights[:, :2] + sights[:, 2:4])])
     limits = np.array([piece[0], piece[1], -piece[2], -piece[3]])
     return np.asarray(((edges <= limits + SEAM) & inner).any(axis=1))
@@ -303,14 +303,14 @@ def _areas(sights: _Sights) -> NDArray[np.float64]:
 
 
 def _intersections(a: _Sights, b: _Sights) -> NDArray[np.float64]:
-    """(len(a), len(b)) areas that the boxes share."""
+    """Return the (len(a), len(b)) areas that the boxes share."""
     low = np.maximum(a[:, None, :2], b[None, :, :2])
     high = np.minimum(a[:, None, :2] + a[:, None, 2:4], b[None, :, :2] + b[None, :, 2:4])
     return np.asarray(np.clip(high - low, 0, None).prod(axis=2))
 
 
 def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
-    """The best of the sights whose box holds the point and has about the width hinted at: one or none."""
+    """Return the best detection whose box holds the point and has about the width of the hint: one or none."""
     left, top, width, height = sights[:, 0], sights[:, 1], sights[:, 2], sights[:, 3]
     holds = (left <= x) & (x <= left + width) & (top <= y) & (y <= top + height)
     alike = (width > TILE_FACE / 3) & (width < TILE_FACE * 2)
@@ -319,26 +319,26 @@ def _nearest(sights: _Sights, x: float, y: float) -> _Sights:
 
 
 def _spot(hint: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Centre of a hinted face in the photo, and tile pixels per photo pixel."""
+    """Return the centre of a hinted face in the photo, and tile pixels per photo pixel."""
     return hint[0] + hint[2] / 2, hint[1] + hint[3] / 2, TILE_FACE / max(hint[2], 1.0)
 
 
 def _tile(pixels: Pixels, centre_x: float, centre_y: float, scale: float) -> Pixels:
-    """(TILE, TILE, 3) of the photo around a point, black outside of it."""
+    """Return (TILE, TILE, 3) of the photo around a point, black outside of it."""
     middle = TILE / 2 - 0.5
     matrix = np.array([[scale, 0, middle - scale * centre_x], [0, scale, middle - scale * centre_y]])
     return np.asarray(cv2.warpAffine(pixels, matrix, (TILE, TILE), flags=cv2.INTER_LINEAR), np.uint8)
 
 
 def _resized(pixels: Pixels, level: Level) -> Pixels:
-    """The photo at a level's size, averaged over areas."""
+    """Return the photo at a level's size, averaged over areas."""
     if (level.width, level.height) == (pixels.shape[1], pixels.shape[0]):
         return pixels
     return np.asarray(cv2.resize(pixels, (level.width, level.height), interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def _moved(sights: _Sights, scale: float, x: float, y: float) -> _Sights:
-    """Boxes and landmarks scaled about the origin, then shifted by x, y."""
+    """Scale boxes and landmarks about the origin, then shift them by x, y."""
     moved = sights.copy()
     moved[:, :14] *= scale
     moved[:, [0, 4, 6, 8, 10, 12]] += x
@@ -347,7 +347,7 @@ def _moved(sights: _Sights, scale: float, x: float, y: float) -> _Sights:
 
 
 def _to_photo(sights: _Sights, ratio_x: float, ratio_y: float) -> _Sights:
-    """From a level's pixels to the photo's, ``ratio`` photo pixels each; pixels' centres lie at whole numbers."""
+    """Map a level's pixels to the photo's, ``ratio`` photo pixels each; pixel centres lie at whole numbers."""
     moved = sights.copy()
     moved[:, 2] *= ratio_x
     moved[:, 3] *= ratio_y
@@ -365,7 +365,7 @@ def _detection(sight: Sequence[float] | NDArray[np.float64]) -> Detection:
 def open_detector(
     package: Package, cache_dir: Path, device: Device = "cpu", *, threads: int = 1, min_face: int = MIN_FACE
 ) -> Detector:
-    """Locates, prepares (the first time) and loads the detector's package.
+    """Locate, prepare (the first time) and load the detector's package.
 
     Raises Unusable with the codes of `prepared`, and as `Detector` does.
     """

@@ -70,6 +70,8 @@ class Limits:
     max_side: int = 16_384
     min_side: int = 16
     """No face of 20 pixels, forehead to chin, fits into less."""
+    formats: frozenset[str] | None = None
+    """The formats that are read; None for all. See `Header.format`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ def _open(data: bytes, limits: Limits) -> ImageFile.ImageFile:
             bytes=len(data),
             max_bytes=limits.max_bytes,
         )
-    name = _recognise(data)
+    name = _recognise(data, limits.formats)
     _silence_pillow()
     try:
         image = _READERS[name](data, limits)
@@ -186,12 +188,13 @@ _SIGNATURES = {
 }
 
 
-def _recognise(data: bytes) -> str:
-    for name, signature in _SIGNATURES.items():
-        if signature.match(data):
+def _recognise(data: bytes, formats: frozenset[str] | None) -> str:
+    readable = [name for name in _SIGNATURES if formats is None or name in formats]
+    for name in readable:
+        if _SIGNATURES[name].match(data):
             return name
-    readable = ", ".join(_SIGNATURES)
-    raise UnsupportedImage(f"The bytes are no image of a kind that is read ({readable}).", readable=list(_SIGNATURES))
+    message = f"The bytes are no image of a kind that is read ({', '.join(readable)})."
+    raise UnsupportedImage(message, readable=readable)
 
 
 def _check_size(width: int, height: int, limits: Limits) -> None:
@@ -323,9 +326,15 @@ def _read_heif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
 
 @cache
 def _heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one."""
-    import pillow_heif  # noqa: PLC0415 - see above
+    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one.
 
+    Raises UnsupportedImage where the extra `heic` is not installed.
+    """
+    try:
+        import pillow_heif  # noqa: PLC0415 - see above
+    except ImportError as error:
+        message = "This server reads no HEIC photos: install likeness[heic], or send JPEG."
+        raise UnsupportedImage(message) from error
     pillow_heif.options.DECODE_THREADS = 1  # requests run side by side already
     pillow_heif.options.THUMBNAILS = pillow_heif.options.DEPTH_IMAGES = pillow_heif.options.AUX_IMAGES = False
     reader: Callable[[io.BytesIO], ImageFile.ImageFile] = pillow_heif.HeifImageFile

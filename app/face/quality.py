@@ -21,7 +21,7 @@ from app.types import Detection, Landmarks, Pixels, Quality, Reason
 
 
 class QualityLevel(StrEnum):
-    """A gate at enrollment: the least quality score that it lets in."""
+    """The lowest quality score that enrollment accepts."""
 
     NONE = "none"
     LOW = "low"
@@ -69,7 +69,7 @@ REASON_BELOW = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What the factors are computed from."""
+    """The measurements that the factors are computed from."""
 
     size: float
     """Geometric mean of the box's sides, pixels of the original photo."""
@@ -89,8 +89,10 @@ class Measures:
 
 
 def assess(crop: Pixels, detection: Detection, width: int, height: int) -> Quality:
-    """Quality of a face from its aligned (112, 112, 3) uint8 RGB ``crop`` and its ``detection``, in pixels of the
-    upright original photo of ``width`` × ``height``. Takes a few tens of microseconds."""
+    """Return the quality of a face from its aligned (112, 112, 3) uint8 RGB ``crop`` and its ``detection``.
+
+    The detection is in pixels of the upright original of ``width`` × ``height``. Takes a few tens of microseconds.
+    """
     return grade(measure(crop, detection, width, height))
 
 
@@ -109,7 +111,7 @@ def grade(measures: Measures) -> Quality:
 
 
 def measure(crop: Pixels, detection: Detection, width: int, height: int) -> Measures:
-    """The measures of a face, arguments as for `assess`."""
+    """Return the measures of a face; arguments as for `assess`."""
     middle = np.asarray(cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)[MIDDLE], np.uint8)
     pose, cut_off = _pose_and_cut(detection.landmarks, width, height)
     return Measures(
@@ -138,10 +140,11 @@ FACE.flags.writeable = False
 
 
 def _sharpness(grey: NDArray[np.uint8]) -> float:
-    """Free of contrast; the lesser direction, because a moving face is blurred along one; 0 for a flat picture.
+    """Return the sharpness along the more blurred direction, independent of contrast; 0 for a flat picture.
 
-    Of a dozen measures (Laplacian, Tenengrad, ratios of bands…) this one parted blurred and smeared copies of LFW
-    View 1 from the photos best: area under the ROC 0.997, the plain Laplacian's 0.993.
+    A moving face is blurred along one direction only. Of a dozen measures (Laplacian, Tenengrad, ratios of bands …)
+    this one separated blurred copies of LFW View 1 from the photos best: area under the ROC 0.997, the plain
+    Laplacian's 0.993.
     """
     smooth = cv2.GaussianBlur(grey, (0, 0), 1).astype(np.float32)
     least = min(float(np.square(cv2.Sobel(smooth, cv2.CV_32F, *order)).mean()) for order in ((2, 0), (0, 2)))

@@ -36,8 +36,10 @@ Rows = NDArray[np.float32]
 
 
 class YuNet:
-    """`look` may be called from any number of threads. ``batched`` joins the inputs of concurrent callers; by default
-    on a GPU only: on a CPU it is slower than callers side by side."""
+    """Run YuNet on inputs of any size; `look` may be called from any number of threads.
+
+    ``batched`` joins the inputs of concurrent callers; by default on a GPU only: on a CPU it is slower.
+    """
 
     def __init__(
         self, session: Session, *, score_threshold: float, nms_threshold: float, batched: bool | None = None
@@ -51,7 +53,7 @@ class YuNet:
             )
 
     def look(self, pixels: Pixels) -> Rows:
-        """Whatever scores the threshold or more in (H, W, 3) uint8 RGB ``pixels``, one row a face."""
+        """Return the detections of (H, W, 3) uint8 RGB ``pixels`` that score the threshold or more, one row a face."""
         height, width = pixels.shape[:2]
         below, right = -height % MULTIPLE, -width % MULTIPLE
         whole = pixels
@@ -62,12 +64,12 @@ class YuNet:
         return self._without_doubles(decoded(anchors, whole.shape[1], whole.shape[0], self._score_threshold))
 
     def close(self) -> None:
-        """Ends the thread that joins inputs, where there is one."""
+        """Stop the thread that joins inputs, if there is one."""
         if self._batcher is not None:
             self._batcher.close()
 
     def _run_all(self, inputs: Sequence[Pixels]) -> list[Rows]:
-        """Each input's anchors (K, 15); those of one size in one run."""
+        """Return each input's anchors (K, 15); inputs of one size share a run."""
         alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for index, pixels in enumerate(inputs):
             alike[pixels.shape].append(index)
@@ -90,7 +92,7 @@ class YuNet:
 
 
 def decoded(anchors: Rows, width: int, height: int, score_threshold: float) -> Rows:
-    """Boxes and landmarks in pixels of those anchors (K, 15) of a ``width`` × ``height`` input that score enough."""
+    """Decode the anchors (K, 15) that score enough, in pixels of a ``width`` × ``height`` input."""
     chosen = np.flatnonzero(anchors[:, 14] >= score_threshold)
     rows = anchors[chosen].copy()
     counts = [(width // stride) * (height // stride) for stride in STRIDES]

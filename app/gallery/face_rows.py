@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 from PIL import Image
 from sqlalchemy.engine import Connection, Row
@@ -17,6 +16,8 @@ from sqlalchemy.engine import Connection, Row
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, METADATA, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import FaceNotFound
+from app.face.align import CROP_SIDE
+from app.face.image import Limits, decode
 from app.gallery.records import FaceRow, Gallery, Origin, Subject
 from app.gallery.templates import face_columns, join_templates
 from app.types import Box, Pixels, Quality, Reason
@@ -24,6 +25,14 @@ from app.types import Box, Pixels, Quality, Reason
 JPEG_QUALITY = 95
 FULL_CHROMA = 0
 """Pillow's name for 4:4:4: halved chroma would cost an embedder more than it saves here."""
+CROP_LIMITS = Limits(
+    max_bytes=256 * 1024,  # seven times the pixels' own size
+    max_pixels=CROP_SIDE**2,
+    max_side=CROP_SIDE,
+    min_side=CROP_SIDE,
+    formats=frozenset({"JPEG"}),
+)
+"""What a stored crop may be: imported archives bring crops that other programs made."""
 ROWS_AT_ONCE = 1_000
 ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     FACE_ORIGINS.c.image_id,
@@ -91,9 +100,8 @@ def encode_crop(crop: Pixels) -> bytes:
 
 
 def decode_crop(jpeg: bytes) -> Pixels:
-    """Decode a crop, (H, W, 3) uint8 RGB. Raises OSError, SyntaxError or ValueError if it is damaged."""
-    with Image.open(io.BytesIO(jpeg)) as image:
-        return np.array(image.convert("RGB"))
+    """Decode a stored crop, (112, 112, 3) uint8 RGB. Raises InvalidInput if it is anything else or damaged."""
+    return decode(jpeg, CROP_LIMITS).pixels
 
 
 def to_origin(row: Row[Any]) -> Origin | None:

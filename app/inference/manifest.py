@@ -73,7 +73,7 @@ class UrlSource(_Strict):
 
 
 class SourceInput(_Strict):
-    """What the file's graph takes, where that is not yet the contract's uint8 RGB crops."""
+    """The input of the file's graph, where it differs from the contract's uint8 RGB crops."""
 
     layout: Literal["nhwc", "nchw"] = "nhwc"
     dtype: Literal["uint8", "float32"] = "uint8"
@@ -168,8 +168,10 @@ SCORE_BINS = 100
 
 
 class Scores(_Strict):
-    """How many of the compared pairs had a score in each of SCORE_BINS stretches. Pairs that the points leave out, as
-    they show one person under two names, are counted too."""
+    """Histograms of the compared pairs over SCORE_BINS equal bins.
+
+    Pairs that the points leave out (one person under two names) are counted too.
+    """
 
     nonmated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
     mated: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=SCORE_BINS, max_length=SCORE_BINS)
@@ -211,7 +213,7 @@ CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", mea
 
 
 def contract_output(dimension: int) -> Tensor:
-    """What every embedder answers: (N, D) float32, each row of length 1."""
+    """Return the output of every embedder: (N, D) float32, each row of length 1."""
     return Tensor(shape=("N", dimension), dtype="float32", meaning="unit vectors")
 
 
@@ -266,9 +268,9 @@ class Manifest(_Strict):
 
 
 class Thresholds:
-    """Thresholds by error rate, from the default calibration of a manifest (or the one named).
+    """Thresholds by error rate, from the default calibration of a manifest or the one named.
 
-    Between measured points the score is interpolated linearly in log10(FMR); outside them nothing is guessed.
+    Between measured points the score is interpolated linearly in log10(FMR); outside them nothing is extrapolated.
     """
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
@@ -291,9 +293,9 @@ class Thresholds:
         return self.calibration.points[0].fmr if self.calibration else None
 
     def threshold(self, fmr: float) -> float:
-        """The score from which on a pair matches at false match rate ``fmr``.
+        """Return the lowest score at which a pair matches at false match rate ``fmr``.
 
-        Raises OperatingPointUnavailable where ``fmr`` lies outside what was measured (details: lowest, highest).
+        Raises OperatingPointUnavailable if ``fmr`` lies outside the measured range (details: lowest, highest).
         """
         if self.lowest is None or self.highest is None:
             raise self._unavailable(f"{self.package} has no measured operating points")
@@ -304,17 +306,17 @@ class Thresholds:
         return float(np.interp(math.log10(fmr), self._log_fmr, self._threshold))
 
     def for_fpir(self, fpir: float, subjects: int) -> float:
-        """The threshold at which a search among ``subjects`` finds somebody not enrolled with probability ``fpir``.
+        """Return the threshold at which a search among ``subjects`` finds a stranger with probability ``fpir``.
 
         With independent comparisons FPIR = 1 - (1 - FMR)^subjects (Daugman 2000, "Biometric decision landscapes").
-        Raises OperatingPointUnavailable like `threshold`.
+        Raises OperatingPointUnavailable as `threshold` does.
         """
         if not 0 < fpir < 1:
             raise self._unavailable(f"a false positive identification rate lies between 0 and 1, not at {fpir:g}")
         return self.threshold(-math.expm1(math.log1p(-fpir) / max(subjects, 1)))
 
     def fmr_of(self, threshold: float) -> float | None:
-        """The FMR at a threshold, the inverse of `threshold`; None where it was not measured."""
+        """Return the FMR at a threshold, the inverse of `threshold`; None outside the measured range."""
         if self.calibration is None or not self._threshold[-1] <= threshold <= self._threshold[0]:
             return None
         return float(10 ** np.interp(threshold, self._threshold[::-1], self._log_fmr[::-1]))

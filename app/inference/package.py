@@ -34,7 +34,7 @@ class Package:
 
 
 def load_package(folder: Path) -> Package:
-    """Reads ``folder/manifest.json``. Raises Unusable: package_manifest_missing, package_manifest_invalid."""
+    """Read ``folder/manifest.json``. Raises Unusable: package_manifest_missing, package_manifest_invalid."""
     path = folder / MANIFEST_NAME
     try:
         text = path.read_bytes()
@@ -97,7 +97,7 @@ def find_packages(models_dir: Path) -> dict[str, Package]:
 
 
 def select(packages: Mapping[str, Package], name: str) -> Package:
-    """The package called ``name`` ("sface", if only one version of it is there) or ``name@version``.
+    """Return the package called ``name`` (if there is only one version of it) or ``name@version``.
 
     Raises Unusable: package_unknown, package_ambiguous.
     """
@@ -113,7 +113,7 @@ def select(packages: Mapping[str, Package], name: str) -> Package:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> Path:
-    """Writes ``folder/manifest.json`` all at once: a reader sees the old one or the new one. Makes the folder."""
+    """Write ``folder/manifest.json`` in one step: readers see the old one or the new one. Creates the folder."""
     path = folder / MANIFEST_NAME
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:
@@ -122,13 +122,13 @@ def write_manifest(folder: Path, manifest: Manifest) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file's bytes."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def locate(package: Package, cache_dir: Path) -> Path:
-    """The package's model file, its hash checked.
+    """Return the package's model file after checking its hash.
 
     Raises Unusable: package_file_missing, package_hash_mismatch.
     """

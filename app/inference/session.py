@@ -61,7 +61,7 @@ class Session:
         self.outputs: list[Any] = self._session.get_outputs()
 
     def run(self, *inputs: NDArray[np.generic]) -> list[NDArray[np.generic]]:
-        """All outputs, in the graph's order, for all inputs in the graph's order."""
+        """Run the graph: all inputs in the graph's order in, all outputs in its order out."""
         named = {each.name: value for each, value in zip(self.inputs, inputs, strict=True)}
         options = self._giving_back if max(value.nbytes for value in inputs) > KEPT_FOR else None
         outputs: list[NDArray[np.generic]] = self._session.run(None, named, options)
@@ -69,9 +69,9 @@ class Session:
 
 
 def resolve_device(device: Device) -> Target:
-    """``auto`` is CUDA where this ONNX Runtime has it and a session really gets it, else the CPU.
+    """Return the device to use: ``auto`` is CUDA if a session really gets it, else the CPU.
 
-    Raises Unusable device_unavailable where ``cuda`` is asked for and cannot be had.
+    Raises Unusable device_unavailable if ``cuda`` is asked for and cannot be had.
     """
     if device == "cpu":
         return "cpu"
@@ -88,7 +88,7 @@ def _unavailable(reason: str) -> Unusable:
 
 
 def _giving_back() -> Any:
-    """How a run is told to give its memory back when it is done."""
+    """Return run options that make a run release its memory when it ends."""
     options = ort.RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     return options
@@ -168,7 +168,7 @@ def _broken(package_id: str, problem: str) -> Unusable:
 
 
 def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> EmbedderSession:
-    """Locates, prepares (the first time) and loads an embedding package, and makes sure that it keeps its contract.
+    """Locate, prepare (the first time) and load an embedding package, and check its contract and golden vectors.
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
     """

@@ -19,7 +19,7 @@ class _Strict(BaseModel):
 
 
 class Where(_Strict):
-    """What the figures hold for; measured elsewhere they say nothing."""
+    """The machine and packages that the figures hold for."""
 
     machine: str
     onnxruntime: str
@@ -31,7 +31,7 @@ class Where(_Strict):
 
 
 class Choice(_Strict):
-    """The settings of these names."""
+    """The chosen settings, by their names."""
 
     threads: int = Field(ge=1, le=1024)
     detect_threads: int = Field(ge=1, le=256)
@@ -41,7 +41,7 @@ class Choice(_Strict):
 
 
 class Tuned(_Strict):
-    """The file's content."""
+    """The content of the file."""
 
     measured_at: str
     """ISO 8601, UTC."""
@@ -51,14 +51,14 @@ class Tuned(_Strict):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the file holds, or why it is not used."""
+    """The content of the file, or why it is not used."""
 
     tuned: Tuned | None
     problem: str | None = None
 
 
 def here(device: Literal["cpu", "cuda"], embedder: str, detector: str) -> Where:
-    """This machine with these packages."""
+    """Return this machine with these packages."""
     return Where(
         machine=f"{processor()}, {cores()} cores",
         onnxruntime=_runtime_version(),
@@ -75,7 +75,7 @@ def _runtime_version() -> str:
 
 
 def read(data_dir: Path, where: Where) -> Found:
-    """The file of `write` where it was measured on just this."""
+    """Read the file that `write` wrote; its figures are used only if they were measured here."""
     path = data_dir / FILE
     try:
         tuned = Tuned.model_validate_json(path.read_bytes())
@@ -97,7 +97,7 @@ def read(data_dir: Path, where: Where) -> Found:
 
 
 def write(data_dir: Path, tuned: Tuned) -> Path:
-    """Replaces the file at once; makes the folder. Raises OSError."""
+    """Replace the file in one step; create the folder. Raises OSError."""
     path = data_dir / FILE
     data_dir.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC) as file:

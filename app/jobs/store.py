@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
 from app.db.schema import GALLERIES, JOB_REFUSALS, JOBS
+from app.db.sealed_columns import Blobs
 from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
@@ -37,8 +38,10 @@ class JobLost(Exception):
 class JobStore:
     """The jobs of one database. Safe to share between threads and processes."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, blobs: Blobs | None = None) -> None:
+        """`blobs` encrypts the keys of jobs' files; without it they are stored plain."""
         self._database = database
+        self._blobs = blobs or Blobs()
 
     def create(
         self,
@@ -55,22 +58,25 @@ class JobStore:
 
         Raises NotFound ``gallery_not_found``.
         """
+        job_id = job_id or new_job_id()
         values = {
-            "id": job_id or new_job_id(),
+            "id": job_id,
             "kind": kind,
             "gallery_key": None if gallery is None else gallery.key,
             "state": JobState.QUEUED,
             "params": _dump(params or {}),
             "who": who,
             "place": place,
-            "secret": secret,
+            "secret": None if secret is None else self._blobs.pack("job", job_id, secret),
             "created_at": utc_now(),
         }
         with self._database.write() as connection:
             if gallery is not None:
                 lock_gallery(connection, gallery)
+            if secret is not None:
+                self._blobs.mark(connection)
             connection.execute(sa.insert(JOBS).values(values))
-            return _find(connection, str(values["id"]))
+            return _find(connection, job_id)
 
     def job(self, job_id: str) -> Job:
         """Return a job. Raises NotFound ``job_not_found``."""
@@ -128,10 +134,13 @@ class JobStore:
             after = some[-1].item
 
     def secret(self, job: Job) -> bytes | None:
-        """Return the key of the job's files; None when they are of no more use."""
+        """Return the key of the job's files; None when they are of no more use.
+
+        Raises Unusable ``sealed_unreadable``.
+        """
         with self._database.read() as connection:
             found: bytes | None = connection.execute(sa.select(JOBS.c.secret).where(JOBS.c.key == job.key)).scalar()
-        return None if found is None else bytes(found)
+        return None if found is None else self._blobs.unpack("job", job.id, bytes(found))
 
     # The rest is for the runner.
 

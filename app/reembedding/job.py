@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.errors import LikenessError, NotFound, ReembeddingIncomplete
+from app.errors import InvalidInput, LikenessError, NotFound, ReembeddingIncomplete
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.inference.manifest import CROP_SIDE
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
@@ -202,7 +201,6 @@ class Reembedder:
 def _decoded(jpeg: bytes) -> Pixels | None:
     """Return None if it isn't a crop."""
     try:
-        pixels = decode_crop(jpeg)
-    except (OSError, ValueError, SyntaxError):
+        return decode_crop(jpeg)
+    except InvalidInput:
         return None
-    return pixels if pixels.shape == (CROP_SIDE, CROP_SIDE, 3) else None

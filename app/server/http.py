@@ -25,34 +25,36 @@ from app.api.problems import answer_problem
 from app.errors import InvalidInput, Unusable
 
 FLUSH_S = 5.0
-"""What closing takes at most once the requests are done; then the process ends all the same."""
+"""Seconds that closing may take once the requests are done; then the process ends."""
 MAX_HEAD_BYTES = 16 * 1024
 NOT_HTTP = "The request is not HTTP, or its head is too long."
 LINGER_S = 0.5
-"""From the answer to what is no HTTP until the connection is closed."""
+"""Seconds between the answer to invalid HTTP and closing the connection."""
 MAX_PIPELINED = 100
-"""Requests that a client may send without waiting for its answers."""
+"""Requests that a client may send before it gets answers."""
 _log = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long a client is waited for, in seconds."""
+    """How long the server waits for a client, in seconds."""
 
     head_s: float
     """For the whole head of a request."""
     idle_s: float
     """Between two requests."""
     answer_s: float
-    """For room to write into, when it does not take its answer."""
+    """For a client that does not read its answer."""
     drain_s: float
-    """For all of them, once the server is to stop."""
+    """For all requests in progress when the server stops."""
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, which waits forever for a request's head, for the rest of a body that is already answered,
-    and for a client that does not read, and which takes heads of any length; this one does not. (Bodies are timed, and
-    measured, where they are read.)"""
+    """uvicorn's connection with limits.
+
+    uvicorn waits for ever for a request's head, for the rest of a body that is already answered, and for a client that
+    doesn't read, and accepts heads of any length. Bodies are limited where they are read.
+    """
 
     waits: Waits
 
@@ -63,7 +65,7 @@ class Connection(HttpToolsProtocol):
         self._refused = False
         self._in_head = False
         self._head_bytes = 0
-        self._unheard = 0  # bytes since the parser last had something to hand on: it keeps what is incomplete
+        self._unheard = 0  # bytes since the parser last completed something: it keeps what is incomplete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         super().connection_made(transport)
@@ -83,7 +85,7 @@ class Connection(HttpToolsProtocol):
             self.send_400_response(NOT_HTTP)
         self._watch_head()
 
-    # What the parser finds; where one of these raises, the request is answered by `send_400_response`.
+    # Called by the parser; if one of these raises, `send_400_response` answers the request.
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -94,16 +96,16 @@ class Connection(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes behind a body, where no proxy looks, is nobody's header
+        if self._in_head:  # trailers after a body are ignored: proxies don't check them
             self._count(name + value)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
-            raise ValueError("one Host is due (RFC 9112, 3.2)")
+            raise ValueError("a request needs exactly one Host (RFC 9112, 3.2)")
         if len(self.pipeline) >= MAX_PIPELINED:
-            raise ValueError("too many requests before their turn")
+            raise ValueError("too many pipelined requests")
         self._in_head, self._unheard = False, 0
         super().on_headers_complete()
 
@@ -133,7 +135,7 @@ class Connection(HttpToolsProtocol):
         self._watch_answer()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP never gets to the application; it is answered in the one shape all the same, in its turn."""
+        """Answer invalid HTTP, which never reaches the application, in the common shape and in order."""
         self._refused = True
         if self._between_requests:
             self._refuse(msg)
@@ -153,7 +155,7 @@ class Connection(HttpToolsProtocol):
         headers |= {"content-length": str(len(body)), "connection": "close"}
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(STATUS_LINE[problem.status] + lines.encode() + b"\r\n" + body)
-        # What is on its way still is taken meanwhile: to close on it would take the answer back (RFC 9112, 9.6).
+        # Read what is still on its way: closing at once could make the client lose the answer (RFC 9112, 9.6).
         self.loop.call_later(LINGER_S, self.transport.close)
 
     @property
@@ -163,10 +165,10 @@ class Connection(HttpToolsProtocol):
     def _count(self, part: bytes) -> None:
         self._head_bytes += len(part)
         if self._head_bytes > MAX_HEAD_BYTES:
-            raise ValueError("a head this long is not read")
+            raise ValueError("the head is too long")
 
     def _watch_head(self) -> None:
-        """The clock starts with the connection or the first byte after an answer; no further byte sets it back."""
+        """Start the timer with the connection or the first byte after an answer; further bytes don't restart it."""
         if not self._between_requests:
             self._stop_head()
         elif self._head is None:
@@ -190,7 +192,7 @@ class Connection(HttpToolsProtocol):
 def server_config(
     app: FastAPI, waits: Waits, *, trusted_proxies: Sequence[str] = (), tls: ssl.SSLContext | None = None
 ) -> uvicorn.Config:
-    """Heads of up to 16 KiB, no WebSockets, and clients' addresses from ``trusted_proxies`` only."""
+    """Configure uvicorn: heads up to 16 KiB, no WebSockets, client addresses from ``trusted_proxies`` only."""
 
     class Limited(Connection):
         pass
@@ -214,7 +216,7 @@ def server_config(
 
 
 def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
-    """TLS 1.2 and newer with this certificate. Raises Unusable (``tls_unusable``)."""
+    """Return a context for TLS 1.2 and newer with this certificate. Raises Unusable (``tls_unusable``)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -226,11 +228,11 @@ def tls_context(cert: Path, key: Path) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    raise ValueError("the key has a password, and nobody is there to be asked for it")
+    raise ValueError("the key has a password; store it without one")
 
 
 class Server(uvicorn.Server):
-    """Says that it is draining as soon as it is told to stop, and ends the process when that takes too long."""
+    """Reports `draining` as soon as it must stop, and ends the process if stopping takes too long."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_s: float, flush_s: float = FLUSH_S) -> None:
         super().__init__(config)
@@ -249,13 +251,13 @@ class Server(uvicorn.Server):
 
 
 def _end() -> None:
-    """Nothing acknowledged is lost by it: that is in the database already."""
-    _log.error("what was begun did not end in time, and is given up")
+    """End the process. Nothing acknowledged is lost: it is in the database."""
+    _log.error("Requests in progress did not end in time; the process ends")
     logging.shutdown()
     os._exit(0)
 
 
 def ignore_signals() -> None:
-    """uvicorn handles them while it serves; what it hands on afterwards must not end the process before it is done."""
+    """Ignore signals outside uvicorn, which handles them while it serves: a later one must not interrupt closing."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Reel(Generic[T]):
-    """The same things over and over; any number of threads may take from it."""
+    """An endless repetition of the same items; any number of threads may take from it."""
 
     def __init__(self, things: Sequence[T]) -> None:
         self._things = things
@@ -30,7 +30,7 @@ class Reel(Generic[T]):
 
 
 def side_by_side(run: Callable[[int], int], callers: int) -> Callable[[], int]:
-    """`run(caller)` in as many threads at once; answers the sum."""
+    """Call `run(caller)` in that many threads at once and return the sum."""
     pool = ThreadPoolExecutor(callers)
 
     def together() -> int:
@@ -40,7 +40,7 @@ def side_by_side(run: Callable[[int], int], callers: int) -> Callable[[], int]:
 
 
 def for_a_while(run: Callable[[], int], callers: int, seconds: float) -> Callable[[], int]:
-    """`run` again and again in as many threads for so long: none waits for the others in between."""
+    """Call `run` repeatedly in that many threads for so many seconds, without waiting for each other in between."""
 
     def keep_on(_caller: int) -> int:
         done, end = 0, time.perf_counter() + seconds

@@ -15,7 +15,7 @@ SHORTEST_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median over rounds and the middle half of them."""
+    """The median over rounds, and the middle half of them."""
 
     median: float
     low: float
@@ -37,19 +37,19 @@ class Speeds:
         return Spread.of(self.rounds[name])
 
     def ratio(self, name: str, against: str) -> Spread:
-        """How many times as fast, within each round."""
+        """Return the median over rounds of one contender's speed divided by another's."""
         return Spread.of(self.rounds[name] / self.rounds[against])
 
     def against(self, name: str, constant: float) -> Spread:
-        """How many times as fast as something that isn't here, whose speed is known."""
+        """Return the speed divided by a known speed of something that is not here."""
         return Spread.of(self.rounds[name] / constant)
 
     def times(self, name: str, factor: float) -> Speeds:
-        """With one contender's items counted in another unit, ``factor`` of which are in one."""
+        """Return the speeds with one contender's items counted in another unit, ``factor`` of which make one."""
         return Speeds({**self.rounds, name: factor * self.rounds[name]})
 
     def best(self, among: Iterable[str]) -> str:
-        """Whose median is the highest."""
+        """Return the contender with the highest median."""
         return max(among, key=lambda name: self.of(name).median)
 
 
@@ -60,10 +60,11 @@ def contest(
     shortest_s: float = SHORTEST_S,
     say: Callable[[str], None] = lambda _what: None,
 ) -> Speeds:
-    """Each contender, called, does some work and says how many items that was; it is called until its turn is over.
+    """Time contenders in turns.
 
-    The first round warms up and isn't counted; who begins moves on by one from round to round. ``say`` is told who has
-    the turn.
+    A contender does some work when it is called and returns its number of items; it is called until its turn ends.
+    The first round warms up and is not counted; the first contender changes from round to round. ``say`` receives the
+    name of the current one.
     """
     names = list(contenders)
     speeds: dict[str, list[float]] = {name: [] for name in names}

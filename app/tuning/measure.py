@@ -36,8 +36,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, order=True)
 class EmbedWay:
-    """The order is that of preference among those alike: small batches answer soonest, and calls of few threads share
-    the cores best."""
+    """One way to embed, ordered by preference among equally fast ones.
+
+    Small batches answer soonest, and calls with few threads share the cores best.
+    """
 
     max_batch: int
     threads: int
@@ -49,7 +51,7 @@ class EmbedWay:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PhotoWay:
-    """In the order of preference too."""
+    """One way to process photos, ordered by preference as well."""
 
     detect_threads: int
     requests: int
@@ -60,7 +62,7 @@ class PhotoWay:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """All ways' speeds, in faces and in photos a second, by the way in words; and which are best."""
+    """The speed of every way (faces or photos a second), and the best ones."""
 
     faces: Speeds
     embedding: EmbedWay
@@ -69,7 +71,7 @@ class Tried:
 
     @property
     def choice(self) -> Choice:
-        """The settings that say so."""
+        """Return the settings of the best ways."""
         return Choice(
             threads=self.photo.requests,
             detect_threads=self.photo.detect_threads,
@@ -81,7 +83,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is tuned: two packages on a device, and how many cores there are."""
+    """What is tuned: two packages on a device, and the number of cores."""
 
     embedder: Package
     detector: Package
@@ -98,25 +100,27 @@ def _threads(count: int) -> str:
 
 
 def embed_ways(device: Target, cores: int) -> list[EmbedWay]:
-    """On a CPU every division of its cores into workers and threads; on a GPU few workers and large batches."""
+    """Return the ways to embed: on a CPU every division of its cores into workers and threads; on a GPU few workers and
+    large batches.
+    """
     if device == "cuda":
         return [EmbedWay(batch, 1, workers) for workers in GPU_WORKERS for batch in GPU_BATCHES]
     return [EmbedWay(batch, threads, cores // threads) for threads in _divisions(cores) for batch in CPU_BATCHES]
 
 
 def photo_ways(device: Target, cores: int) -> list[PhotoWay]:
-    """Photos at once: as many as cores (by their threads), up to eight times as many, as some wait for others."""
+    """Return the ways to process photos: as many at once as cores (by their threads), up to eight times as many."""
     counts = [1] if device == "cuda" else _divisions(cores)
     return [PhotoWay(each, max(1, cores // each) * more) for each in counts for more in (1, 2, 4, 8)]
 
 
 def _divisions(cores: int) -> list[int]:
-    """1, 2, 4 … and all of the cores."""
+    """Return 1, 2, 4 … and all of the cores."""
     return sorted({1 << power for power in range(cores.bit_length()) if 1 << power <= cores} | {cores})
 
 
 def best(speeds: Speeds, ways: Sequence[Way]) -> Way:
-    """The first in the order of preference among those as fast as the fastest."""
+    """Return the most preferred of the ways that are about as fast as the fastest."""
     fastest = speeds.best(str(way) for way in ways)
     return min(way for way in ways if speeds.ratio(str(way), fastest).median >= ALIKE)
 
@@ -129,9 +133,9 @@ def tune(
     shortest_s: float = SHORTEST_S,
     say: Say = lambda _what: None,
 ) -> Tried:
-    """First how faces are embedded, then, with the best way of that, how whole photos are worked on.
+    """Measure how to embed, then, with the best way of that, how to process whole photos.
 
-    ``shortest_s`` and ``say`` as in `contest`. Raises Unusable as loading packages does, and ValueError where no photo
+    ``shortest_s`` and ``say`` as in `contest`. Raises Unusable as loading packages does, and ValueError if no photo
     shows a face.
     """
     cv2.setNumThreads(1)  # as the server does
@@ -181,7 +185,7 @@ def _pipeline(setting: Setting, threads: int, turn: Turn | None = None) -> Itera
 
 @contextmanager
 def _embedding(session: EmbedderSession, way: EmbedWay, crops: Sequence[Pixels]) -> Iterator[Callable[[], int]]:
-    """Full batches for all workers, with more waiting behind."""
+    """Embed full batches with all workers, with more batches waiting."""
     count = way.workers * way.max_batch * WAITING
     asked = [crops[place % len(crops)] for place in range(count)]
     with Embedder(session, max_batch=way.max_batch, workers=way.workers, queue_limit=count) as embedder:
@@ -197,7 +201,7 @@ def _embedding(session: EmbedderSession, way: EmbedWay, crops: Sequence[Pixels])
 def _working(
     pipeline: Pipeline, embedder: Embedder, photos: Sequence[bytes], callers: int
 ) -> Iterator[Callable[[], int]]:
-    """Each caller takes the next photo as soon as it is done with one, as requests do."""
+    """Process photos: each caller takes the next one when it is done with one, as requests do."""
     reel = Reel(photos)
 
     def work(_caller: int) -> int:

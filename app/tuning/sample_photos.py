@@ -26,15 +26,12 @@ QUALITY = 92
 
 
 def default_source() -> Path:
-    """LFW where it is here, else the packaged photos."""
+    """Return LFW if it is beside the project, else the packaged photos."""
     return LFW if LFW.is_file() else SAMPLES
 
 
 def load(source: Path, count: int) -> list[bytes]:
-    """Up to `count` image files, spread evenly over a folder or a tar, one of each folder in it where there are enough.
-
-    Raises InvalidInput ``no_photos``.
-    """
+    """Read up to `count` image files of a folder or tar, spread over its folders. Raises InvalidInput ``no_photos``."""
     if source.is_dir():
         found = _of_folder(source, count)
     elif source.is_file() and tarfile.is_tarfile(source):
@@ -72,7 +69,7 @@ def _spread(names: Sequence[str], count: int) -> list[str]:
 
 
 def _copies(photo: bytes) -> Iterator[bytes]:
-    """The photo smaller and mirrored, as JPEG."""
+    """Return the photo smaller, and mirrored, as JPEG."""
     pixels = cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR)
     if pixels is None:
         return

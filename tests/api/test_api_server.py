@@ -40,7 +40,7 @@ from app.gallery.store import Store
 from app.main import create_app
 from app.server.run import listen
 from app.server.start import serve
-from tests.api.test_serving import bodies_held, opened, until
+from tests.support.connections import bodies_held, opened, until
 from tests.support.live import LiveServer, environment
 from tests.support.service import COLLINS, error_of, running
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import resource
 import socket
 import tempfile
 import time
@@ -29,9 +28,10 @@ from app.face.detect import Detector
 from app.face.image import Limits
 from app.pipeline import Pipeline
 from tests.conftest import PROJECT
-from tests.face.test_image import EVERY_KIND
+from tests.support.images import EVERY_KIND
 from tests.support.live import LiveServer, serving
 from tests.support.mutations import mutated
+from tests.support.resident import resident_mib
 from tests.support.service import COLLINS
 
 REGRESSIONS = PROJECT / "tests" / "regressions"
@@ -39,17 +39,10 @@ IMAGES, FULL_IMAGES = 1_500, 200_000
 REQUESTS, FULL_REQUESTS = 700, 50_000
 GROWTH_MIB = 64
 """Between a tenth of the way and the end: allocators keep some, a leak of 1 KiB an image would be 175 MiB."""
-MIB = 1 << 20
 ANSWER_S = 60.0
 UNFINISHED_S = 1.0
 """Without a byte for so long, a request that is not whole is ended, and so is a connection that was answered."""
 AT_ONCE, BLOCK = 16, 100
-
-
-def resident_mib(pid: int | None = None) -> float:
-    """Memory of a process, this one by default."""
-    pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / MIB
 
 
 @pytest.fixture(scope="module")

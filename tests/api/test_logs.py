@@ -19,9 +19,9 @@ import httpx
 import pytest
 from PIL import Image
 
-from tests.api.test_serving import opened
 from tests.conftest import PROJECT
 from tests.support import packages
+from tests.support.connections import opened
 from tests.support.jobs import waiting_job
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster

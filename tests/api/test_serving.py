@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,11 @@ from app.server.http import Waits, server_config
 from app.server.start import serve
 from tests.support.certificates import make_certificate
 from tests.support.commands import run
+from tests.support.connections import PATIENCE_S, bodies_held, opened, until
 from tests.support.live import START_S, LiveServer, environment, serving
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = "https://photos.example.org"
-PATIENCE_S = 30.0
 SETTINGS: dict[str, object] = {
     "HEADER_TIMEOUT": 1,
     "KEEP_ALIVE": 1,
@@ -50,10 +50,6 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     """A server that waits for nobody for long."""
     with serving(tmp_path_factory.mktemp("strict") / "data", SETTINGS) as server:
         yield server
-
-
-def opened(server: LiveServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=PATIENCE_S)
 
 
 def head(server: LiveServer, length: int) -> bytes:
@@ -88,22 +84,6 @@ def _all_of(connection: socket.socket, answer: bytes) -> bytes:
             break
         answer += more
     return answer
-
-
-def until(true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.05)
-
-
-def bodies_held(server: LiveServer) -> int:
-    with opened(server) as connection, connection.makefile("rb") as file:
-        lines = ("GET /metrics HTTP/1.1", "host: x", f"x-api-key: {server.key}", "connection: close")
-        connection.sendall("\r\n".join((*lines, "", "")).encode())
-        found = re.search(rb"^likeness_bodies_bytes (\S+)\r?$", file.read(), re.MULTILINE)
-    assert found is not None
-    return int(float(found[1]))
 
 
 # ---------------------------------------------------------------- slow clients

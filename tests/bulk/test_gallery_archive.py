@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import resource
+import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,11 +21,29 @@ from app.bulk.archive import fingerprint
 from app.bulk.tar_stream import TAR_END, header, padding
 from app.client import ApiError, Client
 from app.db import signing
+from app.errors import InvalidInput
+from app.gallery.face_rows import decode_crop
 from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER
 from tests.support.tarred import tar_of
 
 PEOPLE = {"eileen/1.jpg": COLLINS, "eileen/2.jpg": AGAIN, "grace/1.jpg": HOPPER}
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 112 112\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def png_of_zeros(side: int) -> bytes:
+    """A black picture: 169 megapixels are 21 kB."""
+    packed = zlib.compressobj()
+    row = bytes(1 + (side + 7) // 8)
+    rows = b"".join(packed.compress(row) for _ in range(side)) + packed.flush()
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
 AGREED = {
@@ -213,6 +235,46 @@ def test_an_archive_of_another_package_is_refused(two: Two) -> None:
         signing.encode(private.public_key),
     )
     assert (job.state, job.error.code) == ("failed", "package_mismatch")
+
+
+def resigned(files: dict[str, bytes], changed: dict[str, bytes]) -> tuple[dict[str, bytes], str]:
+    """The archive with other files in it, signed by a key of its own, and that key."""
+    signer = signing.Signer(signing.Signer.make())
+    files = files | changed
+    manifest = json.loads(files["manifest.json"])
+    for member in manifest["members"]:
+        data = files[member["name"]]
+        member |= {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    files["manifest.json"] = json.dumps(manifest).encode()
+    document = {
+        "algorithm": "Ed25519",
+        "public_key": signing.encode(signer.public_key),
+        "signature": signing.encode(signer.sign(files["manifest.json"], b"gallery archive")),
+    }
+    return files | {"signature.json": json.dumps(document).encode()}, document["public_key"]
+
+
+def test_crops_that_are_no_crops_are_refused(two: Two) -> None:
+    """An archive of a trusted signer brings a program for Ghostscript and a picture of 169 megapixels."""
+    files = members(two.archive.read_bytes())
+    lines = [json.loads(line) for line in files["faces.jsonl"].splitlines()]
+    crops = [EPS, png_of_zeros(13_000), files["crops.bin"][-lines[-1]["crop"] :]]
+    for line, crop in zip(lines, crops, strict=True):
+        line["crop"] = len(crop)
+    told = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    hostile, trust = resigned(files, {"faces.jsonl": told, "crops.bin": b"".join(crops)})
+    job = brought(two, "hostile", tar(hostile), trust)
+    assert (job.state, job.counts["enrolled"], job.counts["refused"]) == ("done", 1, 2)
+    report = [json.loads(line) for line in two.second.job_report(job.id).splitlines()]
+    assert [(one["item"], one["code"]) for one in report] == [(0, "invalid_image"), (1, "invalid_image")]
+
+
+@pytest.mark.parametrize("data", [EPS, png_of_zeros(13_000), png_of_zeros(112), b"\xff\xd8\xff", b""])
+def test_only_jpegs_of_112_pixels_are_decoded_as_stored_crops(data: bytes) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InvalidInput):
+        decode_crop(data)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kB"
 
 
 def test_results_are_there_for_who_may_have_them(two: Two) -> None:

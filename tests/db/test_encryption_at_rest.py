@@ -13,21 +13,23 @@ import sqlalchemy as sa
 
 from app.cli.doctor.command import examine
 from app.config import Settings
-from app.db.encryption import Sealer, key_id
+from app.db.encryption import Sealer, key_id, new_key
 from app.db.engine import Database
 from app.db.key_file import encode_key
-from app.db.key_rotation import PLAIN, census, reseal
-from app.db.schema import CROPS, FACES
+from app.db.key_rotation import PLAIN, census, reseal, seal_job_keys
+from app.db.schema import CROPS, FACES, JOBS
 from app.db.sealed_columns import Blobs
 from app.errors import Unusable
 from app.gallery.records import NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.jobs.store import JobStore
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Quality
 from tests.support.commands import run
 from tests.support.following import DIMENSION, PACKAGE, engine_of, found, template
+from tests.support.jobs import NOBODYS, job_store
 from tests.support.service import COLLINS, running
 
 OLD, NEW = bytes(range(32)), bytes(range(1, 33))
@@ -145,7 +147,9 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
         database = galleries_database(galleries)
         changed = sum(reseal(database, Blobs(Sealer(keys)), batch=5))
         assert changed == (0 if keys == (NEW,) else 2 * len(SEEDS))
-        assert census(database) == {key_id(keys[0]).hex(): {"template": len(SEEDS), "second": 0, "crop": len(SEEDS)}}
+        assert census(database) == {
+            key_id(keys[0]).hex(): {"template": len(SEEDS), "second": 0, "crop": len(SEEDS), "job": 0}
+        }
         assert database.scrub()
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
         galleries.check("staff")
@@ -162,7 +166,9 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
             old_blobs = [bytes(blob) for blob in connection.execute(sa.select(FACES.c.template)).scalars()]
     galleries = open_galleries(database_url, NEW, seals=False, folder=folder)
     assert sum(reseal(galleries_database(galleries), Blobs(Sealer([NEW]), seals=False))) == 2 * len(SEEDS)
-    assert census(galleries_database(galleries)) == {PLAIN: {"template": len(SEEDS), "second": 0, "crop": len(SEEDS)}}
+    assert census(galleries_database(galleries)) == {
+        PLAIN: {"template": len(SEEDS), "second": 0, "crop": len(SEEDS), "job": 0}
+    }
     galleries.close()
     galleries = open_galleries(database_url, folder=folder)
     assert stored_crops(galleries) == crops
@@ -258,6 +264,56 @@ def test_a_sealed_snapshot_that_was_altered_is_left_aside(
     assert place in {0, 3} or "is skipped" in caplog.text
 
 
+def job_keys(database: Database) -> list[bytes | None]:
+    with database.read() as connection:
+        return list(connection.execute(sa.select(JOBS.c.secret).order_by(JOBS.c.key)).scalars())
+
+
+def test_keys_of_jobs_files_are_sealed_counted_rotated_and_unsealed(database_url: str) -> None:
+    plain, secret = Store(database_url), new_key()
+    old = JobStore(plain.database).create("import", secret=secret)
+    JobStore(plain.database).create("reembed")
+    assert job_keys(plain.database) == [secret, None]
+    database, blobs = plain.database, Blobs(Sealer([OLD]))
+    assert JobStore(database, blobs).secret(old) == secret, "those of earlier versions are still read"
+    assert seal_job_keys(database, blobs) == 1
+    new = JobStore(database, blobs).create("export", secret=secret)
+    assert not any(secret in (stored or b"") for stored in job_keys(database))
+    assert census(database) == {key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 2}}
+    rotated = Blobs(Sealer([NEW, OLD]))
+    assert sum(reseal(database, rotated)) == 2
+    assert census(database) == {key_id(NEW).hex(): {"template": 0, "second": 0, "crop": 0, "job": 2}}
+    assert {JobStore(database, rotated).secret(job) for job in (old, new)} == {secret}
+    with pytest.raises(Unusable):
+        JobStore(database, blobs).secret(old)
+    with database.write() as connection:  # a key moved to another job doesn't open there
+        first, _, second = job_keys(database)
+        connection.execute(sa.update(JOBS).where(JOBS.c.key == new.key).values(secret=first))
+    with pytest.raises(Unusable):
+        JobStore(database, rotated).secret(new)
+    with database.write() as connection:
+        connection.execute(sa.update(JOBS).where(JOBS.c.key == new.key).values(secret=second))
+    assert sum(reseal(database, Blobs(Sealer([NEW]), seals=False))) == 2
+    assert job_keys(database) == [secret, None, secret]
+    plain.close()
+
+
+def test_a_server_with_a_key_seals_the_plain_keys_of_earlier_jobs(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(encode_key(OLD))
+    keys.chmod(0o600)
+    with running(tmp_path / "data"):
+        pass
+    with job_store(tmp_path / "data") as (_, jobs):
+        jobs.create(NOBODYS, secret=NEW)
+    with running(tmp_path / "data", encryption_key_file=keys):
+        pass
+    store = Store(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}", blobs=Blobs(Sealer([OLD])))
+    assert NEW not in job_keys(store.database)
+    assert census(store.database) == {key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 1}}
+    store.close()
+
+
 # ---------------------------------------------------------------- server and commands
 
 
@@ -284,9 +340,12 @@ def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) 
     with_keys: dict[str, object] = {"ENCRYPTION_KEY_FILE": keys}
     assert run(data, "vault", "seal").returncode == 2
     status = run(data, "vault", "status", **with_keys)
-    assert (status.returncode, "plain     1 templates, 1 crops (to be changed" in status.stdout) == (1, True)
+    assert (status.returncode, "plain     1 templates, 1 crops, 0 job keys (to be changed" in status.stdout) == (
+        1,
+        True,
+    )
     sealed = run(data, "vault", "seal", **with_keys)
-    assert sealed.stdout.startswith("2 templates and crops and 1 secrets are now under key"), sealed.stderr
+    assert sealed.stdout.startswith("2 templates, crops and job keys and 1 secrets are now under key"), sealed.stderr
     assert left() == [False, False]
     assert run(data, "vault", "status", **with_keys).returncode == 0
     (data / "vault.key").unlink()  # with encryption keys it is needed no more
@@ -303,7 +362,7 @@ def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) 
     assert verdicts(data, encryption_key_file=keys) == ["warning"]
     assert run(data, "vault", "unseal", **with_keys).returncode == 2
     unsealed = run(data, "vault", "unseal", ENCRYPTION="open", **with_keys)
-    assert unsealed.stdout.startswith("2 templates and crops and 1 secrets are now plain"), unsealed.stderr
+    assert unsealed.stdout.startswith("2 templates, crops and job keys and 1 secrets are now plain"), unsealed.stderr
     with running(data) as client:
         assert client.get(f"{faces}/{face}/crop").content == crop
         assert client.get("/v1/server-key").json() == signing

@@ -7,6 +7,7 @@ import random
 import re
 import resource
 import struct
+import sys
 import time
 import warnings
 import zlib
@@ -20,60 +21,20 @@ import pillow_heif
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
-from skimage.data import astronaut
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
-from app.face.image import Decoded, Header, Limits, decode, read_header
+from app.face.image import Decoded, Header, Limits, _heif_reader, decode, read_header
+from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, photo, pixels, turned
 
 LIMITS = Limits()
-ORIENTATION = 274
-
-
-def photo(width: int = 96, height: int = 64) -> Image.Image:
-    """The astronaut's face, small."""
-    face = astronaut()  # type: ignore[no-untyped-call]  # scikit-image has no types here
-    return Image.fromarray(face[40:200, 120:360]).resize((width, height), Image.Resampling.BOX)
-
-
-def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-def turned(image: Image.Image, kind: str, orientation: int) -> bytes:
-    """The image's pixels with a note that they must be turned."""
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    return encoded(image, kind, exif=exif)
-
-
-def heic(image: Image.Image, orientation: int = 1, **options: Any) -> bytes:
-    """The image as phones write it, turned by the container (`irot`, `imir`); ``tile_size`` makes a grid."""
-    exif = Image.Exif()
-    exif[ORIENTATION] = orientation
-    made = pillow_heif.from_pillow(image)
-    made.info["exif"] = exif.tobytes()
-    file = io.BytesIO()
-    made.save(file, quality=80, **options)
-    return file.getvalue()
-
-
-def pixels(image: Image.Image) -> NDArray[np.int64]:
-    return np.asarray(image.convert("RGB"), np.int64)
 
 
 def difference(decoded: Decoded, image: Image.Image) -> float:
     """Mean absolute difference, 0-255."""
     assert decoded.pixels.shape == (image.height, image.width, 3)
     return float(np.abs(decoded.pixels - pixels(image)).mean())
-
-
-def grey16(values: Any) -> Image.Image:
-    return Image.fromarray(np.asarray(values, np.uint16))
 
 
 def lab(image: Image.Image) -> Image.Image:
@@ -83,36 +44,6 @@ def lab(image: Image.Image) -> Image.Image:
     return converted
 
 
-EVERY_KIND: dict[str, Callable[[], bytes]] = {
-    "jpeg": lambda: encoded(photo(), "JPEG"),
-    "jpeg progressive": lambda: encoded(photo(), "JPEG", progressive=True),
-    "jpeg cmyk": lambda: encoded(photo().convert("CMYK"), "JPEG"),
-    "jpeg of two pictures": lambda: encoded(photo(), "MPO", save_all=True, append_images=[photo()]),
-    "png": lambda: encoded(photo(), "PNG"),
-    "png in many chunks": lambda: encoded(photo(400, 300), "PNG", compress_level=0),
-    "png palette": lambda: encoded(photo().convert("P"), "PNG", transparency=3),
-    "png 16 bit": lambda: encoded(grey16(pixels(photo())[:, :, 0] * 257), "PNG"),
-    "webp": lambda: encoded(photo(), "WEBP"),
-    "webp lossless": lambda: encoded(photo().convert("RGBA"), "WEBP", lossless=True),
-    "webp animated": lambda: encoded(photo(), "WEBP", save_all=True, append_images=[photo().rotate(90)]),
-    "bmp": lambda: encoded(photo(), "BMP"),
-    "bmp palette": lambda: encoded(photo().convert("P"), "BMP"),
-    "gif": lambda: encoded(photo(), "GIF"),
-    "heic": lambda: heic(photo()),
-    "heic turned": lambda: heic(photo(), 6),
-    "heic of tiles": lambda: heic(photo(200, 150), tile_size=64),
-    "heic transparent": lambda: heic(photo().convert("RGBA")),
-    "avif": lambda: encoded(photo(), "AVIF"),
-    "avif turned": lambda: turned(photo(), "AVIF", 6),
-    "avif transparent": lambda: encoded(photo().convert("RGBA"), "AVIF"),
-    "avif 4:4:4": lambda: encoded(photo(), "AVIF", subsampling="4:4:4"),
-    "tiff": lambda: encoded(photo(), "TIFF"),
-    "tiff lzw": lambda: encoded(photo(), "TIFF", compression="tiff_lzw"),
-    "tiff jpeg": lambda: encoded(photo(), "TIFF", compression="jpeg"),
-    "tiff deflate": lambda: encoded(photo(), "TIFF", compression="tiff_adobe_deflate"),
-    "tiff fax": lambda: encoded(photo().convert("1"), "TIFF", compression="group4"),
-    "bigtiff": lambda: encoded(photo(), "TIFF", big_tiff=True),
-}
 one_picture = pytest.mark.parametrize("kind", [kind for kind in EVERY_KIND if kind != "jpeg of two pictures"])
 kinds = pytest.mark.parametrize("kind", EVERY_KIND)
 
@@ -138,6 +69,12 @@ class TestFormats:
         file = io.BytesIO()
         pillow_heif.encode("RGB;16", (96, 64), wide.tobytes(), file, quality=90)
         assert difference(decode(file.getvalue(), LIMITS), photo()) <= 8
+
+    def test_heic_is_refused_where_its_reader_is_not_installed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        _heif_reader.cache_clear()
+        monkeypatch.setitem(sys.modules, "pillow_heif", None)
+        with pytest.raises(UnsupportedImage, match="heic"):
+            decode(heic(photo()), LIMITS)
 
     def test_heif_brands_are_told_apart(self) -> None:
         for brand, kind in ((b"mif1", "HEIF"), (b"heix", "HEIF")):

@@ -23,21 +23,18 @@ from app.db.engine import Database
 from app.db.schema import RECEIPTS
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
-from app.gallery.erasure import Erasures, check_receipt, is_about
+from app.gallery.erasure import check_receipt, is_about
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
+from tests.support.erasing import erasures
 from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running
 
 NAME, METADATA = "Zqxname Vanishing", {"zqxkey": "zqxvalue-of-somebody"}
-
-
-def erasures(galleries: Galleries) -> Erasures:
-    return Erasures(galleries, galleries.store.database, Signer(bytes(32)))
 
 
 def soon(condition: Callable[[], bool], seconds: float = 20.0) -> bool:

@@ -26,7 +26,7 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.timestamps import utc_text
 from app.types import Box, Quality
-from tests.gallery.test_erasure import erasures
+from tests.support.erasing import erasures
 from tests.support.following import (
     DIMENSION,
     PACKAGE,

@@ -14,16 +14,14 @@ from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.bulk import Enrollment
 from app.gallery.face_rows import decode_crop
-from app.gallery.records import Enrolled, Gallery, NewFace
+from app.gallery.records import Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.index import Index
 from app.search.types import FaceBlock
-from app.types import Box, Pixels, Quality, Template
+from app.types import Box, Quality, Template
 from tests.support.following import let_expire
-
-DIMENSION = 16
-PACKAGE = "tiny@1"
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
 
 
 @pytest.fixture
@@ -32,23 +30,6 @@ def galleries(database_url: str) -> Iterator[Galleries]:
     galleries.create_gallery("staff", PACKAGE, DIMENSION)
     yield galleries
     galleries.close()
-
-
-def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
-    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
-    return Template(vector / np.linalg.norm(vector), package)
-
-
-def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
-    return NewFace(template(seed), Quality(quality, ()), Box(0, 0, 1, 1), crop)
-
-
-def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
-    return galleries.enroll(gallery, subject, [face(seed) for seed in seeds])
-
-
-def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
-    return [candidate.subject for candidate in galleries.search("staff", [template(seed)], limit)[0]]
 
 
 def change_sql(url: str, *statements: sa.Executable) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -26,14 +26,11 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.bulk import Enrollment
-from app.gallery.records import Enrolled, Gallery, Metadata, NewFace
+from app.gallery.records import Gallery, Metadata, NewFace
 from app.gallery.store import Store
 from app.gallery.text import MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
-
-DIMENSION = 4
-PACKAGE = "tiny@1"
+from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
 
 @pytest.fixture
@@ -46,17 +43,6 @@ def store(database_url: str) -> Iterator[Store]:
 @pytest.fixture
 def gallery(store: Store) -> Gallery:
     return store.create_gallery("staff", PACKAGE, DIMENSION)
-
-
-def face(seed: int = 0, quality: float = 80.0) -> NewFace:
-    vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
-    return NewFace(
-        Template(vector / np.linalg.norm(vector), PACKAGE), Quality(quality, (Reason.SMALL_FACE,)), Box(1, 2.5, -3, 4)
-    )
-
-
-def enroll(store: Store, gallery: Gallery, subject: str, faces: list[NewFace], **more: Any) -> Enrolled:
-    return store.enroll(gallery, [Enrollment(subject, faces, **more)])[0]
 
 
 def count(url: str, table: sa.Table) -> int:
@@ -592,7 +578,7 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
 ENROLL_FOR_EVER = """
 import sys
 from app.gallery.store import Store
-from tests.gallery.test_store import DIMENSION, PACKAGE, enroll, face
+from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
 store = Store(sys.argv[1])
 gallery = store.create_gallery("staff", PACKAGE, DIMENSION)

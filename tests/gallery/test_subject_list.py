@@ -13,7 +13,7 @@ from app.errors import LikenessError, NotFound
 from app.gallery.records import Counts
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from tests.gallery.test_gallery import DIMENSION, PACKAGE, enroll, face, found, template
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
 
 NEVER_S = 3600.0
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.test_start import fill
+from tests.support.filling import fill
 from tests.support.live import LiveServer, serving
 from tests.support.postgres import cluster
 from tests.support.service import COLLINS

@@ -6,87 +6,16 @@ import asyncio
 import random
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 
 import pytest
 
-from app.client import ApiError, AsyncClient
-from tests.conftest import PROJECT
+from app.client import AsyncClient
 from tests.support.live import LiveServer
+from tests.support.load import CLIENTS, GALLERY, Worker
 
 pytestmark = pytest.mark.long
 
-CLIENTS = 16
 SECONDS, FULL_SECONDS = 8.0, 120.0
-GALLERY = "load"
-SAMPLES = PROJECT / "docs" / "samples"
-PHOTOS = [(SAMPLES / name).read_bytes() for name in ("collins.jpg", "collins_again.jpg", "hopper.jpg")]
-
-
-@dataclass
-class Person:
-    photo: bytes
-    faces: list[str]
-
-
-@dataclass
-class Worker:
-    """One client, and what it knows to be enrolled because the server said so."""
-
-    number: int
-    random: random.Random
-    people: dict[str, Person] = field(default_factory=dict)
-    made: int = 0
-    done: Counter[str] = field(default_factory=Counter)
-    """How often each step was, by all that share it."""
-
-    async def run(self, client: AsyncClient, until: float) -> None:
-        steps = (self.enroll, self.enroll, self.add_face, self.identify, self.verify, self.delete, self.delete_face)
-        names = {step.__name__ for step in steps}
-        while time.monotonic() < until or names != set(self.done):
-            step = self.random.choice(steps) if self.people else self.enroll
-            await step(client)
-            self.done[step.__name__] += 1
-
-    def anyone(self) -> str:
-        return self.random.choice(list(self.people))
-
-    async def enroll(self, client: AsyncClient) -> None:
-        self.made += 1
-        subject, photo = f"{self.number}/{self.made}", self.random.choice(PHOTOS)
-        answer = await client.enroll(GALLERY, subject, [photo])
-        assert answer.created
-        self.people[subject] = Person(photo, [face.face_id for face in answer.enrolled])
-
-    async def add_face(self, client: AsyncClient) -> None:
-        subject = self.anyone()
-        answer = await client.enroll(GALLERY, subject, [self.people[subject].photo])
-        assert not answer.created
-        self.people[subject].faces += [face.face_id for face in answer.enrolled]
-
-    async def identify(self, client: AsyncClient) -> None:
-        subject = self.anyone()
-        (face,) = (await client.identify(GALLERY, self.people[subject].photo, limit=1)).faces
-        assert face.decision == "known", "somebody with this very photo is enrolled"
-        assert face.candidates[0].score > 0.999
-
-    async def verify(self, client: AsyncClient) -> None:
-        subject = self.anyone()
-        assert (await client.verify_subject(GALLERY, subject, self.people[subject].photo)).score > 0.999
-
-    async def delete(self, client: AsyncClient) -> None:
-        subject = self.anyone()
-        del self.people[subject]
-        await client.delete_subject(GALLERY, subject)
-        with pytest.raises(ApiError, match="subject") as gone:
-            await client.verify_subject(GALLERY, subject, PHOTOS[0])
-        assert gone.value.code == "subject_not_found"
-
-    async def delete_face(self, client: AsyncClient) -> None:
-        subject = self.anyone()
-        person = self.people[subject]
-        if len(person.faces) > 1:
-            await client.delete_face(GALLERY, subject, person.faces.pop())
 
 
 def test_sixteen_clients_leave_index_and_database_in_step(live_server: LiveServer, full: bool) -> None:

@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from app.client import AsyncClient
-from tests.api.test_fuzz import resident_mib
-from tests.server.test_load import CLIENTS, GALLERY, Worker
 from tests.support.live import LiveServer, serving
+from tests.support.load import CLIENTS, GALLERY, Worker
+from tests.support.resident import resident_mib
 
 SAMPLE_S = 10.0
 MOST_PEOPLE = 50

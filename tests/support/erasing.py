@@ -1,0 +1,11 @@
+"""An eraser of a gallery service."""
+
+from __future__ import annotations
+
+from app.db.signing import Signer
+from app.gallery.erasure import Erasures
+from app.gallery.service import Galleries
+
+
+def erasures(galleries: Galleries) -> Erasures:
+    return Erasures(galleries, galleries.store.database, Signer(bytes(32)))

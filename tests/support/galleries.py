@@ -1,0 +1,31 @@
+"""Small galleries of random templates."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.gallery.records import Enrolled, NewFace
+from app.gallery.service import Galleries
+from app.types import Box, Pixels, Quality, Template
+
+DIMENSION = 16
+
+
+PACKAGE = "tiny@1"
+
+
+def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
+    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
+    return Template(vector / np.linalg.norm(vector), package)
+
+
+def face(seed: int, quality: float = 50.0, crop: Pixels | None = None) -> NewFace:
+    return NewFace(template(seed), Quality(quality, ()), Box(0, 0, 1, 1), crop)
+
+
+def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
+    return galleries.enroll(gallery, subject, [face(seed) for seed in seeds])
+
+
+def found(galleries: Galleries, seed: int, limit: int = 3) -> list[str]:
+    return [candidate.subject for candidate in galleries.search("staff", [template(seed)], limit)[0]]

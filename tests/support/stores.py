@@ -1,0 +1,28 @@
+"""Faces written straight into a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from app.gallery.bulk import Enrollment
+from app.gallery.records import Enrolled, Gallery, NewFace
+from app.gallery.store import Store
+from app.types import Box, Quality, Reason, Template
+
+DIMENSION = 4
+
+
+PACKAGE = "tiny@1"
+
+
+def face(seed: int = 0, quality: float = 80.0) -> NewFace:
+    vector = np.random.default_rng(seed).standard_normal(DIMENSION).astype(np.float32)
+    return NewFace(
+        Template(vector / np.linalg.norm(vector), PACKAGE), Quality(quality, (Reason.SMALL_FACE,)), Box(1, 2.5, -3, 4)
+    )
+
+
+def enroll(store: Store, gallery: Gallery, subject: str, faces: list[NewFace], **more: Any) -> Enrolled:
+    return store.enroll(gallery, [Enrollment(subject, faces, **more)])[0]
