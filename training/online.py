@@ -25,6 +25,8 @@ from training.views import ConditionConfig, ViewConfig, Views
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAM_BETAS = (0.9, 0.999)
+HALF_SCALE = 256.0
+"""The loss is multiplied by this in fp16, so that small gradients are not lost; clipping and AdamW do not mind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +125,9 @@ class OnlineDistillation:
             embedding, maps = self._student(images)
         parts = self._losses(embedding, F.normalize(target.float()), maps, wanted)
         self.optimizer.zero_grad(set_to_none=True)
-        parts["loss"].backward()
-        nn.utils.clip_grad_norm_(self.student.parameters(), config.clip_norm)
+        scale = HALF_SCALE if config.precision == "fp16" else 1.0
+        (parts["loss"] * scale).backward()
+        nn.utils.clip_grad_norm_(self.student.parameters(), config.clip_norm * scale)
         self.optimizer.step()
         if self.step % config.average_every == 0:
             self.average.update(self.student, self.step // config.average_every)

@@ -58,7 +58,7 @@ def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, float]:
     mean_in, mean_out = inputs.mean(1, keepdim=True), outputs.mean(1, keepdim=True)
     x, y = inputs - mean_in, outputs - mean_out
     gram = x @ x.T
-    gram += torch.eye(len(gram), dtype=gram.dtype) * RIDGE * gram.diagonal().mean()
+    gram += torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * RIDGE * gram.diagonal().mean()
     weights = torch.linalg.solve(gram, x @ y.T).T
     missed = (y - weights @ x).square().sum(1) / y.square().sum(1).clamp(min=1e-12)
     return weights, (mean_out - weights @ mean_in)[:, 0], float(missed.mean())
@@ -153,7 +153,7 @@ def _places(x: Tensor, seed: int) -> Tensor:
     """Random flat places of (N, h, w), at most `SAMPLES`."""
     total = x.shape[0] * x.shape[2] * x.shape[3]
     generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(total, generator=generator)[:SAMPLES]
+    return torch.randperm(total, generator=generator)[:SAMPLES].to(x.device)
 
 
 def _sampled(x: Tensor, places: Tensor) -> Tensor:
