@@ -11,10 +11,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 PARTS = {
+    "adapt": ("training.adapt", "adapt", "Adapt a package to poor photos, without labels."),
     "data": ("training.data.commands", "app", "Align, check and compare sets of photos and crops."),
     "evaluate": ("training.evaluate", "app", "Measure a model package. Needs no torch."),
     "experiments": ("training.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
     "export": ("training.command", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "prune": ("training.narrow", "prune_package", "Make a narrower, faster copy of SFace's kind of package."),
     "train": ("training.command", "train", "Train a recipe."),
     "try": ("training.trial", "try_package", "Serve a package and identify drawn people with it over REST."),
 }

@@ -1,8 +1,9 @@
 """Distillation on fresh views: crops stay on the device, every view is drawn anew there, and the teacher judges each.
 
-With no conditions, student and teacher see the same view: a smaller net learns the teacher's function. With conditions,
-the student sees the view degraded and the teacher sees it clean: it learns to give of a poor crop the template of a good
-one. Every step seeds its generator from (seed, step), so a run that is resumed makes the steps of one that never stopped.
+With no conditions, student and teacher see the same view: a smaller net learns the teacher's function. With
+conditions, the student sees the view degraded and the teacher sees it clean: it learns to give of a poor crop the
+template of a good one. Every step seeds its generator from (seed, step), so a run that is resumed makes the steps of
+one that never stopped.
 """
 
 from __future__ import annotations
@@ -92,9 +93,9 @@ class OnlineDistillation:
         crops: Tensor,
         config: OnlineConfig,
         view: ViewConfig,
+        *,
         conditions: ConditionConfig | None = None,
         kept: Sequence[Tensor] = (),
-        *,
         compiled: bool = False,
     ) -> None:
         self.config, self.view, self.conditions = config, view, conditions
@@ -126,7 +127,7 @@ class OnlineDistillation:
         parts = self._losses(embedding, F.normalize(target.float()), maps, wanted)
         self.optimizer.zero_grad(set_to_none=True)
         scale = HALF_SCALE if config.precision == "fp16" else 1.0
-        (parts["loss"] * scale).backward()
+        (parts["loss"] * scale).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         nn.utils.clip_grad_norm_(self.student.parameters(), config.clip_norm * scale)
         self.optimizer.step()
         if self.step % config.average_every == 0:

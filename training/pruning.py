@@ -88,7 +88,7 @@ def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int =
             weights, offsets, share = fit(_sampled(own, places), _sampled(wanted, places)[after])
             missed.append(round(share, 4))
             _convolution(target).weight.copy_(weights.float()[:, :, None, None])
-            _norm(target).running_mean.sub_(offsets.float())  # type: ignore[union-attr, operator]  # it has statistics
+            _norm(target).get_buffer("running_mean").sub_(offsets.float())
         theirs, own, before = source(theirs), target(own), after
     _fit_head(narrow, teacher, own, theirs, before)
     return Pruned(narrow, kept, missed)
@@ -132,7 +132,7 @@ def _take(target: nn.Sequential, source: nn.Sequential, kept: list[int]) -> None
 
 
 def _take_norm(target: nn.Module, source: nn.Module, kept: list[int]) -> None:
-    target.eps = source.eps  # type: ignore[assignment]
+    target.eps = source.eps
     for name in ("weight", "bias", "running_mean", "running_var"):
         getattr(target, name).copy_(getattr(source, name)[kept])
 

@@ -38,6 +38,9 @@ CHROMA_TABLE = (
 )
 """The quantisation tables of JPEG's Annex K (ITU-T T.81), which libjpeg scales by quality."""
 BLOCK = 8
+"""Pixels of JPEG's blocks."""
+SIGMA, GRAIN = (0.4, 2.2), (2.0, 12.0)
+"""Pixels of blur and levels of noise in a shared view; `training.augment` has about the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,9 @@ class Views:
         if config.low_resolution:
             sides = (self.side * uniform(generator, 0.2, 1.0, count)).round().long()
             x = torch.where(happens(generator, config.low_resolution, count), self.shrunk(x, sides, generator), x)
-        x = self._spoilt(x, config.blur, (0.4, 2.2), config.noise, (2.0, 12.0), config.cover, generator)
+        x = self._spoilt(
+            x, generator, blur=config.blur, sigma=SIGMA, noise=config.noise, grain=GRAIN, cover=config.cover
+        )
         return x.clamp(0, 255).round()
 
     def blend(self, first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
@@ -140,7 +145,8 @@ class Views:
         grid = F.affine_grid(theta, [count, 3, self.side, self.side], align_corners=False)
         strength = uniform(generator, 0, WARP_PIXELS, count, 1, 1, 1) * (2 / self.side) * warped
         grid = grid + (self._smooth(generator, count, 2) * strength).permute(0, 2, 3, 1)
-        return F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+        moved: Tensor = F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+        return moved
 
     def coloured(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Brightness, contrast and saturation times 0.5-1.5 each."""
@@ -149,7 +155,8 @@ class Views:
         mean = grey(x).mean((1, 2, 3), keepdim=True)
         x = (x - mean) * contrast + mean
         luma = grey(x)
-        return luma + (x - luma) * saturation
+        coloured: Tensor = luma + (x - luma) * saturation
+        return coloured
 
     # --------------------------------------------------------------------------------------------- conditions
 
@@ -158,7 +165,15 @@ class Views:
         count = len(x)
         light = uniform(generator, *config.light, count, 1, 1, 1)
         y = torch.where(happens(generator, config.dark, count), x * light, x)
-        y = self._spoilt(y, config.blur, config.sigma, config.noise, config.grain, config.cover, generator)
+        y = self._spoilt(
+            y,
+            generator,
+            blur=config.blur,
+            sigma=config.sigma,
+            noise=config.noise,
+            grain=config.grain,
+            cover=config.cover,
+        )
         low, high = math.log(config.side[0]), math.log(config.side[1])
         sides = torch.exp(uniform(generator, low, high, count)).round().long()
         sides = torch.where(happens(generator, config.small, count).view(-1), sides, self.side)
@@ -198,12 +213,13 @@ class Views:
     def _spoilt(
         self,
         x: Tensor,
+        generator: torch.Generator,
+        *,
         blur: float,
         sigma: tuple[float, float],
         noise: float,
         grain: tuple[float, float],
         cover: float,
-        generator: torch.Generator,
     ) -> Tensor:
         count = len(x)
         if blur:
@@ -225,7 +241,8 @@ class Views:
 
     def _separable(self, x: Tensor, matrices: Tensor) -> Tensor:
         """The same (B, S, S) matrix along height and width."""
-        return matrices[:, None] @ x @ matrices[:, None].transpose(2, 3)
+        changed: Tensor = matrices[:, None] @ x @ matrices[:, None].transpose(2, 3)
+        return changed
 
     def _rectangle(self, generator: torch.Generator, count: int) -> Tensor:
         """(B, 1, S, S) bool: inside a rectangle of 2 to 25 % of the area."""
@@ -278,7 +295,7 @@ def block_dct(side: int) -> Tensor:
     k, n = torch.arange(BLOCK, dtype=torch.float64)[:, None], torch.arange(BLOCK, dtype=torch.float64)[None]
     one = torch.cos(math.pi * (2 * n + 1) * k / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
     one[0] /= math.sqrt(2)
-    return torch.block_diag(*[one.float()] * (side // BLOCK))
+    return torch.kron(torch.eye(side // BLOCK), one.float())
 
 
 def _quantised(x: Tensor, dct: Tensor, tables: Tensor) -> Tensor:

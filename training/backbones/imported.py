@@ -1,8 +1,8 @@
-"""ONNX embedders as PyTorch modules: any package's network to start from, to adapt, or to learn from on the same device.
+"""ONNX embedders as PyTorch modules: any package's network to start from, to adapt, or to learn from on one device.
 
 `import_package` gives a module that takes the package contract's crops and can be trained, frozen, compiled and
-exported. The graph is brought to one form first by the service's own rewriting steps (constants computed, block-quantised
-weights unpacked, any batch size); then every ONNX node becomes a torch layer or a function.
+exported. The graph is brought to one form first by the service's own rewriting steps (constants computed,
+block-quantised weights unpacked, any batch size); then every ONNX node becomes a torch layer or a function.
 """
 
 from __future__ import annotations

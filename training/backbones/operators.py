@@ -118,10 +118,10 @@ def convolution(graph: Under, node: NodeProto) -> Value:
     layer = kind(
         weight.shape[1] * groups,
         weight.shape[0],
-        tuple(weight.shape[2:]),  # type: ignore[arg-type]  # one or two, as the kind has it
-        stride=tuple(attribute(node, "strides", [1] * dimensions)),  # type: ignore[arg-type]
-        padding=padding,  # type: ignore[arg-type]
-        dilation=tuple(attribute(node, "dilations", [1] * dimensions)),  # type: ignore[arg-type]
+        tuple(weight.shape[2:]),
+        stride=tuple(attribute(node, "strides", [1] * dimensions)),
+        padding=padding,  # type: ignore[arg-type]  # one or two, as the kind has it
+        dilation=tuple(attribute(node, "dilations", [1] * dimensions)),
         groups=groups,
         bias=bias is not None,
     )
@@ -524,7 +524,9 @@ def expand(graph: Under, node: NodeProto) -> Value:
 
 def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
     """Broadcast in both directions."""
-    return x.broadcast_to(torch.broadcast_shapes(x.shape, tuple(shape)))
+    rank = max(x.ndim, len(shape))
+    own, wanted = (1,) * (rank - x.ndim) + tuple(x.shape), (1,) * (rank - len(shape)) + tuple(shape)
+    return x.broadcast_to([size if other == 1 else other for size, other in zip(own, wanted, strict=True)])
 
 
 def padding(graph: Under, node: NodeProto) -> Value:
