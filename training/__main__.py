@@ -11,10 +11,16 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 PARTS = {
+    "adapt": ("training.adaptation.adapt", "adapt", "Adapt a package to poor photos, without labels."),
     "data": ("training.data.commands", "app", "Align, check and compare sets of photos and crops."),
     "evaluate": ("training.evaluation.commands", "app", "Measure a model package. Needs no torch."),
     "experiments": ("training.experiments.grid", "experiments", "Train a grid of recipes over seeds and compare them."),
     "export": ("training.commands", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "prune": (
+        "training.adaptation.narrow",
+        "prune_package",
+        "Make a narrower, faster copy of a package like SFace.",
+    ),
     "train": ("training.commands", "train", "Train a recipe."),
     "try": ("training.try_package", "try_package", "Serve a package and identify drawn people with it over REST."),
 }
