@@ -210,6 +210,11 @@ class Settings(BaseSettings):
     failed_keys: str = Field(
         default="20/m", description="How many wrong keys one address may send before it is answered with 429."
     )
+    vector_rate: str = Field(
+        default="60/m",
+        description="How many embeddings one key with the scope `templates` may have compared with enrolled faces, "
+        "and at most in one request (the burst); `unlimited` for no limit.",
+    )
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
     )

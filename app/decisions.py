@@ -9,13 +9,15 @@ false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), co
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from app.errors import LowQuality, PackageMismatch
+from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
 from app.inference.manifest import Thresholds
@@ -82,6 +84,43 @@ def fmr_for(fpir: float, subjects: int) -> float:
 def fpir_of(fmr: float, subjects: int) -> float:
     """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseScores:
+    """Scores as they are answered for vectors that the caller chose: as fine as decisions need, and no finer.
+
+    A score counts as the nearest value below it among the steps and the operating points, so that every decision at a
+    measured operating point stays what it was. Below ``floor``, the most lenient of them, nothing is answered.
+    """
+
+    points: tuple[float, ...]
+    """The thresholds of the operating points, rising."""
+    step: float
+
+    @classmethod
+    def of(cls, thresholds: Thresholds) -> CoarseScores:
+        """Return the scores of a package. The step is the largest power of ten within the points' narrowest gap.
+
+        Raises OperatingPointUnavailable for a package without measured operating points.
+        """
+        if thresholds.calibration is None:
+            message = f"{thresholds.package} has no measured operating points, so no embedding is compared with faces"
+            raise OperatingPointUnavailable(message)
+        points = tuple(point.threshold for point in thresholds.calibration.points)
+        narrowest = min(later - earlier for earlier, later in pairwise(points))
+        return cls(points, 10.0 ** math.floor(math.log10(narrowest)))
+
+    @property
+    def floor(self) -> float:
+        return self.points[0]
+
+    def coarse(self, score: float) -> float | None:
+        """Return the score that is answered; None below the floor."""
+        if score < self.floor:
+            return None
+        below = self.points[bisect_right(self.points, score) - 1]
+        return max(below, math.floor(score / self.step) * self.step)
 
 
 def _measured(thresholds: Thresholds, fmr: float) -> float:

@@ -324,7 +324,8 @@ def errors_page() -> str:
 
 def scopes_page() -> str:
     return (
-        "# Scopes\n\nA key has one or more scopes; `admin` includes all of them. The names below are those of the "
+        "# Scopes\n\nA key has one or more scopes; `admin` includes all of them but `templates`, which is "
+        "for [two calls of CompreFace](drop-ins.md). The names below are those of the "
         "audit log. Operations with * need a key that is not restricted to galleries. "
         f"[API keys](../how-to/keys.md) shows how to make one.\n\n{scopes_table()}\n"
     )

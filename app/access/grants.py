@@ -21,9 +21,13 @@ class Scope(StrEnum):
     RECOGNIZE = "recognize"
     ENROLL = "enroll"
     ADMIN = "admin"
+    TEMPLATES = "templates"
+    """Scores of vectors that the caller chose; enough of them show the enrolled templates."""
 
 
 Scopes: TypeAlias = frozenset[Scope]
+EXPLICIT: Scopes = frozenset({Scope.TEMPLATES})
+"""Scopes that `admin` does not imply; only the data folder's key has them without being given them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,9 @@ class Grant:
     rate: Rate | None = None
 
     def has(self, scope: Scope) -> bool:
-        """Whether the key has the scope; `admin` implies all."""
-        return scope in self.scopes or Scope.ADMIN in self.scopes
+        """Whether the key has the scope; `admin` implies all but those in EXPLICIT, the data folder's key has all."""
+        implied = Scope.ADMIN in self.scopes and (scope not in EXPLICIT or self.key_id == ADMIN_KEY_ID)
+        return scope in self.scopes or implied
 
     def sees(self, gallery: str) -> bool:
         return self.galleries is None or gallery in self.galleries

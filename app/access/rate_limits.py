@@ -35,13 +35,13 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def take(self, caller: str, rate: Rate) -> float:
-        """Take a token and return 0; without one, return the seconds until there is one."""
+    def take(self, caller: str, rate: Rate, count: int = 1) -> float:
+        """Take `count` tokens, at most the burst, and return 0; without them, return the seconds to wait."""
         with self._lock:
             bucket = self._filled(caller, rate)
-            if bucket.tokens < 1:
-                return (1 - bucket.tokens) / rate.per_second
-            bucket.tokens -= 1
+            if bucket.tokens < count:
+                return (count - bucket.tokens) / rate.per_second
+            bucket.tokens -= count
             return 0.0
 
     def wait(self, caller: str, rate: Rate) -> float:

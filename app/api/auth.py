@@ -12,8 +12,9 @@ import hashlib
 import hmac
 import secrets
 import stat
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
+from app.concurrency.worker_pool import UNPROVEN, Shares
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.files import replacing, write_new
@@ -61,10 +63,16 @@ class Guard:
     failures: Rate
     attempts: Buckets
     requests: Buckets
+    vector_rate: Rate | None = None
+    """How many vectors of its own a key may have scored; None: no limit."""
+    vectors: Buckets = field(default_factory=Buckets)
+    lookups: Shares = field(default_factory=lambda: Shares(UNPROVEN))
+    """Keys that are looked up now and have not worked before."""
 
     @classmethod
-    def of(cls, admin_key: str, keys: Keys, failures: Rate) -> Guard:
-        return cls(hashlib.sha256(admin_key.encode()).digest(), keys, failures, Buckets(), Buckets())
+    def of(cls, admin_key: str, keys: Keys, failures: Rate, vector_rate: Rate | None = None) -> Guard:
+        digest = hashlib.sha256(admin_key.encode()).digest()
+        return cls(digest, keys, failures, Buckets(), Buckets(), vector_rate)
 
     async def check(self, headers: Headers, path: str, address: str) -> Grant:
         """Return what the request's key allows.
@@ -92,20 +100,51 @@ class Guard:
             raise Overloaded("This key sends too many requests.", code="rate_limited", retry_after=wait_s)
         return grant
 
+    def admit_vectors(self, grant: Grant, count: int) -> None:
+        """Count vectors that the key's holder wants scored.
+
+        Raises InvalidInput (``invalid_request``) for more than the rate ever allows at once, and Overloaded
+        (``rate_limited``).
+        """
+        rate = self.vector_rate
+        if rate is None:
+            return
+        if count > rate.burst:
+            message = f"A request may hold {rate.burst} embeddings at most, not {count}."
+            raise InvalidInput(message, code="invalid_request", limit=rate.burst)
+        if wait_s := self.vectors.take(grant.key_id, rate, count):
+            raise Overloaded("This key sends too many embeddings.", code="rate_limited", retry_after=wait_s)
+
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
 
-        Raises Overloaded (``too_many_failures``) without looking up if the caller is not `known`.
+        Raises Overloaded without looking up if the caller is not `known` and its address has failed too often
+        (``too_many_failures``), or if too many unknown keys are being looked up.
         """
-        caller = address_group(address)
-        if not known and (wait_s := self.attempts.wait(caller, self.failures)):
-            raise Overloaded(
-                "Too many wrong keys came from this address.", code="too_many_failures", retry_after=wait_s
-            )
+        with self.counted(address):
+            if known:
+                return await asyncio.to_thread(look_up)
+            self.require_few_failures(address)
+            caller = (address_group(address),)
+            self.lookups.enter(caller)
+            try:
+                return await asyncio.to_thread(look_up)
+            finally:
+                self.lookups.leave(caller)
+
+    def require_few_failures(self, address: str) -> None:
+        """Raise Overloaded (``too_many_failures``) if the address has failed too often."""
+        if wait_s := self.attempts.wait(address_group(address), self.failures):
+            message = "Too many wrong keys came from this address."
+            raise Overloaded(message, code="too_many_failures", retry_after=wait_s)
+
+    @contextmanager
+    def counted(self, address: str) -> Iterator[None]:
+        """Count an InvalidInput of the block as a failure of the address."""
         try:
-            return await asyncio.to_thread(look_up)
+            yield
         except InvalidInput:
-            self.attempts.take(caller, self.failures)
+            self.attempts.take(address_group(address), self.failures)
             raise
 
 

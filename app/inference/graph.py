@@ -136,7 +136,7 @@ def raised_opset(model: ModelProto) -> ModelProto:
 def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
     """Return the model after ONNX Runtime's offline optimiser, at its hardware-independent level.
 
-    Constants are folded (dequantised weights too), Identity and Dropout are gone. With ``fuse``, batch normalisation and
+    Constants are folded (dequantised weights too), Identity and Dropout are gone. With ``fuse``, batch norms and
     scales become part of the Conv before them.
     """
     options = onnxruntime.SessionOptions()

@@ -82,9 +82,12 @@ def test_a_key_grants_what_was_asked_for(keys: Keys) -> None:
     assert keys.key("door") == made.key
 
 
-def test_admin_implies_every_scope(keys: Keys) -> None:
+def test_admin_implies_every_scope_but_templates(keys: Keys) -> None:
     grant = keys.check(keys.create(KeyTerms("root", frozenset({Scope.ADMIN}))).token)
-    assert all(grant.has(scope) for scope in Scope)
+    assert {scope for scope in Scope if not grant.has(scope)} == {Scope.TEMPLATES}
+    assert all(ADMIN.has(scope) for scope in Scope)
+    given = keys.check(keys.create(KeyTerms("edge", frozenset({Scope.TEMPLATES}))).token)
+    assert {scope for scope in Scope if given.has(scope)} == {Scope.TEMPLATES}
     assert not keys.check(keys.create(KeyTerms("reader", READ)).token).has(Scope.ENROLL)
 
 

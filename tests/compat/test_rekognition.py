@@ -48,7 +48,7 @@ from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded
 
 GREY = encoded(np.full((200, 200, 3), 128, np.uint8))
-SCOPES = ("read", "recognize", "enroll", "admin")
+SCOPES = ("read", "recognize", "enroll", "admin", "templates")
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 

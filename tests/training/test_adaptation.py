@@ -236,10 +236,10 @@ def test_prune_makes_a_checkpoint_that_export_takes(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     from training import checkpoint  # noqa: PLC0415  torch only where it is needed
-    from training.export import trained  # noqa: PLC0415  the same
+    from training.checkpoint import trained_embedder  # noqa: PLC0415  the same
     from training.recipe import Recipe  # noqa: PLC0415  the same
 
     saved = checkpoint.load(checkpoint.resolve(out))
-    module = trained(saved, Recipe.model_validate(saved.state["recipe"]))
+    module = trained_embedder(saved, Recipe.model_validate(saved.state["recipe"]))
     vectors = module(torch.from_numpy(some_crops(2)))
     assert vectors.shape == (2, 128)

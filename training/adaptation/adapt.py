@@ -25,9 +25,9 @@ from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
 from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
 from training.adaptation.views import ConditionConfig, ViewConfig
 from training.backbones.imported import ImportedModel, import_package
-from training.distillation import find_teacher
 from training.export import export_fp32
 from training.model import EmbedderExport
+from training.run.distillation import find_teacher
 from training.terminal import told
 
 VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from training.adaptation.views import ConditionConfig, ViewConfig, Views
 from training.backbones.mobilenet import MobileNet
-from training.distillation import embedding_loss, relation_loss
 from training.model import PIXEL_CENTRE, Averaged
+from training.run.distillation import embedding_loss, relation_loss
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAM_BETAS = (0.9, 0.999)

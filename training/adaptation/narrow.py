@@ -23,9 +23,9 @@ from training.adaptation.run import choose_device, precisions, read_photos, run_
 from training.adaptation.views import ViewConfig
 from training.backbones.imported import ImportedModel, import_package
 from training.backbones.mobilenet import WIDTHS, MobileNet, as_mobilenet
-from training.distillation import find_teacher
 from training.model import PIXEL_CENTRE
 from training.recipe import CROP, Recipe
+from training.run.distillation import find_teacher
 from training.terminal import told
 
 HALF = "16,32,64,64,112,112,272,272,272,272,272,272,448,320"

@@ -16,8 +16,8 @@ from app.errors import InvalidInput
 from training import checkpoint
 from training.adaptation.distil import OnlineDistillation
 from training.data import read_drop_list
-from training.loader import Crops
-from training.run_inputs import read_source
+from training.data.loader import Crops
+from training.run.inputs import read_source
 
 LOG_EVERY = 50
 

@@ -33,7 +33,9 @@ class KeyCreate(Params):
 
     id: KeyIdText | None = Field(default=None, description="Chosen by the server if absent.")
     name: Name | None = Field(default=None, description="The key's owner or purpose; free text.")
-    scopes: list[ScopeName] = Field(min_length=1, description="What the key may do; `admin` implies all of them.")
+    scopes: list[ScopeName] = Field(
+        min_length=1, description="What the key may do; `admin` implies all of them but `templates`."
+    )
     galleries: list[Id] | None = Field(
         default=None, min_length=1, max_length=MAX_PAGE, description="The only galleries it may see; all if absent."
     )
@@ -101,8 +103,8 @@ class OwnKey(Wire):
 
     example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"]}
 
-    id: str = Field(description="`admin.key` is the data folder's key.")
-    scopes: list[ScopeName] = Field(description="The key's scopes; `admin` implies all.")
+    id: str = Field(description="`admin.key` is the data folder's key, which may do everything.")
+    scopes: list[ScopeName] = Field(description="The key's scopes; `admin` implies all but `templates`.")
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
 
 

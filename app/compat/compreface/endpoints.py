@@ -30,8 +30,8 @@ def _with_file(name: str, path: str, scope: Scope, **declared: Any) -> AnyOperat
     return _operation(name, "POST", path, scope, body=requests.FileRequest, images=requests.FILE, **declared)
 
 
-def _with_embeddings(name: str, path: str, body: Any = requests.EmbeddingsRequest) -> AnyOperation:
-    return _operation(name, "POST", path, Scope.RECOGNIZE, body=body)
+def _with_embeddings(name: str, path: str) -> AnyOperation:
+    return _operation(name, "POST", path, Scope.TEMPLATES, body=requests.EmbeddingsRequest)
 
 
 LIST_SUBJECTS = _operation("list_subjects", "GET", SUBJECTS, Scope.READ)
@@ -63,9 +63,14 @@ VERIFY = _operation(
     body=requests.SourceAndTargetRequest,
     images=requests.SOURCE_AND_TARGET,
 )
-VERIFY_EMBEDDINGS = _with_embeddings(
-    "verify", f"{PREFIX}verification/embeddings/verify", requests.VerifyEmbeddingsRequest
+VERIFY_EMBEDDINGS = _operation(
+    "verify",
+    "POST",
+    f"{PREFIX}verification/embeddings/verify",
+    Scope.RECOGNIZE,
+    body=requests.VerifyEmbeddingsRequest,
 )
+"""Both vectors are the caller's, so that no score says anything of an enrolled face."""
 
 ENDPOINTS: tuple[AnyOperation, ...] = tuple(one for one in globals().copy().values() if isinstance(one, Operation))
 """All of the above."""

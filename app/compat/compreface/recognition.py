@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import numpy as np
 from fastapi import Query, Request
 
-from app.api.dependencies import Service, ServiceDep, entry_of
+from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
 from app.api.openapi import COMPREFACE
 from app.api.router import Router
 from app.compat.compreface import endpoints
@@ -30,7 +30,7 @@ from app.compat.compreface.requests import (
     template_of,
 )
 from app.compat.similarity import Similarity
-from app.decisions import cosine
+from app.decisions import CoarseScores, cosine
 from app.errors import AmbiguousFace
 from app.gallery.records import Candidate, FaceRow
 from app.types import Face, Template
@@ -87,7 +87,9 @@ async def verify_embeddings(request: Request, service: ServiceDep) -> Json:
 
     def work() -> Json:
         package = service.embedders.default
-        return _compared(service, template_of(source, package.id, package.manifest.dimension or 0), targets)
+        first = template_of(source, package.id, package.manifest.dimension or 0)
+        similarity = _scale(service, package.id)
+        return _compared(first, targets, similarity.of_cosine)
 
     return await service.run(work)
 
@@ -120,20 +122,26 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
 async def recognize_embeddings(
     request: Request, service: ServiceDep, query: Annotated[PredictionParams, Query()]
 ) -> Json:
-    """Find the subjects that embeddings may show."""
+    """Find the subjects that embeddings may show.
+
+    Needs the scope `templates`. Similarities are rounded down to steps, and none below the most lenient operating point
+    is answered, because enough exact ones show the enrolled templates.
+    """
     asked = await read_json(request, service, EmbeddingsRequest)
     if not asked.embeddings:
         raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
     embeddings = asked.embeddings
     gallery = await gallery_of(request, service)
+    service.guard.admit_vectors(grant_of(request), len(embeddings))
 
     def work() -> Json:
         similarity = _scale(service, gallery.embedder)
+        scores = CoarseScores.of(service.operations.thresholds(gallery.embedder))
         templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
         rankings = _rank(service, gallery.id, templates, query.prediction_count)
         return {
             "result": [
-                {"embedding": one, "similarities": _subjects(similarity, ranking)}
+                {"embedding": one, "similarities": _coarse_subjects(similarity, scores, ranking)}
                 for one, ranking in zip(embeddings, rankings, strict=True)
             ]
         }
@@ -171,7 +179,11 @@ async def verify_face(
 
 @router.handles(endpoints.VERIFY_FACE_EMBEDDINGS)
 async def verify_face_embeddings(request: Request, service: ServiceDep, face_id: str) -> Json:
-    """Compare embeddings with an image."""
+    """Compare embeddings with an image.
+
+    Needs the scope `templates`. Similarities are rounded down to steps, and are 0 below the most lenient operating
+    point, because enough exact ones show the enrolled template.
+    """
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
     asked = await read_json(request, service, EmbeddingsRequest)
@@ -179,9 +191,13 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
         raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
     embeddings = asked.embeddings
     gallery = await gallery_of(request, service)
+    service.guard.admit_vectors(grant_of(request), len(embeddings))
 
     def work() -> Json:
-        return _compared(service, _stored(service.galleries.store.find_face(gallery, wanted)), embeddings)
+        enrolled = _stored(service.galleries.store.find_face(gallery, wanted))
+        similarity = _scale(service, enrolled.package)
+        scores = CoarseScores.of(service.operations.thresholds(enrolled.package))
+        return _compared(enrolled, embeddings, lambda score: _coarse(similarity, scores, score))
 
     return await service.run(work)
 
@@ -194,15 +210,23 @@ def _subjects(similarity: Similarity, ranking: Sequence[Candidate]) -> list[Json
     return [{"subject": one.subject, "similarity": rounded(similarity.of_cosine(one.score))} for one in ranking]
 
 
-def _compared(service: Service, first: Template, embeddings: Sequence[Sequence[float]]) -> Json:
+def _coarse_subjects(similarity: Similarity, scores: CoarseScores, ranking: Sequence[Candidate]) -> list[Json]:
+    """Return the candidates whose score is answered."""
+    near = [one for one in ranking if scores.coarse(one.score) is not None]
+    return [{"subject": one.subject, "similarity": rounded(_coarse(similarity, scores, one.score))} for one in near]
+
+
+def _coarse(similarity: Similarity, scores: CoarseScores, score: float) -> float:
+    """Return the similarity of a score for a vector that the caller chose; 0 below the floor."""
+    coarse = scores.coarse(score)
+    return 0.0 if coarse is None else similarity.of_cosine(coarse)
+
+
+def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
     """Return the embeddings with their similarities to the template, the highest first."""
-    similarity = _scale(service, first.package)
     dimension = len(first.vector)
     found = [
-        {
-            "embedding": one,
-            "similarity": _similarity(similarity, first, template_of(one, first.package, dimension)),
-        }
+        {"embedding": one, "similarity": rounded(scale(cosine(first, template_of(one, first.package, dimension))))}
         for one in embeddings
     ]
     return {"result": sorted(found, key=lambda one: -one["similarity"])}
