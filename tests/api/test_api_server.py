@@ -38,8 +38,8 @@ from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
 from app.main import create_app
+from app.serve import serve
 from app.server.run import listen
-from app.server.start import serve
 from tests.support.connections import bodies_held, opened, until
 from tests.support.live import LiveServer, environment
 from tests.support.service import COLLINS, error_of, running
