@@ -272,7 +272,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
 def _build_inference(models: Models, stack: ExitStack) -> _Inference:
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
-    semaphore = FairSemaphore(cores())
+    semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
     embedders = _embedders(models, semaphore)
     stack.callback(embedders.close)
     return _Inference(models, semaphore, embedders)
@@ -283,7 +283,7 @@ def _build_recognition(
 ) -> Operations:
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     return Operations(
-        Pipeline(inference.models.detector, limits, turn=inference.cores),
+        Pipeline(inference.models.detector, limits, cores=inference.cores),
         inference.embedders,
         storage.galleries,
         fmr=settings.fmr,

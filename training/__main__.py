@@ -1,4 +1,4 @@
-"""`python -m training …`. Each part is imported when it is asked for, so that evaluation runs without torch."""
+"""`python -m training …`. A command's module is imported when it runs, so that evaluation needs no torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 PARTS = {
-    "data": ("training.data.commands", "app", "Align, check and compare sets of photos and crops."),
-    "evaluate": ("training.evaluation.commands", "app", "Measure a model package. Needs no torch."),
-    "experiments": ("training.experiments.grid", "experiments", "Train a grid of recipes over seeds and compare them."),
-    "export": ("training.commands", "export_package", "Export a checkpoint as a model package that the service loads."),
-    "train": ("training.commands", "train", "Train a recipe."),
-    "try": ("training.try_package", "try_package", "Serve a package and identify drawn people with it over REST."),
+    "data": ("commands.data", "app", "Align, check and compare sets of photos and crops."),
+    "evaluate": ("commands.evaluate", "app", "Measure a model package. Needs no torch."),
+    "experiments": ("commands.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
+    "export": ("commands.train", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "train": ("commands.train", "train", "Train a recipe."),
+    "try": ("commands.try_package", "try_package", "Serve a package and identify drawn people with it over REST."),
 }
-"""Command: module, what of it, and its help line."""
+"""Command: its module in `training`, the name in that module, and its help line."""
 
 
 class LazyParts(TyperGroup):
@@ -39,7 +39,7 @@ class LazyParts(TyperGroup):
         # that does anything else besides.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
         module, attribute, _ = PARTS[cmd_name]
-        part: Any = getattr(importlib.import_module(module), attribute)
+        part: Any = getattr(importlib.import_module(f"training.{module}"), attribute)
         if isinstance(part, typer.Typer):
             return get_command(part)
         single = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

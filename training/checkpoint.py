@@ -11,6 +11,7 @@ A run's folder:
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from typing import Any
 
 import torch
 
-from app.errors import NotFound, Unusable
+from app.errors import InvalidInput, NotFound, Unusable
 from app.files import PUBLIC, replacing
+from training.model import EmbedderExport, build_model, tower
+from training.recipe import Recipe
 
 STEP_NAME = re.compile(r"step_(\d{8})\.pt")
 
@@ -55,7 +58,7 @@ def load(path: Path) -> Checkpoint:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         facts = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    except (OSError, EOFError, ValueError, RuntimeError, KeyError, _unpickling_error()) as error:
+    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
         raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
     return Checkpoint(path, facts, state)
 
@@ -89,7 +92,13 @@ def resolve(path: Path) -> Path:
     return chosen
 
 
-def _unpickling_error() -> type[Exception]:
-    import pickle  # noqa: PLC0415  only the name of the error that torch's restricted unpickler raises
+def trained_embedder(saved: Checkpoint, recipe: Recipe, *, second_tower: bool = False) -> EmbedderExport:
+    """Return the embedder of a checkpoint, with the averaged weights if there are any.
 
-    return pickle.UnpicklingError
+    Raises InvalidInput (``no_second_tower``).
+    """
+    if second_tower and recipe.model.towers != "pseudo_siamese":
+        raise InvalidInput("Only a pseudo-siamese run has a second tower of its own.", code="no_second_tower")
+    model = build_model(recipe.model, channels_last=False)
+    model.load_state_dict(saved.state["average"] or saved.state["model"])
+    return EmbedderExport(tower(model, int(second_tower)))

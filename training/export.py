@@ -21,7 +21,7 @@ import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import nn
 
-from app.errors import InvalidInput, Unusable
+from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
 from app.inference.manifest import (
@@ -42,9 +42,8 @@ from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
 from app.types import Pixels, Vectors
 from training import checkpoint
+from training.data.loader import Crops
 from training.evaluation import metrics, operating_points
-from training.loader import Crops
-from training.model import EmbedderExport, build_model, tower
 from training.recipe import Recipe
 
 Variant: TypeAlias = Literal["fp32", "fp16", "int8"]
@@ -114,7 +113,7 @@ def export(
     """
     saved = checkpoint.load(checkpoint.resolve(source))
     recipe = Recipe.model_validate(saved.state["recipe"])
-    module = trained(saved, recipe, second_tower=second_tower)
+    module = checkpoint.trained_embedder(saved, recipe, second_tower=second_tower)
     say(f"{recipe.name} at step {saved.facts['step']}: exporting with both of torch's exporters")
     full = export_fp32(module, recipe.model.dim)
     fp32_vectors = None if evaluation is None else vectors_of(full.model, evaluation.crops)
@@ -129,18 +128,6 @@ def export(
         folders.append(_write_package(models, about, exported, recipe, saved.facts, measured=measured))
         say(f"{variant}: {folders[-1]}")
     return folders
-
-
-def trained(saved: checkpoint.Checkpoint, recipe: Recipe, *, second_tower: bool = False) -> EmbedderExport:
-    """What is exported of a checkpoint: the averaged weights where there are any.
-
-    Raises InvalidInput (``no_second_tower``).
-    """
-    if second_tower and recipe.model.towers != "pseudo_siamese":
-        raise InvalidInput("Only a pseudo-siamese run has a second tower of its own.", code="no_second_tower")
-    model = build_model(recipe.model, channels_last=False)
-    model.load_state_dict(saved.state["average"] or saved.state["model"])
-    return EmbedderExport(tower(model, int(second_tower)))
 
 
 # ------------------------------------------------------------------------------------------------------- exporters
@@ -412,7 +399,7 @@ def _manifest(
         f"exported as {exported.variant}.",
         figures=exported.figures | (measured.figures if measured else {}) | {"recipe": recipe.model_dump(mode="json")},
     )
-    return Manifest(
+    manifest = Manifest(
         name=name,
         version=about.version,
         task="embed",
@@ -428,5 +415,7 @@ def _manifest(
         licence=Licence(name=about.licence, non_commercial=about.non_commercial, url=about.licence_url),
         provenance=provenance,
         golden=golden_vectors(exported.model),
-        calibrations=(measured.calibration,) if measured and measured.calibration else (),
     )
+    if measured is None or measured.calibration is None:
+        return manifest
+    return manifest.model_copy(update={"calibrations": (manifest.bind(measured.calibration),)})

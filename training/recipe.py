@@ -180,7 +180,7 @@ class Recipe(Section):
     seed: int = Field(default=1, ge=0)
     data: Data = Data()
     augment: dict[str, Value] = {}
-    """How likely each change of `training.augment` is, by name; empty = mirror images only (half of all crops are
+    """How likely each change of `training.data.augment` is, by name; empty = mirror images only (half of all crops are
     mirrored always)."""
     sampler: Sampler = Sampler()
     model: Model = Model()

@@ -198,4 +198,5 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),
+        warnings=list(package.warnings),
     )

@@ -12,7 +12,8 @@ import hashlib
 import hmac
 import secrets
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,7 @@ from app.access.keys import Keys
 from app.access.rate_limits import Buckets, address_group
 from app.api.endpoints import ENDPOINTS
 from app.api.operation import MatchedOperation
+from app.concurrency.worker_pool import UNPROVEN, Shares
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import InvalidInput, Overloaded, Unusable
 from app.files import replacing, write_new
@@ -64,6 +66,8 @@ class Guard:
     vector_rate: Rate | None = None
     """How many vectors of its own a key may have scored; None: no limit."""
     vectors: Buckets = field(default_factory=Buckets)
+    lookups: Shares = field(default_factory=lambda: Shares(UNPROVEN))
+    """Keys that are looked up now and have not worked before."""
 
     @classmethod
     def of(cls, admin_key: str, keys: Keys, failures: Rate, vector_rate: Rate | None = None) -> Guard:
@@ -114,17 +118,33 @@ class Guard:
     async def attempt(self, look_up: Callable[[], T], address: str, *, known: bool = False) -> T:
         """Return what `look_up` finds in the database; its InvalidInput counts as a failure of the address.
 
-        Raises Overloaded (``too_many_failures``) without looking up if the caller is not `known`.
+        Raises Overloaded without looking up if the caller is not `known` and its address has failed too often
+        (``too_many_failures``), or if too many unknown keys are being looked up.
         """
-        caller = address_group(address)
-        if not known and (wait_s := self.attempts.wait(caller, self.failures)):
-            raise Overloaded(
-                "Too many wrong keys came from this address.", code="too_many_failures", retry_after=wait_s
-            )
+        with self.counted(address):
+            if known:
+                return await asyncio.to_thread(look_up)
+            self.require_few_failures(address)
+            caller = (address_group(address),)
+            self.lookups.enter(caller)
+            try:
+                return await asyncio.to_thread(look_up)
+            finally:
+                self.lookups.leave(caller)
+
+    def require_few_failures(self, address: str) -> None:
+        """Raise Overloaded (``too_many_failures``) if the address has failed too often."""
+        if wait_s := self.attempts.wait(address_group(address), self.failures):
+            message = "Too many wrong keys came from this address."
+            raise Overloaded(message, code="too_many_failures", retry_after=wait_s)
+
+    @contextmanager
+    def counted(self, address: str) -> Iterator[None]:
+        """Count an InvalidInput of the block as a failure of the address."""
         try:
-            return await asyncio.to_thread(look_up)
+            yield
         except InvalidInput:
-            self.attempts.take(caller, self.failures)
+            self.attempts.take(address_group(address), self.failures)
             raise
 
 

@@ -30,7 +30,7 @@ from app.api.dependencies import Service, find_service
 from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.operation import MatchedOperation
-from app.api.protocols import protocol_of
+from app.api.protocols import callers_of, protocol_of
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
 
 ID_HEADER = "x-request-id"
@@ -120,15 +120,13 @@ class RequestMiddleware:
         record = _Record(service.audit, matched, scope["request_id"])
         answer.record = record
         with ExitStack() as stack:
-            if protocol.reads_body:
-                stack.enter_context(service.workers.admit())
             grant, receive = await protocol.authenticate(scope, receive, service)
             record.know(grant)
             scope["grant"] = grant
             if asked is not None:
                 authorize(grant, asked)
-                if matched is not None and not protocol.reads_body:
-                    stack.enter_context(service.workers.admit())
+            if matched is not None:
+                stack.enter_context(service.workers.admit(*callers_of(grant.key_id, scope)))
             scope["audit"] = await record.begin()
             await self._app(scope, receive, answer)
 

@@ -7,7 +7,6 @@ for all: keys and scopes, limits, the audit log, the operations.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -15,6 +14,7 @@ from starlette.types import Receive, Scope
 
 from app.access.grants import Grant
 from app.access.grants import Scope as KeyScope
+from app.access.rate_limits import address_group
 from app.api.auth import is_browser_path
 from app.api.dependencies import Service
 from app.api.operation import MatchedOperation, Operation, OperationTable
@@ -27,9 +27,6 @@ OWN_PREFIX = "/v1/"
 
 class WireProtocol(ABC):
     """``scope["path"]`` is the path as it was sent, percent-encoded."""
-
-    reads_body: ClassVar[bool] = False
-    """Whether `authenticate` reads the body, which counts against the limit of requests in progress."""
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
@@ -76,6 +73,11 @@ def protocol_of(scope: Scope) -> WireProtocol:
     """Return the first of ``app.state.protocols`` that speaks the request; our own if none does."""
     others: tuple[WireProtocol, ...] = getattr(scope["app"].state, "protocols", ())
     return next((protocol for protocol in others if protocol.speaks(scope)), OWN)
+
+
+def callers_of(key_id: str, scope: Scope) -> tuple[str, str]:
+    """Return whom a request counts for: its key, and its address."""
+    return key_id, f"@{address_group(address_of(scope))}"
 
 
 def address_of(scope: Scope) -> str:

@@ -33,6 +33,8 @@ def list_models(server: options.Server = None, key: options.Key = None, as_json:
         found = client.models()
     for problem in found.skipped:
         output.warn(f"skipped {problem.folder}: {problem.problem}")
+    for warning in (each for model in found.models for each in model.warnings):
+        output.warn(warning)
     if as_json:
         for model in found.models:
             output.say_json(model)

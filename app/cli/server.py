@@ -30,10 +30,10 @@ def serve(
     """Start the server. Its other settings come from the environment (LIKENESS_...)."""
     pause_collector()  # `app.server.run` resumes it when the server is ready
     from app.config import load_settings  # noqa: PLC0415 - slow to import
-    from app.server import start  # noqa: PLC0415 - slow to import
+    from app.serve import serve as run_server  # noqa: PLC0415 - slow to import
 
     given = {"host": host, "port": port, "data_dir": data}
-    start.serve(load_settings(**{name: value for name, value in given.items() if value is not None}))
+    run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))
 
 
 @dataclass(frozen=True, slots=True)

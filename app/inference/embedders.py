@@ -75,12 +75,16 @@ class Embedders:
         self._points: dict[str, tuple[Stamp, Thresholds]] = {}
         self._closed = False
         self._past: Counter[int] = Counter()  # batch sizes of closed packages
+        self._warned: set[str] = set()
+        self._warn(default)
 
     def packages(self) -> Mapping[str, Package]:
         """Read the installed packages of every task again and return them by id."""
         try:
             found = self._find()
             self._packages = {**self._damaged(found), **found}
+            for package in found.values():
+                self._warn(package)
         except Unusable as error:
             _log.warning(
                 "The folder of model packages cannot be read; the packages found before stay in use: %s", error
@@ -161,6 +165,13 @@ class Embedders:
                 if slot.model is not None:
                     slot.model.embedder.close()
 
+    def _warn(self, package: Package) -> None:
+        """Log what was left out of a manifest, once."""
+        for warning in package.warnings:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                _log.warning("%s", warning)
+
     def _damaged(self, found: Mapping[str, Package]) -> dict[str, Package]:
         """Return the packages known before whose manifest can't be read now: they stay in use."""
         folders = {package.folder for package in found.values()}
@@ -181,8 +192,22 @@ class Embedders:
         known = self._points.get(package.id)
         if known is None or known[0] != stamp:
             last = known[1] if known else Thresholds(package.manifest)
-            known = self._points[package.id] = (stamp, _read_points(package) or last)
+            known = self._points[package.id] = (stamp, self._read_points(package) or last)
         return known[1]
+
+    def _read_points(self, package: Package) -> Thresholds | None:
+        """Return the operating points that the manifest has now; None, with a warning, where it is another model's."""
+        try:
+            read = load_package(package.folder)
+        except Unusable as error:
+            _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
+            return None
+        found = read.manifest
+        if _model(found) != _model(package.manifest):
+            _log.warning("%s now describes another model, which is used from the next start", package.folder)
+            return None
+        self._warn(read)
+        return Thresholds(found)
 
     def _running(self) -> list[Model]:
         with self._lock:
@@ -243,19 +268,6 @@ class Embedders:
             del self._slots[name]
             self._past.update(models[name].embedder.batch_sizes)  # final: the package is not in use
         return [models[name] for name in closing]
-
-
-def _read_points(package: Package) -> Thresholds | None:
-    """Return the operating points that the manifest has now; None, with a warning, where it is another model's."""
-    try:
-        found = load_package(package.folder).manifest
-    except Unusable as error:
-        _log.warning("A manifest can't be read; its operating points stay as they are: %s", error)
-        return None
-    if _model(found) != _model(package.manifest):
-        _log.warning("%s now describes another model, which is used from the next start", package.folder)
-        return None
-    return Thresholds(found)
 
 
 def _model(manifest: Manifest) -> tuple[object, ...]:

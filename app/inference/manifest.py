@@ -7,6 +7,8 @@ service reads it, through the one class `Manifest`.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -191,6 +193,8 @@ class Calibration(_Strict):
     points: tuple[Point, ...] = Field(min_length=2)
     default: bool = False
     scores: Scores | None = None
+    measured_with: Sha256 | None = None
+    """`Manifest.recipe_digest` of the model that was measured; manifests of 0.1.0 have none."""
 
     @model_validator(mode="after")
     def _monotonic(self) -> Self:
@@ -265,6 +269,31 @@ class Manifest(_Strict):
     @property
     def id(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def recipe_digest(self) -> str:
+        """SHA-256 of everything that decides the templates: the file's hash, how it is prepared, the crop's landmarks.
+
+        Values that equal their default are left out, so that a key that a later version adds changes nothing.
+        """
+        prepare = self.prepare.model_dump(mode="json", exclude_defaults=True) | {"kind": self.prepare.kind}
+        parts = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def bind(self, calibration: Calibration) -> Calibration:
+        """Return the calibration as one that was measured with this model."""
+        return calibration.model_copy(update={"measured_with": self.recipe_digest})
+
+    def without_foreign_points(self) -> tuple[Manifest, tuple[str, ...]]:
+        """Return the manifest without calibrations of another model, and the names of those removed.
+
+        Where the default one is removed, all are: the others were not chosen to decide.
+        """
+        own = tuple(each for each in self.calibrations if each.measured_with in {None, self.recipe_digest})
+        if not any(each.default for each in own):
+            own = ()
+        removed = tuple(each.name for each in self.calibrations if each not in own)
+        return (self.model_copy(update={"calibrations": own}) if removed else self), removed
 
 
 class Thresholds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -27,6 +27,8 @@ class Package:
 
     folder: Path
     manifest: Manifest
+    warnings: tuple[str, ...] = ()
+    """What was left out of the manifest when it was read, and why."""
 
     @property
     def id(self) -> str:
@@ -34,7 +36,10 @@ class Package:
 
 
 def load_package(folder: Path) -> Package:
-    """Read ``folder/manifest.json``. Raises Unusable: package_manifest_missing, package_manifest_invalid."""
+    """Read ``folder/manifest.json``, without operating points that were measured with another model.
+
+    Raises Unusable: package_manifest_missing, package_manifest_invalid.
+    """
     path = folder / MANIFEST_NAME
     try:
         text = path.read_bytes()
@@ -44,11 +49,19 @@ def load_package(folder: Path) -> Package:
         )
         raise Unusable(message, code="package_manifest_missing", folder=str(folder)) from error
     try:
-        return Package(folder, Manifest.model_validate_json(text))
+        manifest, removed = Manifest.model_validate_json(text).without_foreign_points()
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
         message = f"{path} is no valid manifest; correct or restore it. {'; '.join(problems)}"
         raise Unusable(message, code="package_manifest_invalid", path=str(path), problems=problems) from error
+    return Package(folder, manifest, (_foreign_points(manifest.id, removed),) if removed else ())
+
+
+def _foreign_points(package_id: str, names: Sequence[str]) -> str:
+    return (
+        f"The operating points of {package_id} ({', '.join(names)}) were measured with another file or preparation and "
+        "are not used. Measure its own: python -m training evaluate operating-points"
+    )
 
 
 @dataclass(frozen=True, slots=True)

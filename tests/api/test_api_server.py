@@ -38,8 +38,8 @@ from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
 from app.main import create_app
+from app.serve import serve
 from app.server.run import listen
-from app.server.start import serve
 from tests.support.connections import bodies_held, opened, until
 from tests.support.live import LiveServer, environment
 from tests.support.service import COLLINS, error_of, running
@@ -283,8 +283,6 @@ async def test_work_that_takes_too_long_is_given_up_but_counts_until_it_ends() -
             await workers.run(release.wait)
         assert caught.value.code == "request_timeout"
     assert (workers.admitted, workers.held) == (1, 10), "the thread is still busy, with the request's body"
-    with workers.admit(), pytest.raises(Overloaded), workers.admit():
-        pass
     with pytest.raises(LikenessError):  # waits behind the slow one, and is dropped unbegun
         await workers.run(lambda: pytest.fail("dropped work was done"))
     assert workers.admitted == 1

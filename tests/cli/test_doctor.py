@@ -23,7 +23,7 @@ from app.db.engine import Database
 from app.db.inspection import inspect
 from app.gallery.store import Store
 from app.inference import golden
-from app.inference.package import write_manifest
+from app.inference.package import load_package, write_manifest
 from app.inference.session import open_embedder
 from app.main import admin_key
 from app.reembedding.steps import Reembeddings
@@ -87,6 +87,19 @@ def test_a_model_file_that_was_changed_is_found(tmp_path: Path, data: Path) -> N
     assert "is not the file that" in found["models"].found
     assert found["models"].remedy
     assert "device" in found
+
+
+def test_operating_points_of_another_model_are_a_warning(tmp_path: Path, data: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    shutil.copytree(models / "mobilefacenet-64", models / "mine")
+    copied = load_package(models / "sface").manifest
+    own = load_package(models / "mobilefacenet-64").manifest
+    taken = {"name": "mine", "calibrations": copied.calibrations}
+    write_manifest(models / "mine", own.model_copy(update=taken))
+    warnings = [one for one in examined(data, "models", models_dir=models)["models"] if one.verdict == "warning"]
+    assert [one.found.split(" (")[0] for one in warnings] == [f"The operating points of mine@{own.version}"]
+    assert warnings[0].remedy
 
 
 def test_whether_templates_are_checked_is_said(tmp_path: Path, data: Path) -> None:

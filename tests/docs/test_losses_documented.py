@@ -8,7 +8,9 @@ import re
 import pytest
 
 from tests.conftest import PROJECT
-from training import losses, miners, sampler
+from training import losses
+from training.data import sampler
+from training.losses import miners
 
 PAGE = (PROJECT / "docs" / "reference" / "losses.md").read_text()
 KINDS: dict[str, type] = {**losses.CLASS_LEVEL, **losses.PAIR_LEVEL, **miners.MINERS}

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from app.errors import InvalidInput, Overloaded, Unusable
+from app.errors import InvalidInput, OperatingPointUnavailable, Overloaded, Unusable
 from app.inference import golden
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
@@ -230,6 +230,19 @@ def test_new_operating_points_count_at_once(embedders: Embedders) -> None:
         assert thresholds(package_id) == (0.7, 0.7)
 
 
+def test_operating_points_of_another_model_are_left_out_and_logged_once(
+    embedders: Embedders, caplog: pytest.LogCaptureFixture
+) -> None:
+    package = embedders.packages()["b@1"]
+    foreign = packages.calibration({1e-1: 0.2, 1e-2: 0.3}).model_copy(update={"measured_with": "0" * 64})
+    write_manifest(package.folder, package.manifest.model_copy(update={"calibrations": (foreign,)}))
+    for _ in range(2):
+        with pytest.raises(OperatingPointUnavailable):
+            embedders.thresholds("b@1").threshold(1e-2)
+        assert embedders.packages()["b@1"].warnings
+    assert caplog.text.count("measured with another file") == 1
+
+
 def test_nothing_is_opened_after_the_end(embedders: Embedders) -> None:
     use(embedders, "b@1")
     embedders.close()
@@ -330,8 +343,17 @@ def test_a_bad_manifest_is_listed_and_new_points_decide_at_once(client: httpx.Cl
         assert (skipped["folder"], skipped["problem"].split()[0]) == ("bad", "bad/manifest.json")
         (small,) = (one for one in listed["models"] if one["name"] == "small")
         assert small["calibrations"][0]["points"][1]["threshold"] == low
+        assert small["warnings"] == []
         after = client.post("/v1/verify?model=small&fmr=0.01", files=files).json()
         assert (after["threshold"], after["match"]) == (pytest.approx(low), True)
+        foreign = points.model_copy(update={"measured_with": "0" * 64})
+        write_manifest(package.folder, package.manifest.model_copy(update={"calibrations": (foreign,)}))
+        listed = client.get("/v1/models").raise_for_status().json()
+        (small,) = (one for one in listed["models"] if one["name"] == "small")
+        assert (small["calibrations"], len(small["warnings"])) == ([], 1)
+        assert (
+            client.post("/v1/verify?model=small&fmr=0.01", files=files).status_code == httpx.codes.UNPROCESSABLE_ENTITY
+        )
     finally:
         shutil.rmtree(installed / "bad")
         write_manifest(package.folder, package.manifest)

@@ -437,3 +437,63 @@ def test_a_search_among_one_or_none_is_a_verification() -> None:
 def test_a_search_rate_that_would_need_the_unmeasured_is_refused(fpir: float, subjects: int) -> None:
     with pytest.raises(OperatingPointUnavailable):
         _thresholds().for_fpir(fpir, subjects)
+
+
+# --- Operating points belong to a model -------------------------------------------------------------------------------
+
+
+def _bound(content: bytes, prepare: Rewrite | None = None) -> Manifest:
+    made = manifest(content, prepare=prepare)
+    return made.model_copy(update={"calibrations": (made.bind(_calibration(_point(1e-2, 0.3), _point(1e-3, 0.4))),)})
+
+
+def test_own_operating_points_are_kept_and_old_unbound_ones_too(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "bound", _bound(CONTENT))
+    unbound = manifest(CONTENT, calibrations=(_calibration(_point(1e-2, 0.3), _point(1e-3, 0.4)),))
+    write_manifest(tmp_path / "unbound", unbound)
+    for name in ("bound", "unbound"):
+        read = load_package(tmp_path / name)
+        assert (len(read.manifest.calibrations), read.warnings) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sha256": "0" * 64},
+        {"prepare": Rewrite(input=SourceInput(colour="bgr"))},
+        {"prepare": Rewrite(input=SourceInput(dtype="float32", mean=(127.5, 127.5, 127.5)))},
+        {"canonical_landmarks": ((1.0, 1.0),) * 5},
+    ],
+)
+def test_a_manifest_copied_to_another_model_loses_its_operating_points(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    write_manifest(tmp_path, _bound(CONTENT, Rewrite()).model_copy(update=change))
+    read = load_package(tmp_path)
+    assert not read.manifest.calibrations
+    assert "measured with another file" in read.warnings[0]
+    with pytest.raises(OperatingPointUnavailable):
+        Thresholds(read.manifest).threshold(1e-3)
+
+
+def test_all_points_go_where_the_default_ones_are_another_models(tmp_path: Path) -> None:
+    made = _bound(CONTENT)
+    (own,) = made.calibrations
+    foreign = own.model_copy(update={"name": "foreign", "measured_with": "0" * 64})
+    second = own.model_copy(update={"default": False})
+    write_manifest(tmp_path, made.model_copy(update={"calibrations": (second, foreign)}))
+    assert not load_package(tmp_path).manifest.calibrations
+    second = foreign.model_copy(update={"default": False})
+    write_manifest(tmp_path, made.model_copy(update={"calibrations": (own, second)}))
+    assert load_package(tmp_path).manifest.calibrations == (own,)
+
+
+@given(manifests)
+def test_the_binding_survives_json(made: Manifest) -> None:
+    assert Manifest.model_validate_json(made.model_dump_json()).recipe_digest == made.recipe_digest
+
+
+@pytest.mark.parametrize("name", ["sface", "mobilefacenet-64"])
+def test_the_packaged_operating_points_are_bound(name: str) -> None:
+    read = load_package(PROJECT / "models" / name).manifest
+    assert {each.measured_with for each in read.calibrations} == {read.recipe_digest}

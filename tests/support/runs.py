@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from training import sampler
-from training.distributed import World
-from training.loader import Crops
+from training.data import sampler
+from training.data.loader import Crops
 from training.recipe import Recipe, parse_recipe
-from training.trainer import Material, Trainer
+from training.run.distributed import World
+from training.run.trainer import Material, Trainer
 
 ALONE = World(0, 1, torch.device("cpu"))
 TINY = """name = "tiny"

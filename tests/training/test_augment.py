@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.types import Pixels
-from training.augment import (
+from training.data.augment import (
     CHANGES,
     Augment,
     AugmentConfig,

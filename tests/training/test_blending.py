@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from app.face.align import CROP_SIDE
 from app.types import Pixels
+from training.commands.data import app
 from training.data import open_dataset
 from training.data.blending import BLENDS, WARP_PIXELS, blend, pick_two, write_blends
-from training.data.commands import app
 from training.data.drawn.dataset import ProceduralFaces
 
 FACES = ProceduralFaces(people=3, images_per_person=2, seed=5)

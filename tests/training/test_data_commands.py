@@ -29,10 +29,10 @@ from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.ready import fill_cache
+from training.commands.data import app
 from training.data import open_dataset, read_drop_list
 from training.data.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
 from training.data.checking import NEAR, alike_people, doubts, group_equal, near_duplicates, thumbnail
-from training.data.commands import app
 from training.data.drawn.dataset import ProceduralFaces
 from training.data.overlap import best_means, find_overlap
 from training.data.templates import Templates, choose_threshold, unit
@@ -415,5 +415,5 @@ def test_the_commands_are_mounted_in_the_module() -> None:
 
 
 def test_data_commands_need_no_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; import training.data.drawn.dataset, training.data.commands"
+    program = "import sys; sys.modules['torch'] = None; import training.data.drawn.dataset, training.commands.data"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=PROJECT)

@@ -23,8 +23,8 @@ from tests.conftest import PROJECT
 from tests.support.ranks import on_ranks
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
-from training.distributed import joined
 from training.recipe import Recipe
+from training.run.distributed import joined
 
 pytestmark = pytest.mark.long
 
@@ -182,7 +182,7 @@ def test_torchrun_starts_the_ranks(tmp_path: Path, full: bool) -> None:
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
     from app.errors import InvalidInput  # noqa: PLC0415  beside torch's own late import
-    from training.distributed import World  # noqa: PLC0415  the same
+    from training.run.distributed import World  # noqa: PLC0415  the same
 
     with pytest.raises(InvalidInput, match="shared evenly"):
         small_trainer(small_recipe(), tmp_path, World(0, 5, torch.device("cpu")))

@@ -24,14 +24,13 @@ from app.inference.manifest import Calibration, Manifest, Point, Thresholds
 from app.inference.package import load_package, write_manifest
 from app.types import Vector
 from tests.conftest import PROJECT
+from training.commands.evaluate import app
 from training.data.bins import write_pack
 from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
 from training.evaluation import operating_points as points
-from training.evaluation.commands import app
 from training.evaluation.degraded_copies import degradations
-from training.evaluation.packs import PackPhotos
-from training.evaluation.pairs import Pair, PairList, person_of, read_pairs
+from training.evaluation.pairs import PackPhotos, Pair, PairList, person_of, read_pairs
 from training.evaluation.photos import Templates, make_templates, open_photos
 
 VIEW2 = "2\t2\nAnn\t1\t2\nBo\t1\t3\nAnn\t1\tBo\t2\nAnn\t2\tCy\t1\nBo\t2\t3\nCy\t1\t2\nBo\t1\tCy\t1\nAnn\t3\tCy\t2\n"

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from app.errors import InvalidInput
+from training.commands.experiments import experiments
+from training.commands.options import MODELS
 from training.data import read_drop_list
 from training.evaluation import metrics
 from training.evaluation.metrics import Floats
@@ -125,10 +127,10 @@ def test_a_grid_that_cannot_mean_what_it_says_is_refused(small: Path, old: str, 
 def test_a_grid_is_trained_once_measured_and_reported(small: Path, tmp_path: Path) -> None:
     document = tmp_path / "document.md"
     document.write_text("before\n<!-- grid -->\nold\n<!-- end -->\nafter\n")
-    grid.experiments([small], out=tmp_path / "out", only=["softtriple"])
+    experiments([small], out=tmp_path / "out", only=["softtriple"])
     kept = {path.name: path.read_bytes() for path in (tmp_path / "out" / "runs").iterdir()}
     assert len(kept) == 2
-    grid.experiments([small], out=tmp_path / "out", document=document)
+    experiments([small], out=tmp_path / "out", document=document)
     files = sorted((tmp_path / "out" / "runs").iterdir())
     assert len(files) == 4
     assert {path.name: path.read_bytes() for path in files if path.name in kept} == kept
@@ -150,7 +152,7 @@ def test_a_grid_is_trained_once_measured_and_reported(small: Path, tmp_path: Pat
 def test_a_document_without_a_place_for_a_grid_is_left_alone(small: Path, tmp_path: Path) -> None:
     document = tmp_path / "document.md"
     document.write_text("<!-- grid -->\n")
-    plan, runs = load_plan(small), Runs(tmp_path / "runs")
+    plan, runs = load_plan(small), Runs(tmp_path / "runs", MODELS)
     keep(runs, plan.recipes["norm_softmax"][0])
     with pytest.raises(InvalidInput, match="no place for grid"):
         grid.write_report(plan, grid.report_of(plan, runs), tmp_path, document)
@@ -179,7 +181,7 @@ def keep(runs: Runs, recipe: Recipe) -> Path:
 def test_a_finished_run_is_found_by_its_recipe_whatever_keys_recipes_have_got_since(
     small: Path, tmp_path: Path
 ) -> None:
-    recipe, runs = load_plan(small).recipes["norm_softmax"][0], Runs(tmp_path / "runs")
+    recipe, runs = load_plan(small).recipes["norm_softmax"][0], Runs(tmp_path / "runs", MODELS)
     path = keep(runs, recipe)
     stored = json.loads(path.read_text())
     del stored["recipe"]["data"]["unlabelled"], stored["recipe"]["losses"][0]["image_beta"]
@@ -202,7 +204,7 @@ def test_a_finished_run_is_found_by_its_recipe_whatever_keys_recipes_have_got_si
 def test_what_has_not_run_or_with_one_seed_is_said_and_compared_with_nothing(
     small: Path, tmp_path: Path, seeds: int, told: str
 ) -> None:
-    plan, runs = load_plan(small), Runs(tmp_path / "runs")
+    plan, runs = load_plan(small), Runs(tmp_path / "runs", MODELS)
     for recipe in plan.recipes["norm_softmax"]:
         keep(runs, recipe)
     for recipe in plan.recipes["softtriple"][:seeds]:
@@ -217,7 +219,7 @@ def test_what_has_not_run_or_with_one_seed_is_said_and_compared_with_nothing(
 def test_a_grid_of_which_nothing_has_run_is_said_to_be_so(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid.experiments([small], out=tmp_path / "out", report=True)
+    experiments([small], out=tmp_path / "out", report=True)
     assert "no entry is finished" in capsys.readouterr().out
     assert not (tmp_path / "out" / "grid.md").exists()
 
@@ -243,7 +245,7 @@ def test_the_committed_figures_are_of_the_committed_recipes_and_in_the_tables(pa
 
 
 def test_runs_on_different_people_are_not_compared(small: Path, tmp_path: Path) -> None:
-    plan, runs = load_plan(small), Runs(tmp_path / "runs")
+    plan, runs = load_plan(small), Runs(tmp_path / "runs", MODELS)
     for recipe in plan.recipes["norm_softmax"]:
         changed = keep(runs, recipe)
     changed.write_text(json.dumps(json.loads(changed.read_text()) | {"unseen": "others"}))

@@ -26,12 +26,12 @@ from tests.support.ready import give_models
 from tests.support.runs import flat_people, small_recipe, small_trainer
 from tests.support.service import COLLINS, HOPPER
 from training import checkpoint
-from training.evaluation.commands import app
+from training.commands.evaluate import app
+from training.commands.try_package import identify_drawn, served
 from training.evaluation.in_torch import open_run
 from training.evaluation.speed import Precision
-from training.export import PARITY, PARITY_BATCHES, About, Evaluation, export, parity_crops, to_fp16, trained
+from training.export import PARITY, PARITY_BATCHES, About, Evaluation, export, parity_crops, to_fp16
 from training.model import EmbedderExport, embed, tower
-from training.try_package import identify_drawn, served
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_the_second_tower_of_a_pseudo_siamese_run_is_exported(tmp_path: Path) ->
     trainer = small_trainer(recipe, tmp_path)
     saved = checkpoint.load(trainer.save())
     crops = torch.from_numpy(parity_crops(2))
-    first, second = (trained(saved, recipe, second_tower=which)(crops) for which in (False, True))
+    first, second = (checkpoint.trained_embedder(saved, recipe, second_tower=which)(crops) for which in (False, True))
     assert torch.allclose(first, embed(tower(trainer.averaged(), 0), crops), atol=1e-5)
     assert torch.allclose(second, embed(tower(trainer.averaged(), 1), crops), atol=1e-5)
     assert not torch.allclose(first, second, atol=1e-2)

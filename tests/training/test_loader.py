@@ -16,10 +16,9 @@ from PIL import Image
 pytest.importorskip("torch", reason="training needs the train extra")
 
 from app.types import Pixels
-from training import sampler
-from training.data import open_dataset
+from training.data import open_dataset, sampler
+from training.data.loader import batch_keys, fingerprint, read_crops
 from training.data.records import RecordWriter
-from training.loader import batch_keys, fingerprint, read_crops
 
 PEOPLE = ("ada", "bob")
 

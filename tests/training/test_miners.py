@@ -12,10 +12,9 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from training import miners
-from training.losses import LossError, Triplets
+from training.losses import LossError, Triplets, miners
+from training.losses.miners import DistanceWeightedMiner, gumbel_argmax, log_inverse_density
 from training.losses.tuples import all_triplets, pair_masks
-from training.miners import DistanceWeightedMiner, gumbel_argmax, log_inverse_density
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the oracle's own import warnings are not what is tested here

@@ -53,13 +53,13 @@ def test_an_unknown_key_names_the_nearest_right_one(wrong: dict[str, object], ri
     ],
 )
 def test_an_unknown_key_of_a_loss_names_the_nearest_right_one(loss: dict[str, object], right: str) -> None:
-    objective = pytest.importorskip("training.objective", reason="training needs the train extra")
+    objective = pytest.importorskip("training.run.objective", reason="training needs the train extra")
     with pytest.raises(InvalidInput, match=f"did you mean '{right}'"):
         objective.build_objective(parse_recipe(SMALL | {"losses": [loss]}), 4, 8, None)
 
 
 def test_options_of_a_miner_that_is_not_there_are_refused() -> None:
-    objective = pytest.importorskip("training.objective", reason="training needs the train extra")
+    objective = pytest.importorskip("training.run.objective", reason="training needs the train extra")
     loss = {"name": "triplet", "miner_options": {"m": 0.1}}
     with pytest.raises(InvalidInput, match="no miner") as caught:
         objective.build_objective(parse_recipe(SMALL | {"losses": [loss]}), 4, 8, None)
@@ -144,7 +144,7 @@ def test_crops_without_a_label_are_refused_where_nothing_learns_from_them(more: 
     steps=st.integers(110, 500),
 )
 def test_rates_rise_in_the_warm_up_then_never_rise_again(name: str, warmup: int, floor: float, steps: int) -> None:
-    optim = pytest.importorskip("training.optimiser")
+    optim = pytest.importorskip("training.run.optimiser")
     schedule = Schedule.model_validate({"name": name, "warmup": warmup, "floor": floor})
     factors = [optim.rate_factor(schedule, step, steps) for step in range(steps)]
     assert all(0 <= factor <= 1 for factor in factors)
@@ -154,7 +154,7 @@ def test_rates_rise_in_the_warm_up_then_never_rise_again(name: str, warmup: int,
 
 
 def test_schedules_have_the_values_of_their_formulas() -> None:
-    optim = pytest.importorskip("training.optimiser")
+    optim = pytest.importorskip("training.run.optimiser")
     half = {"cosine": 0.5, "poly": 0.25, "step": 0.1, "constant": 1.0}
     for name, value in half.items():
         schedule = Schedule.model_validate({"name": name, "milestones": (0.5,)})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from training.run_log import Reporter
+from training.run.log import Reporter
 
 
 def told(out: Path | None, *, terminal: bool) -> str:

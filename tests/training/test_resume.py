@@ -18,7 +18,7 @@ import torch
 from app.errors import InvalidInput, NotFound, Unusable
 from tests.support.runs import all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
-from training.augment import Augment, AugmentConfig
+from training.data.augment import Augment, AugmentConfig
 
 CASES: dict[str, dict[str, Any]] = {
     "arcface, averaged weights, augmentation, on two threads": {},

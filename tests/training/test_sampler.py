@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from training import sampler
-from training.sampler import BalancedSampler, BatchSampler, PKSampler, PlainSampler, SamplerError
+from training.data import sampler
+from training.data.sampler import BalancedSampler, BatchSampler, PKSampler, PlainSampler, SamplerError
 
 LABELS = [5] * 3 + [9] * 1 + [2] * 7 + [7] * 4 + [1] * 2 + [3] * 12 + [0] * 5  # seven people, unsorted, 34 images
 

@@ -19,15 +19,15 @@ from app.inference.session import open_embedder
 from tests.conftest import PROJECT
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training.__main__ import app
-from training.collapse import PATIENCE, CollapseAlarm
-from training.distillation import embedding_loss, open_teacher, relation_loss, run_teacher, teacher_cache_dir
+from training.data.loader import UNLABELLED, BatchKey, BatchSource, split_people, whole_people
 from training.evaluation import metrics
-from training.loader import UNLABELLED, BatchKey, BatchSource, split_people, whole_people
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
-from training.objective import between_towers, build_objective
-from training.optimiser import parameter_groups
-from training.trainer import verification_figures
+from training.run.collapse import PATIENCE, CollapseAlarm
+from training.run.distillation import embedding_loss, open_teacher, relation_loss, run_teacher, teacher_cache_dir
+from training.run.objective import between_towers, build_objective
+from training.run.optimiser import parameter_groups
+from training.run.trainer import verification_figures
 
 LONG = {"steps": 60, "log_every": 60, "ema": 0.8}
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from app.errors import InvalidInput
 from training.data.dataset import FaceSet, OnError, Subset, without_people
 from training.data.drawn.dataset import ProceduralFaces
-from training.data.folder import FolderFaces
-from training.data.listing import LIST_ENDINGS, ListFaces
+from training.data.folder import LIST_ENDINGS, FolderFaces, ListFaces
 from training.data.records import RecordFaces
 from training.data.shards import TarFaces
 

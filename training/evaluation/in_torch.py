@@ -14,7 +14,6 @@ from app.inference.prepare import Target
 from app.types import Pixels, Vectors
 from training import checkpoint
 from training.evaluation.speed import Precision, Runs
-from training.export import trained
 from training.recipe import Recipe
 
 DTYPES = {Precision.FP32: None, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -45,7 +44,7 @@ def open_run(
     torch.set_num_threads(threads)
     saved = checkpoint.load(checkpoint.resolve(source))
     recipe = Recipe.model_validate(saved.state["recipe"])
-    module = trained(saved, recipe).to(device)
+    module = checkpoint.trained_embedder(saved, recipe).to(device)
     ways: dict[str, Any] = {"PyTorch": module}
     if compiled:
         ways["PyTorch, compiled"] = torch.compile(module, dynamic=False)

@@ -259,6 +259,7 @@ def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
 
     Where ``new`` is the default no other one is; the first calibration of all always is.
     """
+    new = manifest.bind(new)
     others = [each for each in manifest.calibrations if each.name != new.name]
     if new.default:
         others = [each.model_copy(update={"default": False}) for each in others]

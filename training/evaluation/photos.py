@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.errors import LikenessError
 from app.types import Vector, Vectors
-from training.evaluation.packs import PACK_ENDING, PackPhotos
+from training.evaluation.pairs import PACK_ENDING, PackPhotos
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""What a command of `training.evaluation.commands` has found: its tables, ``result.json``, ``scores.csv``."""
+"""What a command of `training.commands.evaluate` has found: its tables, ``result.json``, ``scores.csv``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m training experiments`: one recipe trained many times over, with other losses and seeds, and compared.
+"""Experiments: one recipe trained many times over, with other losses and seeds, and compared.
 
 A grid is a TOML file that names a complete recipe and, for each entry, what differs from it. Every entry is trained
 with every seed and measured on people that no run has seen. What is finished is not repeated. `comparison`
@@ -15,19 +15,17 @@ import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-import typer
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing
-from training.commands import MODELS
-from training.distributed import World
+from training.data.loader import Crops, fingerprint
 from training.evaluation import metrics, plots
 from training.evaluation.metrics import Floats, Ints
 from training.experiments.comparison import (
@@ -41,13 +39,12 @@ from training.experiments.comparison import (
     summarise,
     tables,
 )
-from training.loader import Crops, fingerprint
 from training.losses.centers import HardTriple
 from training.model import embed, tower
 from training.recipe import Recipe, parse_recipe
-from training.run_inputs import prepare_material
-from training.terminal import told
-from training.trainer import Material, Trainer
+from training.run.distributed import World
+from training.run.inputs import prepare_material
+from training.run.trainer import Material, Trainer
 
 ROUNDS = 500
 """Rounds of the bootstrap over people; the same people are drawn for every run, so that differences are paired."""
@@ -232,7 +229,7 @@ class Runs:
     A recipe's digest changes with every key that recipes learn, so that it names a file and finds none.
     """
 
-    def __init__(self, folder: Path, models: Path = MODELS) -> None:
+    def __init__(self, folder: Path, models: Path) -> None:
         self.folder = folder
         self.models = models
         self._fed: tuple[str, Material] | None = None
@@ -341,30 +338,3 @@ def carry_out(plans: Sequence[Plan], runs: Runs, only: Sequence[str], say: Calla
         done = runs.finish(recipe)
         figures = "  ".join(f"{name} {value:.3f}" for name, value in done["figures"].items())
         say(f"{number}/{len(todo)}  {recipe.name} seed {recipe.seed}  {figures}  {done['seconds']} s")
-
-
-def experiments(
-    grids: Annotated[list[Path], typer.Argument(help="Grids, TOML files (training/grids has them).")],
-    *,
-    out: Annotated[Path, typer.Option(help="Where finished runs and reports are.")] = Path("build/experiments"),
-    only: Annotated[list[str] | None, typer.Option(help="Entries to train; all if not given. Repeatable.")] = None,
-    report: Annotated[bool, typer.Option("--report", help="Train nothing; write reports of what is finished.")] = False,
-    document: Annotated[
-        Path | None, typer.Option(help="Markdown whose tables between <!-- GRID --> and <!-- end --> are written anew.")
-    ] = None,
-) -> None:
-    """Train every entry of a grid with every seed, and compare them on unseen people."""
-    console = Console()
-    with told():
-        plans = [load_plan(path) for path in grids]  # all are checked before the first is trained
-        runs = Runs(out / "runs")
-        if not report:
-            carry_out(plans, runs, only or (), lambda line: console.print(line, soft_wrap=True, highlight=False))
-        for plan in plans:
-            found = report_of(plan, runs)
-            if any(result.seeds for result in found.entries.values()):
-                write_report(plan, found, out, document)
-                text = f"{found.title}\n\n{tables(found)}"
-            else:
-                text = f"{plan.name}: no entry is finished."
-            console.print(text, soft_wrap=True, highlight=False, markup=False)

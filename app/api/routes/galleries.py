@@ -108,9 +108,11 @@ async def import_faces(
     terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
     home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
-        async with aclosing(body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)) as pieces:
-            async for piece in pieces:
-                await asyncio.to_thread(arrival.writer.write, piece)
+        upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
+        with service.workers.receive():
+            async with aclosing(upload) as pieces:
+                async for piece in pieces:
+                    await asyncio.to_thread(arrival.writer.write, piece)
         job = await asyncio.to_thread(service.bulk.begin_import, home, terms, arrival, grant.key_id)
     except BaseException:
         await asyncio.shield(asyncio.to_thread(_abort, arrival))

@@ -86,6 +86,9 @@ class Model(Wire):
     device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
     providers: list[str] = Field(description="ONNX Runtime's execution providers.")
     provenance: dict[str, Any] = Field(default_factory=dict, description="The package's origin and measurements.")
+    warnings: list[str] = Field(
+        default_factory=list, description="What of its manifest is not used, e.g. another model's operating points."
+    )
 
 
 class SkippedModel(Wire):

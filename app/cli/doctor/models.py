@@ -38,6 +38,10 @@ def check_models(settings: Settings) -> Iterator[Finding]:
         else:
             file = f"{package.id}: SHA-256 {package.manifest.sha256[:12]}… as its manifest says"
             yield Finding("models", "ok", file + _whether_checked(package))
+        for warning in package.warnings:
+            yield Finding(
+                "models", "warning", warning, f"Or remove `calibrations` from {package.folder}/manifest.json."
+            )
 
 
 def _whether_checked(package: Package) -> str:

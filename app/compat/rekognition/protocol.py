@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
+from contextlib import nullcontext
 from typing import Any
 
 from fastapi import Request
@@ -18,7 +19,7 @@ from app.api.body import load_json, read_body
 from app.api.dependencies import Service, ServiceDep, entry_of, grant_of
 from app.api.openapi import REKOGNITION
 from app.api.operation import MatchedOperation
-from app.api.protocols import WireProtocol, address_of
+from app.api.protocols import WireProtocol, address_of, callers_of
 from app.api.router import Router
 from app.compat.rekognition import requests
 from app.compat.rekognition.call import Call
@@ -33,6 +34,9 @@ MAX_JSON = 256 * 1024
 """Bytes of a body without images: enough for 4,096 face ids."""
 HASHED_HERE = 64 * 1024
 """Larger bodies are hashed in a thread."""
+UNPROVEN_S = 10.0
+"""Within which a body must arrive while no signature of this key and address was valid yet: 6 Mbit/s for the largest
+photo."""
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
 MAX_ATTEMPT = 100
 CLAIM, RELEASE = "rekognition_claim", "rekognition_release"
@@ -44,8 +48,6 @@ ROUTERS = (router,)
 
 class Rekognition(WireProtocol):
     """`POST /`. The signature covers the body, so authentication has to read it."""
-
-    reads_body = True
 
     def __init__(self) -> None:
         self._signatures = SignatureChecker()
@@ -62,14 +64,24 @@ class Rekognition(WireProtocol):
         """Raises Refused or InvalidInput if the signature is invalid, Overloaded if the key sends too many requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
-        if not self._signatures.is_known(claim):  # do not read the body of an unknown key
-            await service.guard.attempt(lambda: self._signatures.require_key(service.keys, claim), address_of(scope))
+        address = address_of(scope)
         target = find_target(request.header(TARGET_HEADER))
         limits = service.limits
         limit = limits.body_bytes(target.images) if target and target.images else MAX_JSON
-        body = (await read_body(Request(scope, receive), limit, limits.seconds, service.workers.take)).data
+        proven = self._signatures.is_proven(claim, address)
+        if proven:
+            admitted = service.workers.admit(*callers_of(proven, scope))
+        else:
+            if not self._signatures.is_known(claim):  # do not read the body of an unknown key
+                await service.guard.attempt(lambda: self._signatures.require_key(service.keys, claim), address)
+            service.guard.require_few_failures(address)
+            admitted = service.workers.admit_unproven(callers_of("", scope)[1])
+        with admitted, nullcontext() if proven else service.guard.counted(address):
+            seconds = limits.seconds if proven else min(limits.seconds, UNPROVEN_S)
+            body = (await read_body(Request(scope, receive), limit, seconds, service.workers.take)).data
         body_hash = await _hash(body)
         grant = await self._grant_of(scope, service, claim, request, body_hash)
+        self._signatures.prove(claim, address, grant.key_id)
         if target is not None:
             attempt = " ".join(filter(None, (request.header(name)[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
             self._replays.use(claim.signature, attempt, changes=target.operation.changes)
@@ -109,6 +121,7 @@ async def call(request: Request, service: ServiceDep) -> Response:
     claim: Claim = request.scope[CLAIM]
     call_ = Call(service, grant_of(request), entry_of(request), claim.region)
     body = await request.body()
+    service.workers.take(len(body))
 
     def work() -> dict[str, Any]:
         return target.work(call_, requests.read(target.model, load_json(body) if body else {}))

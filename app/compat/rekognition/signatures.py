@@ -27,7 +27,20 @@ class SignatureChecker:
     def __init__(self, size: int = MAX_CACHED) -> None:
         self._size = size
         self._derived: OrderedDict[tuple[str, str, str], tuple[tuple[str, bytes], ...]] = OrderedDict()
+        self._proven: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._lock = threading.Lock()
+
+    def is_proven(self, claim: Claim, address: str) -> str | None:
+        """Return the id of the claim's key if a signature of it from this address was valid before."""
+        return self._proven.get((claim.access_key, address))
+
+    def prove(self, claim: Claim, address: str, key_id: str) -> None:
+        """Note that the key has signed a request from this address."""
+        with self._lock:
+            self._proven[claim.access_key, address] = key_id
+            self._proven.move_to_end((claim.access_key, address))
+            while len(self._proven) > self._size:
+                self._proven.popitem(last=False)
 
     def is_known(self, claim: Claim) -> bool:
         """Whether the claim's key has signed before."""

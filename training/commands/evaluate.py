@@ -6,13 +6,10 @@ table. Templates can be kept in a file (``--templates``) so that the next comman
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import platform
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,20 +17,42 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from app.errors import OperatingPointUnavailable
 from app.inference import golden
-from app.inference.manifest import Manifest, Thresholds
-from app.inference.package import MANIFEST_NAME, Package, find_packages, load_package, select, write_manifest
+from app.inference.manifest import Manifest
+from app.inference.package import Package, load_package, write_manifest
 from app.inference.session import Device, open_embedder
+from training.commands.options import (
+    CACHE,
+    IMAGES_HELP,
+    MODELS,
+    Aligned,
+    Cache,
+    Flip,
+    Images,
+    Kept,
+    Models,
+    OnDevice,
+    Out,
+    PackageName,
+    Plots,
+    Protocol,
+    TemplateOptions,
+    Threads,
+    fold_of_each_pair,
+    package_folder,
+    photo_names,
+    photos_and_pairs,
+    read_or_make_templates,
+    service_threshold,
+)
 from training.evaluation import identification as searching
 from training.evaluation import metrics, plots, protocols, quality_study
 from training.evaluation import operating_points as points
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.degraded_copies import Degradation, degradations
-from training.evaluation.metrics import Curve, Ints
-from training.evaluation.packs import PackPhotos
-from training.evaluation.pairs import PairList, person_of, read_pairs
-from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.metrics import Curve
+from training.evaluation.pairs import person_of
+from training.evaluation.photos import Templates, open_photos
 from training.evaluation.results import (
     show_compared,
     show_identification,
@@ -46,39 +65,11 @@ from training.evaluation.results import (
     write_found,
     write_scores,
 )
-from training.evaluation.service import Service, open_service
+from training.evaluation.service import open_service
 from training.evaluation.speed import Precision, Runs, compare_speed
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
-MODELS = Path("models")
-CACHE = Path("data/cache")
-
-
-class Protocol(StrEnum):
-    """What an accuracy is computed over: the folds of the list, folds made here, or none."""
-
-    AUTO = "auto"
-    LFW = "lfw"
-    PLAIN = "plain"
-
-
-IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
-Images = Annotated[Path, typer.Option(help=IMAGES_HELP)]
-PackageName = Annotated[str, typer.Option(help="Embedder package: a name in --models, a name@version, or a folder.")]
-Out = Annotated[Path, typer.Option(help="Folder for result.json and plots; made where it is missing.")]
-Kept = Annotated[
-    Path | None, typer.Option(help="File (.npz) that templates are read from, or written to if it is not there.")
-]
-Models = Annotated[Path, typer.Option(help="Folder of model packages.")]
-Cache = Annotated[Path, typer.Option(help="Folder for prepared model files.")]
-OnDevice = Annotated[Device, typer.Option(help="cpu, cuda or auto.")]
-Threads = Annotated[int, typer.Option(help="Photos worked on at once; 0 = one a core.")]
-Aligned = Annotated[
-    bool, typer.Option("--aligned", help="The images are aligned 112×112 crops: embed them as they are.")
-]
-Flip = Annotated[bool, typer.Option("--flip", help="Average each template with its mirrored crop's.")]
-Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
 
 
 @app.command()
@@ -108,12 +99,14 @@ def pairs(
 ) -> None:
     """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
     with told(ValueError, OSError):
-        source, listed = _pairs_of(images, pairs or [], pack)
+        source, listed = photos_and_pairs(images, pairs or [], pack)
         aligned = aligned or pack is not None
-        made = _templates(
-            source, listed.photos, templates, _Way(package, models, cache, device, threads, aligned, flip)
+        made = read_or_make_templates(
+            source, listed.photos, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
         )
-        figures = protocols.verification(made, listed, folds=_folds(listed, protocol, folds), rounds=rounds, seed=seed)
+        figures = protocols.verification(
+            made, listed, folds=fold_of_each_pair(listed, protocol, folds), rounds=rounds, seed=seed
+        )
         scores, mated = protocols.pair_scores(made, listed), listed.mated
         curve = metrics.error_curve(scores[mated], scores[~mated])
         lists = [str(path) for path in pairs or []]
@@ -158,10 +151,12 @@ def identification(
 ) -> None:
     """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
     with told(ValueError, OSError):
-        names = _named(images, photos_of or [])
-        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        names = photo_names(images, photos_of or [])
+        made = read_or_make_templates(
+            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        )
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
-        own = _service_threshold(_folder(package, models), people)
+        own = service_threshold(package_folder(package, models), people)
         found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
         settings = {
             "images": str(images),
@@ -205,8 +200,10 @@ def retrieval(
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with told(ValueError, OSError):
-        names = _named(images, photos_of or [])
-        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        names = photo_names(images, photos_of or [])
+        made = read_or_make_templates(
+            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        )
         people = points.numbered([person_of(name) for name in made.names])
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
         settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": flip}
@@ -247,8 +244,10 @@ def operating_points(
 ) -> None:
     """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
     with told(ValueError, OSError):
-        names = _named(images, photos_of or [])
-        made = _templates(images, names, templates, _Way(package, models, cache, device, threads, aligned, flip))
+        names = photo_names(images, photos_of or [])
+        made = read_or_make_templates(
+            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        )
         vectors = made.vectors[made.found]
         shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
         people = points.numbered([person_of(photo) for photo in shown])
@@ -279,7 +278,7 @@ def operating_points(
             plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
         show_points(made.package, about, used, plain)
         if write:
-            folder = _folder(package, models)
+            folder = package_folder(package, models)
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
             write_manifest(folder, points.with_calibration(_with_golden(load_package(folder), cache, device), new))
             Console().print(f"Written to {folder}/manifest.json")
@@ -313,9 +312,9 @@ def quality(
 ) -> None:
     """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
     with told(ValueError, OSError):
-        names = _named(images, photos_of or [])
-        way = _Way(package, models, cache, device, threads, aligned=False, flip=flip)
-        made = _templates(images, names, templates, way)
+        names = photo_names(images, photos_of or [])
+        way = TemplateOptions(package, models, cache, device, threads, aligned=False, flip=flip)
+        made = read_or_make_templates(images, names, templates, way)
         shown = made.only([name for name, found in zip(made.names, made.found, strict=True) if found])
         people = points.numbered([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
@@ -355,14 +354,14 @@ def quality(
 
 
 def _copies(
-    images: Path, shown: Templates, way: _Way, *, count: int, threshold: float, seed: int
+    images: Path, shown: Templates, way: TemplateOptions, *, count: int, threshold: float, seed: int
 ) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
     """Each degradation's figures, and error versus discard over all the copies together."""
     photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
     sample = quality_study.sample_with_mates(shown, count, seed)
     ways = degradations()
     with open_service(
-        _folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
+        package_folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
     ) as own:
 
         def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
@@ -406,7 +405,9 @@ def speed(
 ) -> None:
     """Milliseconds a face of several packages, in turn on the same crops."""
     with told(ValueError, OSError):
-        opened = [open_embedder(load_package(_folder(name, models)), cache, device, threads) for name in packages]
+        opened = [
+            open_embedder(load_package(package_folder(name, models)), cache, device, threads) for name in packages
+        ]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
             from training.evaluation.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
@@ -444,107 +445,3 @@ def compare(
             figures[label] = found["verification"]
         plots.det(curves, out)
         show_compared(figures)
-
-
-# --- Templates -------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Way:
-    """How templates are made."""
-
-    package: str
-    models: Path
-    cache: Path
-    device: Device
-    threads: int
-    aligned: bool
-    flip: bool
-
-
-def _templates(images: Path, names: Sequence[str], kept: Path | None, way: _Way) -> Templates:
-    """From the file ``kept`` if it is there; else made, and kept."""
-    folder = _folder(way.package, way.models)
-    if kept is not None and kept.is_file():
-        made = Templates.load(kept)
-        wanted = load_package(folder).id
-        if made.package != wanted:
-            raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
-        return made.only(names)
-    photos = open_photos(images)
-    missing = sorted(set(names) - set(photos.names))
-    if missing:
-        raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
-    threads = way.threads or os.cpu_count() or 1
-    with open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
-        made = _run(own, photos, names, threads, aligned=way.aligned)
-    if kept is not None:
-        made.save(kept)
-    return made
-
-
-def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *, aligned: bool) -> Templates:
-    embed = service.embed_crop if aligned else service.embed_photo
-    with counted("embedding", len(names)) as advance:
-        return make_templates(
-            service.package,
-            service.dimension,
-            names,
-            lambda name: embed(photos.read(name)),
-            threads=threads,
-            progress=advance,
-        )
-
-
-def _folder(package: str, models: Path) -> Path:
-    """A package's folder by its path, id or name."""
-    if (Path(package) / MANIFEST_NAME).is_file():
-        return Path(package)
-    return select(find_packages(models), package).folder
-
-
-def _named(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:
-    """All photos, or those the pair lists name."""
-    if not lists:
-        return tuple(sorted(open_photos(images).names))
-    return tuple(sorted({photo for path in lists for photo in read_pairs(path).photos}))
-
-
-def _pairs_of(images: Path | None, lists: Sequence[Path], pack: Path | None) -> tuple[Path, PairList]:
-    """Where the photos are, and which are compared. Raises ValueError unless it is either a pack or both others."""
-    if pack is not None and images is None and not lists:
-        return pack, PackPhotos(pack).pairs
-    if pack is None and images is not None and lists:
-        return images, _joined([read_pairs(path) for path in lists])
-    raise ValueError("give --images and --pairs, or --pack alone")
-
-
-def _joined(lists: Sequence[PairList]) -> PairList:
-    """Several lists as one; their folds follow each other."""
-    if len(lists) == 1:
-        return lists[0]
-    together, start = [], 0
-    for each in lists:
-        together += [dataclasses.replace(pair, fold=pair.fold + start) for pair in each.pairs]
-        start += each.folds
-    return PairList(tuple(together), start)
-
-
-def _folds(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
-    """Each pair's fold; a list that names none is cut by dealing its pairs out in turn."""
-    if protocol is Protocol.PLAIN or (protocol is Protocol.AUTO and listed.folds == 1):
-        return None
-    return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
-
-
-def _service_threshold(folder: Path, subjects: int) -> Callable[[float], float | None]:
-    """The service's threshold for an FPIR in a gallery of so many; None where the package was not measured there."""
-    thresholds = Thresholds(load_package(folder).manifest)
-
-    def threshold(fpir: float) -> float | None:
-        try:
-            return thresholds.for_fpir(fpir, subjects)
-        except OperatingPointUnavailable:
-            return None
-
-    return threshold

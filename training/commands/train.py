@@ -11,14 +11,14 @@ from rich.console import Console
 
 from app.errors import InvalidInput
 from training import checkpoint
-from training.distributed import joined
+from training.commands.options import MODELS
 from training.export import VARIANTS, About, Evaluation, Variant, export
 from training.recipe import Recipe, load_recipe
-from training.run_inputs import prepare_material, read_source
+from training.run.distributed import joined
+from training.run.inputs import prepare_material, read_source
+from training.run.trainer import Trainer
 from training.terminal import told
-from training.trainer import Trainer
 
-MODELS = Path("models")
 console = Console(stderr=True)
 
 

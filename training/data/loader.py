@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from app.types import Pixels
 from training.data.dataset import FaceSet
+from training.data.sampler import BatchSampler
 from training.recipe import CROP
-from training.sampler import BatchSampler
 
 CACHE_THREADS = 2
 CACHE_BLOCK = 256

@@ -18,7 +18,7 @@ from app.errors import NotFound
 from app.files import PUBLIC, replacing
 from app.inference.package import Package, load_package
 from app.types import Pixels, Vectors
-from training.loader import Batch, Crops, fingerprint
+from training.data.loader import Batch, Crops, fingerprint
 
 if TYPE_CHECKING:
     from app.inference.session import EmbedderSession

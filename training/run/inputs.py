@@ -12,13 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 from app.errors import InvalidInput
-from training import sampler
-from training.augment import Augment, AugmentConfig
-from training.data import open_dataset, read_drop_list
-from training.distillation import Teacher, find_teacher, open_teacher
-from training.loader import Crops, read_crops, split_people, whole_people
+from training.data import open_dataset, read_drop_list, sampler
+from training.data.augment import Augment, AugmentConfig
+from training.data.loader import Crops, read_crops, split_people, whole_people
 from training.recipe import Recipe
-from training.trainer import Material
+from training.run.distillation import Teacher, find_teacher, open_teacher
+from training.run.trainer import Material
 
 
 def prepare_material(recipe: Recipe, models: Path, console: Console | None = None) -> Material:

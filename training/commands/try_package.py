@@ -22,10 +22,10 @@ from rich.console import Console
 
 from app.errors import Unusable
 from app.server.spawn import becomes_ready, environment, reserved_port, spawned
+from training.commands.options import MODELS
 from training.data.drawn.dataset import ProceduralFaces
 from training.terminal import told
 
-MODELS = Path("models")
 FIRST = 2_000_000
 """The first drawn person: the demo's recipe trains on those from 0 on and is measured on those from 1,000,000 on."""
 ENROLLED, SEARCHED = 3, 2

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from app.errors import InvalidInput
-from training import losses, miners
+from training import losses
 from training.collectives import gather, mean_gradients
-from training.distillation import Projection, embedding_loss, relation_loss
-from training.loader import UNLABELLED
+from training.data.loader import UNLABELLED
+from training.losses import miners
 from training.losses.base import upcast
+from training.losses.miners import PairMiner
 from training.losses.partial_fc import PartialFC
 from training.losses.tuples import Triplets, all_triplets
-from training.miners import PairMiner
 from training.recipe import Distill, Loss, Recipe
+from training.run.distillation import Projection, embedding_loss, relation_loss
 
 LARGEST_ACCURACY_TABLE = 200_000
 """Accuracy on the training batch compares it with every class; beyond so many classes it isn't worth its time."""

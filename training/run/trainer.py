@@ -21,18 +21,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
-from training import checkpoint, collectives, distributed
-from training.collapse import CollapseAlarm
-from training.distillation import Teacher
-from training.distributed import World
+from training import checkpoint, collectives
+from training.data.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
+from training.data.sampler import BatchSampler
 from training.evaluation import metrics
-from training.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
 from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
-from training.objective import build_objective
-from training.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
 from training.recipe import Recipe
-from training.run_log import Reporter
-from training.sampler import BatchSampler
+from training.run import distributed
+from training.run.collapse import CollapseAlarm
+from training.run.distillation import Teacher
+from training.run.distributed import World
+from training.run.log import Reporter
+from training.run.objective import build_objective
+from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 KEPT_DUMPS = 5

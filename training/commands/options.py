@@ -1,0 +1,153 @@
+"""Options that several commands share, and the photos, pairs and templates they lead to. Needs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from app.errors import OperatingPointUnavailable
+from app.inference.manifest import Thresholds
+from app.inference.package import MANIFEST_NAME, find_packages, load_package, select
+from app.inference.session import Device
+from training.evaluation.metrics import Ints
+from training.evaluation.pairs import PackPhotos, PairList, read_pairs
+from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.service import Service, open_service
+from training.terminal import counted
+
+MODELS = Path("models")
+CACHE = Path("data/cache")
+
+
+class Protocol(StrEnum):
+    """How accuracy is computed: over the list's folds (or folds made here), or without folds."""
+
+    AUTO = "auto"
+    LFW = "lfw"
+    PLAIN = "plain"
+
+
+IMAGES_HELP = "Folder or uncompressed tar file with photos as folder/file.jpg."
+Images = Annotated[Path, typer.Option(help=IMAGES_HELP)]
+PackageName = Annotated[str, typer.Option(help="Embedder package: a name in --models, a name@version, or a folder.")]
+Out = Annotated[Path, typer.Option(help="Folder for result.json and plots; made where it is missing.")]
+Kept = Annotated[
+    Path | None, typer.Option(help="File (.npz) that templates are read from, or written to if it is not there.")
+]
+Models = Annotated[Path, typer.Option(help="Folder of model packages.")]
+Cache = Annotated[Path, typer.Option(help="Folder for prepared model files.")]
+OnDevice = Annotated[Device, typer.Option(help="cpu, cuda or auto.")]
+Threads = Annotated[int, typer.Option(help="Photos worked on at once; 0 = one a core.")]
+Aligned = Annotated[
+    bool, typer.Option("--aligned", help="The images are aligned 112×112 crops: embed them as they are.")
+]
+Flip = Annotated[bool, typer.Option("--flip", help="Average each template with its mirrored crop's.")]
+Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """How templates are made: the package, where it runs, and on what."""
+
+    package: str
+    models: Path
+    cache: Path
+    device: Device
+    threads: int
+    aligned: bool
+    flip: bool
+
+
+def read_or_make_templates(images: Path, names: Sequence[str], kept: Path | None, way: TemplateOptions) -> Templates:
+    """Read the templates from the file ``kept`` if it exists; otherwise make them and write them there."""
+    folder = package_folder(way.package, way.models)
+    if kept is not None and kept.is_file():
+        made = Templates.load(kept)
+        wanted = load_package(folder).id
+        if made.package != wanted:
+            raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
+        return made.only(names)
+    photos = open_photos(images)
+    missing = sorted(set(names) - set(photos.names))
+    if missing:
+        raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
+    threads = way.threads or os.cpu_count() or 1
+    with open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
+        made = _run(own, photos, names, threads, aligned=way.aligned)
+    if kept is not None:
+        made.save(kept)
+    return made
+
+
+def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *, aligned: bool) -> Templates:
+    embed = service.embed_crop if aligned else service.embed_photo
+    with counted("embedding", len(names)) as advance:
+        return make_templates(
+            service.package,
+            service.dimension,
+            names,
+            lambda name: embed(photos.read(name)),
+            threads=threads,
+            progress=advance,
+        )
+
+
+def package_folder(package: str, models: Path) -> Path:
+    """Return a package's folder by its path, id or name."""
+    if (Path(package) / MANIFEST_NAME).is_file():
+        return Path(package)
+    return select(find_packages(models), package).folder
+
+
+def photo_names(images: Path, lists: Sequence[Path]) -> tuple[str, ...]:
+    """Return the names of all photos, or of those that the pair lists name, sorted."""
+    if not lists:
+        return tuple(sorted(open_photos(images).names))
+    return tuple(sorted({photo for path in lists for photo in read_pairs(path).photos}))
+
+
+def photos_and_pairs(images: Path | None, lists: Sequence[Path], pack: Path | None) -> tuple[Path, PairList]:
+    """Return where the photos are and the pairs to compare. Raises ValueError unless given a pack, or both others."""
+    if pack is not None and images is None and not lists:
+        return pack, PackPhotos(pack).pairs
+    if pack is None and images is not None and lists:
+        return images, _joined([read_pairs(path) for path in lists])
+    raise ValueError("give --images and --pairs, or --pack alone")
+
+
+def _joined(lists: Sequence[PairList]) -> PairList:
+    """Join several lists into one; their folds follow each other."""
+    if len(lists) == 1:
+        return lists[0]
+    together, start = [], 0
+    for each in lists:
+        together += [dataclasses.replace(pair, fold=pair.fold + start) for pair in each.pairs]
+        start += each.folds
+    return PairList(tuple(together), start)
+
+
+def fold_of_each_pair(listed: PairList, protocol: Protocol, folds: int) -> Ints | None:
+    """Return each pair's fold, None without folds; pairs of a list that names none are dealt out in turn."""
+    if protocol is Protocol.PLAIN or (protocol is Protocol.AUTO and listed.folds == 1):
+        return None
+    return listed.fold_of if listed.folds > 1 else np.arange(len(listed.pairs)) % folds
+
+
+def service_threshold(folder: Path, subjects: int) -> Callable[[float], float | None]:
+    """Return FPIR → the service's threshold in a gallery of ``subjects``, None outside the measured range."""
+    thresholds = Thresholds(load_package(folder).manifest)
+
+    def threshold(fpir: float) -> float | None:
+        try:
+            return thresholds.for_fpir(fpir, subjects)
+        except OperatingPointUnavailable:
+            return None
+
+    return threshold
