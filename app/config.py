@@ -29,6 +29,9 @@ CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY"})
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
 
+HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+"""A name or an address as it stands in the header `Host`, without its port."""
+
 Rate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -44,11 +47,18 @@ def _origin(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not HOST.fullmatch(value):
+        raise ValueError("give names without scheme and port, such as faces.example.org")
+    return value.lower()
+
+
 def _network(value: str) -> str:
     return str(ipaddress.ip_network(value))  # its ValueError says what is wrong
 
 
 Origins: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_split)]
+Hosts: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode, BeforeValidator(_split)]
 Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -67,6 +77,12 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    hosts: Hosts = Field(
+        default=(),
+        description="Names, separated by commas, that requests may name the server by (header `Host`), such as "
+        "`faces.example.org`; others are refused. The address that a connection arrives at is always accepted. All "
+        "names by default: set it where more than this machine can reach the server.",
+    )
     data_dir: Path = Field(
         default=Path("data"),
         description="Folder of the database, index snapshots and prepared models, and of `admin.key` and "
@@ -111,6 +127,12 @@ class Settings(BaseSettings):
     min_face: int = Field(default=20, ge=10, le=1000, description="Smallest face to look for, in pixels.")
     max_image_bytes: int = Field(default=10 * MIB, ge=1024, description="Largest image file, in bytes.")
     max_image_pixels: int = Field(default=50_000_000, ge=1, description="Most pixels an image may have.")
+    max_work_pixels: int = Field(
+        default=60_000_000,
+        ge=1,
+        description="Pixels of all photos in work at once, each at 17 bytes; one photo is always let in. The default "
+        "takes 1 GB, for a server of 2 GB.",
+    )
     max_image_side: int = Field(default=16_384, ge=1, description="Longest side an image may have, in pixels.")
     max_images: int = Field(default=50, ge=1, le=1000, description="Most images in one enrollment.")
     max_request_bytes: int = Field(default=64 * MIB, ge=1024, description="Largest body of any request, in bytes.")
@@ -175,7 +197,8 @@ class Settings(BaseSettings):
         "none by default.",
     )
     metrics: Literal["key", "open"] = Field(
-        default="key", description="Whether `/metrics` needs the key as every call does, or answers anybody."
+        default="key",
+        description="Whether `/metrics` needs a key with the scope `metrics` (or `admin`), or answers anybody.",
     )
     snapshot_seconds: float = Field(
         default=300,

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from app.concurrency.deadline import check_deadline
 from app.decisions import (
     Decision,
     IdentifyPoint,
@@ -364,6 +365,7 @@ class Operations:
             yield used
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
+        check_deadline()  # what was given up is not stored
         return retried(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.concurrency.fair_semaphore import Turn
+from app.concurrency.deadline import check_deadline
+from app.concurrency.fair_semaphore import FairSemaphore
 from app.errors import NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
-from app.face.image import REDUCTIONS, Decoded, Header, Limits, decode
+from app.face.image import REDUCTIONS, Decoded, EncodedImage, Limits, open_image
 from app.face.quality import assess
 from app.inference.embedder import Embedder
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
@@ -27,6 +28,9 @@ photos of LFW View 1 in all four turns, the best score is below 0.9 in 1 % when 
 when turned."""
 SURER_BY = 0.02
 """A turned photo's best score must be higher by this much. With both, 99.8 % of the 1,200 are turned right."""
+
+ANY_NUMBER = 1024
+"""Of photos in work at once, where the caller counts them."""
 
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
@@ -49,37 +53,47 @@ class Choice:
 class Pipeline:
     """Decode, detect, align, assess quality and embed. Safe to share between threads."""
 
-    def __init__(self, detector: Detector, limits: Limits, *, refine: bool = True, turn: Turn | None = None) -> None:
+    def __init__(
+        self, detector: Detector, limits: Limits, *, refine: bool = True, cores: FairSemaphore | None = None
+    ) -> None:
         """``refine`` measures each face's landmarks a second time before alignment (docs/explanation/accuracy.md).
 
-        ``turn`` is entered for the work on one photo, from decoding to its crops: it limits how many run at once.
+        ``cores`` limits the photos, and their pixels, that are in work at once, from decoding to the crops.
         """
         self._detector = detector
         self._limits = limits
         self._refine = refine
-        self._turn: Turn = turn or nullcontext()
+        self._cores = cores or FairSemaphore(ANY_NUMBER)
 
     def detect(self, image: bytes) -> Photo:
         """Return every face of a photo with its aligned crop and quality, highest detector score first.
 
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
-        ImageTooLarge and ImageTooSmall.
+        ImageTooLarge and ImageTooSmall; within a request also LikenessError (``request_timeout``) and Overloaded.
         """
-        with self._turn:
-            return self._detect(image)
-
-    def _detect(self, image: bytes) -> Photo:
+        check_deadline()
         stages: dict[str, float] = {}
         with timed(stages, "decode"):
-            decoded = decode(image, self._limits, reduction=self._reduction)
-        with timed(stages, "detect"):
-            found, turned = self._find(decoded)
-        if decoded.scale > 1 and any(_enlarged(detection) for detection in found):
-            # The crop of a small face needs all the pixels there are.
+            encoded = open_image(image, self._limits)
+            factor = self._reduction(encoded)
+        with self._cores.hold(encoded.pixels(factor)):
             with timed(stages, "decode"):
-                whole = decode(image, self._limits)
+                decoded = encoded.decode(factor)
+            with timed(stages, "detect"):
+                found, turned = self._find(decoded)
+            if decoded.scale == 1 or not any(_enlarged(detection) for detection in found):
+                return self._finished(decoded, found, turned, stages)
             found = [_scaled(detection, decoded) for detection in found]
-            decoded = whole
+            del decoded
+        # The crop of a small face needs all the pixels there are.
+        with self._cores.hold(encoded.pixels()):
+            with timed(stages, "decode"):
+                whole = open_image(image, self._limits).decode()
+            return self._finished(whole, found, turned, stages)
+
+    def _finished(self, decoded: Decoded, found: list[Detection], turned: int, stages: dict[str, float]) -> Photo:
+        """Align the faces and assess their quality."""
+        check_deadline()
         with timed(stages, "align"):
             if self._refine:
                 found = [self._refined(decoded.pixels, detection) for detection in found]
@@ -103,9 +117,11 @@ class Pipeline:
         landmarks = self._detector.landmarks(seen.pixels, seen.landmarks)
         return detection if landmarks is None else replace(detection, landmarks=seen.to_photo(landmarks))
 
-    def _reduction(self, header: Header) -> int:
+    def _reduction(self, encoded: EncodedImage) -> int:
         """Return by what factor the photo may be decoded smaller without a loss for the detector."""
-        finest = self._detector.finest_scale(header.width, header.height)
+        if not encoded.can_reduce():
+            return 1
+        finest = self._detector.finest_scale(encoded.width, encoded.height)
         return next((factor for factor in REDUCTIONS if factor * finest <= 1), 1)
 
     def _find(self, decoded: Decoded) -> tuple[list[Detection], int]:
@@ -126,10 +142,10 @@ class Pipeline:
 
     def _best_turn(self, pixels: Pixels, min_face: float) -> tuple[int, float]:
         """Return the turn in degrees with the highest face score, and that score."""
-        scores = {
-            turn: _best_score(self._detector.detect(turn_pixels(pixels, turn), min_face=min_face))
-            for turn in SECOND_LOOK
-        }
+        scores = {}
+        for turn in SECOND_LOOK:
+            check_deadline()
+            scores[turn] = _best_score(self._detector.detect(turn_pixels(pixels, turn), min_face=min_face))
         turn = max(scores, key=lambda turn: scores[turn])
         return turn, scores[turn]
 
@@ -142,6 +158,7 @@ def embed_faces(photos: Sequence[Photo], embedder: Embedder, which: Sequence[Seq
     crops = [photo.faces[place].crop for photo, places in zip(photos, which, strict=True) for place in places]
     if not crops:
         return list(photos)
+    check_deadline()
     spent: dict[str, float] = {}
     with timed(spent, "embed"):
         templates, batch_size = embedder.embed(crops)

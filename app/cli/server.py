@@ -30,10 +30,10 @@ def serve(
     """Start the server. Its other settings come from the environment (LIKENESS_...)."""
     pause_collector()  # `app.server.run` resumes it when the server is ready
     from app.config import load_settings  # noqa: PLC0415 - slow to import
-    from app.server import start  # noqa: PLC0415 - slow to import
+    from app.serve import serve as run_server  # noqa: PLC0415 - slow to import
 
     given = {"host": host, "port": port, "data_dir": data}
-    start.serve(load_settings(**{name: value for name, value in given.items() if value is not None}))
+    run_server(load_settings(**{name: value for name, value in given.items() if value is not None}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _of_data_folder(settings: Settings) -> Status:
     from app.db.inspection import inspect  # noqa: PLC0415 - slow to import
     from app.inference.package import scan_packages  # noqa: PLC0415 - slow to import
 
-    packages, database = scan_packages(settings.models_dir), inspect(settings.database)
+    packages, database = scan_packages(settings.models_dir), inspect(settings.data_dir, settings.database)
     return Status(
         health="not running" if not database.problem else f"not running, database unreadable ({database.problem})",
         server=None,

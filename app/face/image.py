@@ -28,7 +28,15 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, UnsupportedImage
+from app.errors import (
+    EmptyImage,
+    ImageTooLarge,
+    ImageTooSmall,
+    InvalidImage,
+    LikenessError,
+    Overloaded,
+    UnsupportedImage,
+)
 from app.face.heif import read_container
 from app.types import Pixels
 
@@ -37,6 +45,12 @@ REDUCTIONS = (8, 4, 2)
 MAX_JPEG_SCANS = 100
 """Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
 (https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
+MAX_SAVING = 2
+"""What reducing a JPEG saves of its memory: a progressive one keeps up to 6 bytes of coefficients a pixel, and other
+formats take up to 17 while they are decoded."""
+SMALL_PIXELS = 1_000_000
+"""Less than this takes 17 MB at most, for which there is memory."""
+NO_MEMORY_RETRY_S = 5.0
 COMPOSED_FACTOR = 3
 """Pixels of a HEIF picture and its tiles together, in multiples of the limit of one picture."""
 WHITE = (255, 255, 255)
@@ -51,7 +65,6 @@ _PILLOW_ERRORS = (
     AttributeError,
     AssertionError,
     EOFError,
-    MemoryError,  # its C decoders' word for sizes that do not fit
     NotImplementedError,
     RuntimeError,
     struct.error,
@@ -111,6 +124,50 @@ class Decoded:
         return self.header.height
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedImage:
+    """An image whose size is known and within the limits, and whose pixels take no memory yet."""
+
+    data: bytes
+    limits: Limits
+    width: int
+    """As the file says, before it is turned upright."""
+    height: int
+    _opened: ImageFile.ImageFile | None
+
+    def pixels(self, factor: int = 1) -> int:
+        """Return how many pixels decoding takes memory for. A reduced JPEG still keeps coefficients of all of it."""
+        return self.width * self.height // min(factor, MAX_SAVING) ** 2
+
+    def can_reduce(self) -> bool:
+        return self._opened is not None and self._opened.format == "JPEG"
+
+    def decode(self, factor: int = 1) -> Decoded:
+        """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
+        return _decode(self._opened or _open(self.data, self.limits), factor)
+
+
+def open_image(data: bytes, limits: Limits) -> EncodedImage:
+    """Read the size without allocating pixels. Raises EmptyImage, UnsupportedImage, InvalidImage and ImageTooLarge,
+    and what `decode` raises."""
+    size = _size_before_opening(data)
+    if size is not None and len(data) <= limits.max_bytes:
+        _check_size(*size, limits)
+        return EncodedImage(data, limits, *size, None)
+    opened = _open(data, limits)
+    return EncodedImage(data, limits, *opened.size, opened)
+
+
+def _size_before_opening(data: bytes) -> tuple[int, int] | None:
+    """Return the size in the head of a format whose reader allocates pixels when it opens; None for others."""
+    if _SIGNATURES["WEBP"].match(data):
+        return _webp_size(data)
+    if _SIGNATURES["GIF"].match(data) and len(data) >= 10:
+        width, height = struct.unpack_from("<HH", data, 6)
+        return width, height
+    return None
+
+
 def read_header(data: bytes, limits: Limits) -> Header:
     """Format and upright size, without decoding.
 
@@ -127,11 +184,17 @@ def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | 
     Raises as `read_header` does.
     """
     image = _open(data, limits)
+    return _decode(image, reduction(_header(image)) if reduction else 1)
+
+
+def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
     header = _header(image)
-    scale = _reduce(image, reduction(header)) if reduction else 1
+    scale = _reduce(image, factor)
     size = image.size
     try:
         image.load()
+        if isinstance(image, WebPImageFile):
+            image._decoder = image.fp = None  # its two canvases and a copy of the pixels, 12 bytes a pixel
         if header.format == "HEIF" and image.size != size:
             raise ValueError("the coded picture has another size than the container says")
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
@@ -139,6 +202,8 @@ def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | 
         rgb = _to_rgb(image)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
+    except MemoryError as error:
+        raise _no_memory(header.format, image.size) from error
     except _PILLOW_ERRORS as error:
         raise InvalidImage(f"The {header.format} image is damaged or cut short.", format=header.format) from error
     full = (header.height, header.width) if orientation >= 5 else (header.width, header.height)
@@ -164,6 +229,8 @@ def _open(data: bytes, limits: Limits) -> ImageFile.ImageFile:
         image = _READERS[name](data, limits)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
+    except MemoryError as error:
+        raise _no_memory(name, _size_before_opening(data) or (0, 0)) from error
     except _PILLOW_ERRORS as error:
         raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
     width, height = image.size
@@ -172,6 +239,13 @@ def _open(data: bytes, limits: Limits) -> ImageFile.ImageFile:
         message = f"The image is {width}×{height} pixels; a side must have {limits.min_side}."
         raise ImageTooSmall(message, width=width, height=height, min_side=limits.min_side)
     return image
+
+
+def _no_memory(name: str, size: tuple[int, int]) -> LikenessError:
+    """Return the error of a reader without memory: for a small image it says that a size in the file is damaged."""
+    if size[0] * size[1] < SMALL_PIXELS:
+        return InvalidImage(f"The {name} image is damaged or cut short.", format=name)
+    return Overloaded("There is not enough memory for the image.", retry_after=NO_MEMORY_RETRY_S)
 
 
 _SIGNATURES = {

@@ -1,6 +1,6 @@
 """Opens the models that the settings name, and applies the settings tuned for them.
 
-Needs neither FastAPI nor SQL, so that `app.server.start` can open the models while those are imported.
+Needs neither FastAPI nor SQL, so that `app.serve` can open the models while those are imported.
 """
 
 from __future__ import annotations

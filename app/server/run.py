@@ -7,18 +7,16 @@ import shlex
 import socket
 import ssl
 import sys
-from concurrent.futures import Future
 from pathlib import Path
 
 import uvloop
+from fastapi import FastAPI
 
 from app.api import auth
 from app.config import Settings
 from app.errors import Unusable
 from app.machine import resume_collector, set_switch_interval
-from app.main import VERSION, create_app
 from app.server import data_folder, http
-from app.server.models import Models
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
@@ -28,8 +26,8 @@ SAMPLE_PHOTO = Path("docs/samples/collins.jpg")
 """For the printed example, if the server was started in the project's folder."""
 
 
-def run(settings: Settings, models: Future[Models]) -> None:
-    """Answer requests until SIGINT or SIGTERM, then finish the requests in progress. The data folder must exist.
+def run(settings: Settings, app: FastAPI) -> None:
+    """Answer requests with ``app`` until SIGINT or SIGTERM, then finish those in progress. The data folder must exist.
 
     Raises Unusable with one clear sentence if the settings, the models, the data folder or the port can't be used.
     """
@@ -39,15 +37,14 @@ def run(settings: Settings, models: Future[Models]) -> None:
         url = _url(listener, "https" if tls else "http")
         loops = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         with data_folder.announce(settings.data_dir, url), loops as runner:
-            runner.run(_serve(settings, models, listener, url, tls or None))
+            runner.run(_serve(settings, app, listener, url, tls or None))
 
 
 async def _serve(
-    settings: Settings, models: Future[Models], listener: socket.socket, url: str, tls: ssl.SSLContext | None
+    settings: Settings, app: FastAPI, listener: socket.socket, url: str, tls: ssl.SSLContext | None
 ) -> None:
     """Answer from the first moment on, with `not_ready` until the service is built."""
     key, is_new = auth.load_key(settings.data_dir)
-    app = create_app(settings, models)
     waits = http.Waits(
         head_s=settings.header_timeout,
         idle_s=settings.keep_alive,
@@ -63,7 +60,7 @@ async def _serve(
             resume_collector()
             if not server.should_exit:
                 shown_key = key if sys.stdout.isatty() else None
-                sys.stdout.write(_greeting(settings, url, key=shown_key, is_new=is_new))
+                sys.stdout.write(_greeting(settings, app.version, url, key=shown_key, is_new=is_new))
                 sys.stdout.flush()
             await answering
     finally:
@@ -91,7 +88,7 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _greeting(settings: Settings, url: str, *, key: str | None, is_new: bool) -> str:
+def _greeting(settings: Settings, version: str, url: str, *, key: str | None, is_new: bool) -> str:
     """Return the lines printed at the start: the URL, a link to the page, where the key is, and an example to paste.
 
     ``key`` is given only if a person reads the output. The link then carries it behind the `#`, which browsers don't
@@ -102,7 +99,7 @@ def _greeting(settings: Settings, url: str, *, key: str | None, is_new: bool) ->
     where = f"The admin key was made: {key}\nIt is kept in {path}" if key and is_new else f"The admin key is in {path}"
     link = f"{url}/#key={key} (signed in as admin)" if key else f"{url}/"
     return (
-        f"Likeness {VERSION} answers at {url}, described at {url}/docs (whose password is the key)\n"
+        f"Likeness {version} answers at {url}, described at {url}/docs (whose password is the key)\n"
         f"The page: {link}\n{where}\nTry it:\n"
         f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
     )

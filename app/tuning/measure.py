@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import cv2
 
-from app.concurrency.fair_semaphore import FairSemaphore, Turn
+from app.concurrency.fair_semaphore import FairSemaphore
 from app.face.detect import open_detector
 from app.face.image import Limits
 from app.inference.embedder import Embedder
@@ -140,7 +140,7 @@ def tune(
     """
     cv2.setNumThreads(1)  # as the server does
     crops = _crops(setting, photos)
-    turn = FairSemaphore(setting.cores)  # as the server has it
+    semaphore = FairSemaphore(setting.cores)  # as the server has it
     with ExitStack() as stack:
         embedding = embed_ways(setting.device, setting.cores)
         sessions = {
@@ -155,7 +155,7 @@ def tune(
         )
         photo = photo_ways(setting.device, setting.cores)
         pipelines = {
-            threads: stack.enter_context(_pipeline(setting, threads, turn))
+            threads: stack.enter_context(_pipeline(setting, threads, semaphore))
             for threads in {way.detect_threads for way in photo}
         }
         work = {
@@ -175,10 +175,10 @@ def _crops(setting: Setting, photos: Sequence[bytes]) -> list[Pixels]:
 
 
 @contextmanager
-def _pipeline(setting: Setting, threads: int, turn: Turn | None = None) -> Iterator[Pipeline]:
+def _pipeline(setting: Setting, threads: int, cores: FairSemaphore | None = None) -> Iterator[Pipeline]:
     detector = open_detector(setting.detector, setting.cache, setting.device, threads=threads)
     try:
-        yield Pipeline(detector, Limits(), turn=turn)
+        yield Pipeline(detector, Limits(), cores=cores)
     finally:
         detector.close()
 

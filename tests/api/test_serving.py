@@ -25,8 +25,8 @@ from fastapi import FastAPI, Request
 from app.api.middleware import HEADERS
 from app.config import Settings, load_settings
 from app.errors import Unusable
+from app.serve import serve
 from app.server.http import Waits, server_config
-from app.server.start import serve
 from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.connections import PATIENCE_S, bodies_held, opened, until

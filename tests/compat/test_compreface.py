@@ -41,7 +41,7 @@ def bound(api: httpx.Client) -> Iterator[httpx.Client]:
     gallery = f"compreface-{uuid.uuid4().hex}"
     api.post("/v1/galleries", json={"id": gallery}).raise_for_status()
     made = api.post(
-        "/v1/keys", json={"scopes": ["read", "recognize", "enroll", "templates"], "galleries": [gallery]}
+        "/v1/keys", json={"scopes": ["read", "recognize", "enroll", "delete", "templates"], "galleries": [gallery]}
     ).json()
     key = api.headers["x-api-key"]
     api.headers["x-api-key"] = made["secret"]

@@ -8,7 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from app.concurrency.fair_semaphore import FairSemaphore
+from app.concurrency.deadline import Task, working
+from app.concurrency.fair_semaphore import LARGE_PIXELS, FairSemaphore
+from app.errors import LikenessError, Overloaded
 
 SOON_S = 20
 
@@ -20,7 +22,7 @@ def test_there_are_never_more_at_once_and_none_is_lost() -> None:
     def work(number: int) -> None:
         nonlocal now, most
         try:
-            with turns:
+            with turns.hold():
                 with lock:
                     now += 1
                     most = max(most, now)
@@ -36,14 +38,14 @@ def test_there_are_never_more_at_once_and_none_is_lost() -> None:
     assert now == 0
     assert 1 <= most <= 3
     for _ in range(3):  # all of them are back: this would wait for ever
-        turns.__enter__()
+        turns.hold().__enter__()
 
 
 def test_the_one_who_waited_longest_is_next() -> None:
     turns = FairSemaphore(1)
     order: list[int] = []
     with ThreadPoolExecutor(5) as pool:
-        with turns:
+        with turns.hold():
             for number in range(5):
                 pool.submit(_noted, turns, order, number)
                 end = time.monotonic() + SOON_S
@@ -54,16 +56,16 @@ def test_the_one_who_waited_longest_is_next() -> None:
 
 
 def _noted(turns: FairSemaphore, order: list[int], number: int) -> None:
-    with turns:
+    with turns.hold():
         order.append(number)
 
 
 def test_it_says_how_many_are_free() -> None:
     turns = FairSemaphore(2)
     assert turns.free == 2
-    with turns:
+    with turns.hold():
         assert turns.free == 1
-        with turns:
+        with turns.hold():
             assert turns.free == 0
     assert turns.free == 2
 
@@ -71,3 +73,79 @@ def test_it_says_how_many_are_free() -> None:
 def test_there_is_at_least_one() -> None:
     with pytest.raises(ValueError, match="starts at 1"):
         FairSemaphore(0)
+
+
+def test_photos_in_work_have_at_most_so_many_pixels() -> None:
+    cores, lock = FairSemaphore(8, 100), threading.Lock()
+    now, most = 0, 0
+
+    def work(number: int) -> None:
+        nonlocal now, most
+        pixels = 10 + number % 60
+        with cores.hold(pixels):
+            with lock:
+                now += pixels
+                most = max(most, now)
+            time.sleep(0.001)
+            with lock:
+                now -= pixels
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(300)))
+    assert 50 < most <= 100
+    with cores.hold(1000):  # larger than all there is: alone
+        pass
+    assert cores.free == 8
+
+
+def test_large_photos_leave_cores_to_small_ones() -> None:
+    cores, release = FairSemaphore(2), threading.Event()
+
+    def large() -> None:
+        with cores.hold(LARGE_PIXELS):
+            release.wait()
+
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(8):
+            pool.submit(large)
+        with cores.hold(LARGE_PIXELS - 1):
+            release.set()
+
+
+def test_callers_take_turns() -> None:
+    cores, order = FairSemaphore(1), list[str]()
+
+    def work(caller: str) -> None:
+        with working(Task(caller)), cores.hold():
+            order.append(caller)
+
+    with ThreadPoolExecutor(12) as pool:
+        with working(Task("greedy")), cores.hold():
+            for caller in ["greedy"] * 9 + ["other"]:
+                waiting = len(cores._waiting)
+                pool.submit(work, caller)
+                while len(cores._waiting) == waiting:
+                    time.sleep(0.001)
+            for _ in range(2):  # a second core would be the other's
+                cores._running["greedy"] += 1
+        pool.shutdown()
+    assert order[0] == "other"
+
+
+def test_a_large_photo_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.concurrency.fair_semaphore.LARGE_WAIT_S", 0.05)
+    cores = FairSemaphore(2)
+    with cores.hold(LARGE_PIXELS), ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(_entered, cores, LARGE_PIXELS, Task("key", time.monotonic() + 30))
+        assert isinstance(asked.exception(), Overloaded)
+        late = pool.submit(_entered, cores, LARGE_PIXELS, Task("key", time.monotonic() + 0.01)).exception()
+        assert isinstance(late, LikenessError)
+        assert late.code == "request_timeout"
+    assert (cores.free, len(cores._waiting)) == (2, 0)
+    with cores.hold(LARGE_PIXELS):
+        pass
+
+
+def _entered(cores: FairSemaphore, pixels: int, task: Task) -> None:
+    with working(task), cores.hold(pixels):
+        pass

@@ -1,4 +1,4 @@
-"""Starts the server, with its models opened while the rest is imported."""
+"""Start the server: its models are opened while the rest is imported."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def serve(settings: Settings) -> None:
     prepare_data_dir(settings.data_dir)
     with ThreadPoolExecutor(1, "models") as opening:
         models = opening.submit(open_models, settings)
-        from app.server.run import run  # noqa: PLC0415 - imports most of the service, while the models are opened
+        from app.main import create_app  # noqa: PLC0415 - slow to import; the models are opened meanwhile
+        from app.server.run import run  # noqa: PLC0415 - the same
 
-        run(settings, models)
+        run(settings, create_app(settings, models))
