@@ -11,10 +11,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 PARTS = {
+    "adapt": ("adaptation.adapt", "adapt", "Adapt a package to poor photos, without labels."),
     "data": ("commands.data", "app", "Align, check and compare sets of photos and crops."),
     "evaluate": ("commands.evaluate", "app", "Measure a model package. Needs no torch."),
     "experiments": ("commands.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
     "export": ("commands.train", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "prune": ("adaptation.narrow", "prune_package", "Make a narrower, faster copy of a package like SFace."),
     "train": ("commands.train", "train", "Train a recipe."),
     "try": ("commands.try_package", "try_package", "Serve a package and identify drawn people with it over REST."),
 }

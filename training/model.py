@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,9 @@ from torch import Tensor, nn
 
 from training import backbones
 from training.recipe import CROP, Model
+
+if TYPE_CHECKING:
+    from training.backbones.imported import ImportedModel
 
 PIXEL_CENTRE = 127.5
 """uint8 0…255 becomes (x − 127.5) / 127.5, that is −1…1, as in the ArcFace line of work."""
@@ -72,7 +76,7 @@ class TwoTowers(nn.Module):
 class EmbedderExport(nn.Module):
     """(N, 112, 112, 3) uint8 RGB -> (N, dim) float32 of length 1: what a model package holds."""
 
-    def __init__(self, model: FaceModel) -> None:
+    def __init__(self, model: FaceModel | ImportedModel) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).eval().cpu().float()
         self.model.channels_last = False

@@ -213,7 +213,9 @@ def import_archive(tools: BulkContext, job: Running) -> None:
 
 def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
     at = int(job.saved["subjects"])
-    for lines in _chunks(islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None), WRITTEN_AT_ONCE):
+    found = islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None)
+    weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
+    for lines in json_lines.batches(weighed, WRITTEN_AT_ONCE):
         batch = Batch(subjects=[_subject(json_lines.parse(line, SubjectLine)) for line in lines])
         at += len(lines)
         job.progress(at)
@@ -232,10 +234,10 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
     rows = RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
     rows.skip(at)
     crops = PieceReader(upload.member(CROPS).pieces()) if job.saved["crops"] else None
-    lines = (json_lines.parse(line, FaceLine) for line in json_lines.split(upload.member(FACES).pieces()))
-    for done in islice(lines, at):
+    lines = _face_lines(upload)
+    for done, _ in islice(lines, at):
         _crop(crops, done)
-    for faces in _chunks(lines, WRITTEN_AT_ONCE):
+    for faces in json_lines.batches(lines, WRITTEN_AT_ONCE):
         vectors = rows.read(len(faces))
         if not is_unit(vectors).all():
             raise InvalidInput("A template does not have length 1.", code="invalid_template")
@@ -259,6 +261,13 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
         if job.cancelled:
             return
+
+
+def _face_lines(upload: Upload) -> Iterator[tuple[FaceLine, int]]:
+    """Yield each face with the memory that it takes with its crop."""
+    for line in json_lines.split(upload.member(FACES).pieces()):
+        face = json_lines.parse(line, FaceLine)
+        yield face, len(line) * json_lines.PARSED_WEIGHT + (face.crop or 0)
 
 
 def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:

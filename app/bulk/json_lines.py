@@ -11,10 +11,15 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import InvalidInput
+from app.gallery.face_rows import CROP_LIMITS
 from app.timestamps import utc_text
 from app.types import Reason
 
 MAX_LINE = 1024 * 1024
+BATCH_WEIGHT = 64 * 1024 * 1024
+"""Bytes of memory that a batch of parsed lines may take, about, with their crops."""
+PARSED_WEIGHT = 25
+"""Bytes of memory for each byte of a line, at most: `{},` of three bytes becomes an object of 64 and its reference."""
 QUALITY_UNKNOWN = 50.0
 """Quality of a template that comes without one: the middle of the scale."""
 MAX_SIDE = 2**31 - 1
@@ -76,7 +81,7 @@ class FaceLine(Line):
     box: tuple[Number, Number, Number, Number] = (0.0, 0.0, 0.0, 0.0)
     face_id: Annotated[str, AfterValidator(_hex_id)] | None = None
     created_at: Time | None = None
-    crop: int | None = Field(default=None, ge=0, le=MAX_LINE)
+    crop: int | None = Field(default=None, ge=0, le=CROP_LIMITS.max_bytes)
     origin: OriginLine | None = None
 
 
@@ -96,6 +101,7 @@ class SubjectLine(Line):
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)
+T = TypeVar("T")
 
 
 def split(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -119,6 +125,20 @@ def parse(line: bytes, kind: type[AnyLine]) -> AnyLine:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part)[:50] for part in first["loc"])
         raise InvalidInput(f"{place or 'line'}: {first['msg']}", code="invalid_item") from None
+
+
+def batches(items: Iterable[tuple[T, int]], count: int) -> Iterator[list[T]]:
+    """Yield `count` items at a time, or fewer beyond BATCH_WEIGHT; each comes with its weight in bytes."""
+    batch: list[T] = []
+    held = 0
+    for item, weight in items:
+        batch.append(item)
+        held += weight
+        if len(batch) == count or held > BATCH_WEIGHT:
+            yield batch
+            batch, held = [], 0
+    if batch:
+        yield batch
 
 
 def write(document: object) -> bytes:

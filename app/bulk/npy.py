@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from app.errors import InvalidInput
 from app.types import Vectors
 
 DTYPES = frozenset({"float16", "float32", "float64"})
+MAX_HEADER = 4096
+"""Bytes; numpy writes 118 for an array of floats."""
 SKIP_BYTES = 1024 * 1024
 
 
@@ -25,13 +28,16 @@ class RowReader:
     def __init__(self, file: PieceReader, dimension: int) -> None:
         self._file = file
         try:
-            opened: Any = file  # numpy calls only `read`
-            version = npy.read_magic(opened)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, in_columns, dtype = read(opened)
-        except ValueError as error:
+            shape, in_columns, dtype = _read_header(file)
+        except (
+            ValueError,
+            SyntaxError,
+            TokenError,
+            RecursionError,
+            MemoryError,
+        ) as error:  # numpy parses an expression
             raise InvalidInput("The templates are not a NumPy file.", code="invalid_archive") from error
-        if len(shape) != 2 or in_columns or dtype.name not in DTYPES:
+        if len(shape) != 2 or shape[0] < 0 or in_columns or dtype.name not in DTYPES:
             message = "Templates must be a two-dimensional array of floats in C order."
             raise InvalidInput(message, code="invalid_archive")
         if shape[1] != dimension:
@@ -60,6 +66,18 @@ class RowReader:
             if not piece:
                 raise InvalidInput("The templates are truncated.", code="invalid_archive")
             left -= len(piece)
+
+
+def _read_header(file: PieceReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether columns come first, and dtype. numpy alone would read 4 GiB where the length says so."""
+    opened: Any = file  # numpy calls only `read`
+    version = npy.read_magic(opened)
+    prefix = file.read(2 if version == (1, 0) else 4)
+    length = int.from_bytes(prefix, "little")
+    if length > MAX_HEADER:
+        raise ValueError("The header is too long.")
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    return read(io.BytesIO(prefix + file.read(length)))
 
 
 def head(rows: int, dimension: int) -> bytes:

@@ -27,7 +27,9 @@ PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""
 PHOTOS_AT_ONCE = 16
 BYTES_AT_ONCE = 64 * 1024 * 1024
-MAX_PEOPLE_BYTES = 256 * 1024 * 1024
+MAX_PEOPLE_BYTES = 64 * 1024 * 1024
+MAX_PEOPLE = 1_000_000
+"""Lines of `people.jsonl`, which is held in memory: 64 MiB of text and about 200 bytes a line."""
 PROBLEMS = {
     "not_a_file": "The entry is a link, a device or something else that is not a file.",
     "unsafe_path": "The path is absolute, leads to a parent folder, or holds control characters.",
@@ -93,7 +95,7 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
 
 
 def _examine(
-    tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, PhotoLine], photo: Photo
+    tools: BulkContext, gallery: Gallery, level: QualityLevel, people: Mapping[str, bytes], photo: Photo
 ) -> NewFace | InvalidInput:
     """Return the face to enroll, or why there is none."""
     if photo.problem is not None:
@@ -105,9 +107,10 @@ def _examine(
         return error
 
 
-def _subject(name: str, people: Mapping[str, PhotoLine]) -> BulkSubject:
+def _subject(name: str, people: Mapping[str, bytes]) -> BulkSubject:
     """Return the subject of a photo. Raises InvalidInput ``no_subject``."""
-    if (line := people.get(name)) is not None:
+    if (text := people.get(name)) is not None:
+        line = json_lines.parse(text, PhotoLine)
         return BulkSubject(line.subject, line.name, line.metadata)
     folder, _, rest = name.partition("/")
     if not rest:
@@ -115,8 +118,8 @@ def _subject(name: str, people: Mapping[str, PhotoLine]) -> BulkSubject:
     return BulkSubject(folder)
 
 
-def _people(upload: Upload) -> dict[str, PhotoLine]:
-    """Read people.jsonl, if it is the first file, by photo.
+def _people(upload: Upload) -> dict[str, bytes]:
+    """Read people.jsonl, if it is the first file: its lines by photo, checked but not parsed, which takes less memory.
 
     Raises InvalidInput ``invalid_archive``, ``invalid_item``.
     """
@@ -125,8 +128,12 @@ def _people(upload: Upload) -> dict[str, PhotoLine]:
         return {}
     if first.size > MAX_PEOPLE_BYTES:
         raise InvalidInput(f"{PEOPLE} is larger than {MAX_PEOPLE_BYTES} bytes.", code="payload_too_large")
-    lines = (json_lines.parse(line, PhotoLine) for line in json_lines.split(first.pieces()))
-    return {_plain(line.photo): line for line in lines}
+    people: dict[str, bytes] = {}
+    for number, line in enumerate(json_lines.split(first.pieces())):
+        if number == MAX_PEOPLE:
+            raise InvalidInput(f"{PEOPLE} has more than {MAX_PEOPLE} lines.", code="payload_too_large")
+        people[_plain(json_lines.parse(line, PhotoLine).photo)] = line
+    return people
 
 
 def _photos(upload: Upload) -> Iterator[tuple[int, Entry]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,12 @@ TAR_END = bytes(2 * BLOCK)
 READ_AT_ONCE = 1024 * 1024
 MAX_HEADER = 64 * 1024
 """Largest extended header (long names, attributes) in bytes: `tarfile` holds it in memory."""
+MAX_LEVELS = 8
+"""Extended headers before one file. tar programs write at most three; `tarfile` calls itself for each."""
+MAX_DIGITS = 255
+"""Digits in a row in an extended header, as many as a file's name may have: `tarfile` takes quadratic time for them."""
+PACKED_AT_ONCE = 64 * 1024
+"""Bytes given to gzip at once. What is left after each of its members is copied, and members may be tiny."""
 GZIP_MAGIC = b"\x1f\x8b"
 _HEADERS = (
     tarfile.XHDTYPE,
@@ -53,15 +60,51 @@ class Entry:
             yield piece
 
 
-class _Header(tarfile.TarInfo):
-    """Rejects headers that would fill the memory."""
+class _Tar(tarfile.TarFile):
+    """Counts the extended headers before the present file, and the bytes of those that are for all files."""
 
-    def _proc_member(self, tar: tarfile.TarFile) -> Any:
-        if self.type in _HEADERS and self.size > MAX_HEADER:
-            raise tarfile.ReadError("An extended header is too long.")
+    levels = 0
+    shared_bytes = 0
+
+
+class _Header(tarfile.TarInfo):
+    """Rejects headers that would fill the memory, the stack, or the processor's time."""
+
+    def _proc_member(self, tar: _Tar) -> Any:
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("Sparse files are not supported.")
-        return super()._proc_member(tar)  # type: ignore[misc]  # not in the type stubs
+        if self.type not in _HEADERS:
+            return super()._proc_member(tar)  # type: ignore[misc]  # not in the type stubs
+        if self.type == tarfile.XGLTYPE:
+            tar.shared_bytes += self.size
+        if not 0 <= self.size <= MAX_HEADER or tar.shared_bytes > MAX_HEADER:
+            raise tarfile.ReadError("An extended header is too long.")
+        tar.levels += 1
+        if tar.levels > MAX_LEVELS:
+            raise tarfile.ReadError("There are too many extended headers before a file.")
+        found = super()._proc_member(tar)  # type: ignore[misc]  # as above; reads all headers of the file and itself
+        tar.levels = 0
+        return found
+
+    def _proc_pax(self, tar: Any) -> Any:
+        stream = tar.fileobj
+        content = stream.read(self._block(self.size))  # type: ignore[attr-defined]  # not in the type stubs
+        digits = max(map(len, re.findall(rb"[0-9]+", content)), default=0)
+        if digits > MAX_DIGITS or b"GNU.sparse." in content:
+            raise tarfile.ReadError("An extended header has a number that is too long, or is of a sparse file.")
+        tar.fileobj = _Again(tar, stream, content)
+        return super()._proc_pax(tar)  # type: ignore[misc]  # as above
+
+
+class _Again:
+    """Stands in for a tar's stream for one read, which returns what was read from it already."""
+
+    def __init__(self, tar: Any, stream: Any, content: bytes) -> None:
+        self._tar, self._stream, self._content = tar, stream, content
+
+    def read(self, _size: int) -> bytes:
+        self._tar.fileobj = self._stream
+        return self._content
 
 
 def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Iterator[Entry]:
@@ -72,12 +115,14 @@ def entries(open_stream: Callable[[], Iterator[bytes]], max_bytes: int) -> Itera
     packed = PieceReader(open_stream())
     zipped = PieceReader(open_stream()).read(2) == GZIP_MAGIC
     limited = _Limited(_Unzipped(packed) if zipped else packed, max_bytes)
-    open_tar: Any = tarfile.open  # its stubs expect a file; a stream needs only `read`
+    open_tar: Any = _Tar.open  # its stubs expect a file; a stream needs only `read`
     with _reading():
         tar = open_tar(fileobj=limited, mode="r|", bufsize=READ_AT_ONCE, tarinfo=_Header, errors="surrogateescape")
     while True:
         with _reading():
             member = tar.next()
+            if member is not None and member.size < 0:
+                raise tarfile.ReadError("A file has a negative size.")
         if member is None:
             break
         tar.members.clear()  # tarfile would keep them all
@@ -134,11 +179,11 @@ class _Unzipped:
         parts: list[bytes] = []
         while size:
             if self._inflate.eof:
-                self._waiting = self._inflate.unused_data or self._source.read(READ_AT_ONCE)
+                self._waiting = self._inflate.unused_data or self._source.read(PACKED_AT_ONCE)
                 if not self._waiting.strip(b"\0"):  # padding
                     break
                 self._inflate = zlib.decompressobj(wbits=31)
-            given = self._waiting or self._source.read(READ_AT_ONCE)
+            given = self._waiting or self._source.read(PACKED_AT_ONCE)
             if not given:
                 break
             part = self._inflate.decompress(given, size)

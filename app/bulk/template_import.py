@@ -39,7 +39,7 @@ def import_templates(tools: BulkContext, job: Running) -> None:
     rows = _rows(upload, gallery)
     rows.skip(at)
     lines = _lines(upload, at)
-    while some := list(islice(lines, AT_ONCE)):
+    for some in json_lines.batches(lines, AT_ONCE):
         vectors = rows.read(len(some))
         if job.params["normalize"]:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -93,14 +93,16 @@ def _rows(upload: Upload, gallery: Gallery) -> RowReader:
     return RowReader(PieceReader(upload.member(TEMPLATES).pieces()), gallery.dimension)
 
 
-def _lines(upload: Upload, begin: int) -> Iterator[FaceLine | InvalidInput]:
+def _lines(upload: Upload, begin: int) -> Iterator[tuple[FaceLine | InvalidInput, int]]:
+    """Yield each line from that one on, with the memory it takes."""
     entry = upload.member(FACES, IDS)
     plain = entry.name.endswith(IDS)
     for line in islice(json_lines.split(entry.pieces()), begin, None):
+        weight = len(line) * json_lines.PARSED_WEIGHT
         try:
-            yield _plain_id(line) if plain else json_lines.parse(line, FaceLine)
+            yield _plain_id(line) if plain else json_lines.parse(line, FaceLine), weight
         except InvalidInput as error:
-            yield error
+            yield error, 0
 
 
 def _plain_id(line: bytes) -> FaceLine:

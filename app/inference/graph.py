@@ -22,6 +22,8 @@ Floats: TypeAlias = NDArray[np.float64]
 
 MIN_OPSET = 18
 """The first opset in which ReduceL2 takes its axes as an input, as `unit_output` writes it."""
+FUSIONS = ["ConvBNFusion", "ConvMulFusion", "ConvAddFusion", "MatMulBNFusion", "MatMulAddFusion"]
+"""ONNX Runtime's names of the optimisers that change which layers there are."""
 MIN_IR = 8
 """IR versions before 4 list the initializers among the inputs; 8 is opset 18's own."""
 LARGEST_SHAPE = 64
@@ -131,9 +133,11 @@ def raised_opset(model: ModelProto) -> ModelProto:
     return converted
 
 
-def optimised(model: ModelProto) -> ModelProto:
-    """Return the model after ONNX Runtime's offline optimiser: constants folded (dequantised weights too), batch
-    normalisation and scales fused into the Conv before them, Identity and Dropout gone. Hardware-independent level.
+def optimised(model: ModelProto, *, fuse: bool = True) -> ModelProto:
+    """Return the model after ONNX Runtime's offline optimiser, at its hardware-independent level.
+
+    Constants are folded (dequantised weights too), Identity and Dropout are gone. With ``fuse``, batch norms and
+    scales become part of the Conv before them.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
@@ -141,7 +145,12 @@ def optimised(model: ModelProto) -> ModelProto:
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # else DequantizeLinear is not folded
     with tempfile.TemporaryDirectory() as folder:
         options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        onnxruntime.InferenceSession(
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=[] if fuse else FUSIONS,
+        )
         written: ModelProto = onnx.load(options.optimized_model_filepath)
     standard = [each for each in written.opset_import if each.domain in ("", "ai.onnx")]
     del written.opset_import[:]

@@ -56,7 +56,7 @@ class Job:
     error_code: str | None
     error_message: str | None
     attempts: int
-    """How often it was started since its last checkpoint."""
+    """How often it was started since its last checkpoint, without those starts that were handed back."""
     created_at: str
     started_at: str | None
     finished_at: str | None

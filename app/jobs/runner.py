@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from app.concurrency.scheduler import FailureLog, Scheduler
 from app.errors import DatabaseUnavailable, LikenessError, Overloaded
 from app.jobs.files import JobFiles
-from app.jobs.records import Job, JobState, Refusal, Result
+from app.jobs.records import MAX_REFUSED_NAME, Job, JobState, Refusal, Result
 from app.jobs.store import JobLost, JobStore
 from app.machine import release_memory
 
@@ -28,10 +28,18 @@ LOOK_S = 1.0
 RETRY = timedelta(seconds=5)
 RETRIED = (Overloaded, DatabaseUnavailable)
 """Errors after which a job is tried again later."""
-MAX_ATTEMPTS = 10
-"""Starts without a checkpoint after which a job fails: it may be what kills the process."""
+MAX_RETRIES = 10
+"""How often one process retries a job without a checkpoint in between."""
+MAX_DEATHS = 2
+"""Ends of the process without a checkpoint after which a job fails: it may be what kills the process."""
+MAX_REPORTED = 100_000
+"""Rejected items in a job's report; others are only counted."""
 KEEP_EVERY_S = 600.0
 KEPT = timedelta(days=7)
+CRASHED = (
+    f"The server's process ended {MAX_DEATHS} times while it did this job, so the job is not begun again. "
+    "Look into the server's log and its memory limit before you send the upload once more."
+)
 _log = logging.getLogger(__name__)
 
 
@@ -82,9 +90,15 @@ class Running:
         self.total = self.total if total is None else total
 
     def refuse(self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = ()) -> None:
-        """Add an item to the job's report and to its count `refused`; written with the next checkpoint."""
-        self._refusals.append(Refusal(item, name, code, message, tuple(reasons)))
+        """Add an item to the job's report and to its count `refused`; written with the next checkpoint.
+
+        Items after MAX_REPORTED are not in the report, but in the count `not_reported`.
+        """
         self.counts["refused"] += 1
+        if self.counts["refused"] > MAX_REPORTED:
+            self.counts["not_reported"] += 1
+            return
+        self._refusals.append(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons)))
 
     def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
         """Write what a resumed job needs to go on from here.
@@ -119,9 +133,9 @@ class Running:
         result = self.result if state is JobState.DONE else None
         self._store.finish(self._job, self._owner, state, done=self.done, total=self.total, error=error, result=result)
 
-    def release(self, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
+    def release(self, *, again_in: timedelta = timedelta()) -> None:
         """Hand the job back, as `JobStore.release`."""
-        self._store.release(self._job, self._owner, again_in=again_in, begun=begun)
+        self._store.release(self._job, self._owner, again_in=again_in)
 
 
 Work: TypeAlias = Callable[[Running], None]
@@ -156,6 +170,7 @@ class Runner:
         self._lock = threading.Lock()
         self._running: dict[str, Running] = {}
         self._ended: Counter[tuple[str, str]] = Counter()
+        self._retries: Counter[str] = Counter()
         self._threads = [threading.Thread(target=self._run, name=f"jobs-{n}", daemon=True) for n in range(workers)]
 
     @property
@@ -236,15 +251,16 @@ class Runner:
         if job.cancel_asked:
             self._finish(running, JobState.CANCELLED)
             return
-        if job.attempts > MAX_ATTEMPTS:
-            self._finish(running, JobState.FAILED, ("job_crashed", "The job's process has ended again and again."))
+        if job.attempts > MAX_DEATHS:
+            _log.error("A job is set aside", extra={"fields": {"job": job.id, "kind": job.kind}})
+            self._finish(running, JobState.FAILED, ("job_crashed", CRASHED))
             return
         try:
             self._works[job.kind](running)
         except JobLost:
             raise
         except LikenessError as error:
-            if isinstance(error, RETRIED) and job.attempts < MAX_ATTEMPTS and not running.cancel_asked:
+            if isinstance(error, RETRIED) and self._may_retry(running):
                 running.release(again_in=RETRY)
                 return
             self._finish(running, JobState.FAILED, (error.code, error.message))
@@ -254,13 +270,21 @@ class Runner:
         else:
             self._end(running)
 
+    def _may_retry(self, running: Running) -> bool:
+        """Count the retry. A job that got to a checkpoint since the last one begins to count again."""
+        with self._lock:
+            if running.saved != running.job.saved:
+                del self._retries[running.job.id]
+            self._retries[running.job.id] += 1
+            return self._retries[running.job.id] < MAX_RETRIES and not running.cancel_asked
+
     def _end(self, running: Running) -> None:
         if running.lost:
             raise JobLost(running.job.id)
         if running.cancel_asked:
             self._finish(running, JobState.CANCELLED)
         elif self._closing.is_set():
-            running.release(begun=False)
+            running.release()
         else:
             self._finish(running, JobState.DONE)
 
@@ -270,6 +294,7 @@ class Runner:
         if self._files is not None:
             self._files.upload(running.job.id).unlink(missing_ok=True)
         with self._lock:
+            del self._retries[running.job.id]
             self._ended[running.job.kind, state.value] += 1
 
     def _renew(self) -> None:

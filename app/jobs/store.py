@@ -218,16 +218,15 @@ class JobStore:
                 raise JobLost(job.id)
         self._database.request_scrub()
 
-    def release(self, job: Job, owner: str, *, again_in: timedelta = timedelta(), begun: bool = True) -> None:
-        """Hand the job back for any process to claim; not `begun`: the attempt is not counted."""
+    def release(self, job: Job, owner: str, *, again_in: timedelta = timedelta()) -> None:
+        """Hand the job back for any process to claim; its start is not counted."""
         values: dict[str, Any] = {
             "state": JobState.QUEUED,
             "lease_owner": None,
             "lease_until": None,
             "not_before": utc_now(again_in),
+            "attempts": sa.case((JOBS.c.attempts > 0, JOBS.c.attempts - 1), else_=0),
         }
-        if not begun:
-            values["attempts"] = JOBS.c.attempts - 1
         with self._database.write() as connection:
             connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values))
 

@@ -9,6 +9,7 @@ import signal
 import tarfile
 import threading
 import time
+import tracemalloc
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
@@ -22,9 +23,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from app.bulk import photo_import, tar_stream
+from app.bulk import json_lines, photo_import, tar_stream
 from app.bulk.import_batch import BulkContext, Upload
-from app.bulk.json_lines import PhotoLine
+from app.bulk.npy import RowReader
+from app.bulk.sealed_files import PieceReader
 from app.errors import InvalidInput
 from app.gallery.store import Store
 from app.jobs.runner import Running
@@ -269,7 +271,7 @@ def test_nothing_of_an_upload_is_on_the_disk_in_the_clear(tmp_path: Path, monkey
     mark = b"a photo that nobody should find "
     looked, people = threading.Event(), photo_import._people
 
-    def people_later(upload: Upload) -> dict[str, PhotoLine]:
+    def people_later(upload: Upload) -> dict[str, bytes]:
         """What it does first; a job that is done takes the upload away."""
         assert looked.wait(60)
         return people(upload)
@@ -374,6 +376,111 @@ def test_templates_that_do_not_fit_together_are_refused_as_a_whole(
     assert (job["state"], job["error"]["code"]) == ("failed", code)
     assert subjects(service, home) == {}
     assert not Path("/tmp/likeness-evil").exists()  # noqa: S108 (the same)
+
+
+# ---------------------------------------------------------------- memory and time
+
+
+def pax(content: bytes, kind: bytes = tarfile.XHDTYPE) -> bytes:
+    return entry("pax", kind, content=content)
+
+
+def record(keyword: str, value: str) -> bytes:
+    """A record of an extended header; its length counts itself (POSIX.1-2008, pax)."""
+    rest = f" {keyword}={value}\n"
+    length = len(rest) + len(str(len(rest) + 2))
+    return f"{length}{rest}".encode()
+
+
+PHOTO = entry("a/1.jpg", content=b"x") + tar_stream.TAR_END
+HOSTILE_TARS = {
+    "nested": lambda: pax(record("comment", "x")) * 2_000 + PHOTO,
+    "nested names": lambda: entry("x", tarfile.GNUTYPE_LONGNAME, content=b"a/1\0") * 2_000 + PHOTO,
+    "for all files": lambda: (
+        b"".join(pax(record(f"k{n}", "v" * 60_000), tarfile.XGLTYPE) + entry(f"a/{n}.jpg") for n in range(200)) + PHOTO
+    ),
+    "digits": lambda: pax(b"1" * 60_000) + PHOTO,
+    "sparse without end": lambda: (
+        pax(record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0"))
+        + entry("a/1.jpg", content=bytes(20_000_000))
+        + tar_stream.TAR_END
+    ),
+    "negative": lambda: pax(record("size", "-1")) + PHOTO,
+}
+
+
+def _read_through(upload: bytes) -> None:
+    for one in tar_stream.entries(lambda: iter([upload]), 10**9):
+        for _ in one.pieces():
+            pass
+
+
+@pytest.mark.parametrize("what", HOSTILE_TARS)
+def test_hostile_headers_take_neither_memory_nor_time(what: str) -> None:
+    upload = HOSTILE_TARS[what]()
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        with pytest.raises(InvalidInput) as caught:
+            _read_through(upload)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert caught.value.code == "invalid_archive"
+    assert time.process_time() - began < 2, "seconds"
+    assert most < 12_000_000, "bytes"
+
+
+def test_headers_of_real_archives_are_read() -> None:
+    """Long names and links, extended attributes, and a header for all files, as git writes it."""
+    name = "a" * 120 + "/" + "b" * 200 + "1" * 50 + ".jpg"
+    attributes = record("SCHILY.xattr.user.x", "7" * 200) + record("mtime", "1700000000.123456789")
+    upload = pax(record("comment", "0" * 40), tarfile.XGLTYPE) + pax(attributes + record("path", name))
+    upload += entry("short", content=b"x") + entry("a/" + "c" * 300, content=b"y") + tar_stream.TAR_END
+    found = [(one.name, one.read()) for one in tar_stream.entries(lambda: iter([upload]), 10**6)]
+    assert found == [(name, b"x"), ("a/" + "c" * 300, b"y")]
+
+
+def npy_header(text: str, length: int | None = None, version: int = 2) -> bytes:
+    size = len(text) if length is None else length
+    return b"\x93NUMPY" + bytes([version, 0]) + size.to_bytes(4 if version > 1 else 2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        npy_header("x" * 20_000_000),
+        npy_header("{}", length=2**32 - 1) + bytes(20_000_000),
+        npy_header("-" * 4_000 + "1"),
+        npy_header("(" * 4_000),
+        npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 128), }\n") + bytes(20_000_000),
+    ],
+    ids=["long", "says long", "minus signs", "brackets", "negative"],
+)
+def test_hostile_npy_headers_are_refused_before_they_are_read(header: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidInput):
+            RowReader(PieceReader(iter([header])), 128)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 2_000_000, "bytes"
+
+
+def test_batches_of_large_lines_are_small() -> None:
+    weighed = [(n, json_lines.BATCH_WEIGHT // 3) for n in range(10)]
+    assert [len(some) for some in json_lines.batches(weighed, 5_000)] == [4, 4, 2]
+    assert [len(some) for some in json_lines.batches([(n, 1) for n in range(10)], 4)] == [4, 4, 2]
+
+
+def test_too_many_lines_about_photos_are_refused(
+    service: httpx.Client, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(photo_import, "MAX_PEOPLE", 2)
+    lines = b"".join(json.dumps({"photo": f"{n}.jpg", "subject": "x"}).encode() + b"\n" for n in range(3))
+    job = send(service, home, tar_of({"people.jsonl": lines}))
+    assert (job["state"], job["error"]["code"]) == ("failed", "payload_too_large")
 
 
 # ---------------------------------------------------------------- cancel, kill -9

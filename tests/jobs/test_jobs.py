@@ -146,16 +146,55 @@ def test_a_job_that_gets_nowhere_is_given_up(jobs: JobStore, gallery: Gallery, m
 
     with running(jobs, work):
         job = ended(jobs, jobs.create("count", gallery))
-    assert (job.state, job.error_code, len(begun)) == (JobState.FAILED, "database_busy", runner.MAX_ATTEMPTS)
+    assert (job.state, job.error_code, len(begun)) == (JobState.FAILED, "database_busy", runner.MAX_RETRIES)
 
 
-def test_a_job_that_kills_its_process_is_given_up(jobs: JobStore, gallery: Gallery) -> None:
+@pytest.mark.parametrize(("deaths", "state"), [(1, JobState.DONE), (2, JobState.FAILED)])
+def test_a_job_whose_process_ended_twice_is_set_aside(
+    jobs: JobStore, gallery: Gallery, deaths: int, state: JobState
+) -> None:
     made = jobs.create("count", gallery)
-    for _ in range(runner.MAX_ATTEMPTS):
+    for _ in range(deaths):
         assert jobs.claim("dead", KIND, -LEASE) is not None
-    with running(jobs, lambda _: None):
+    done: list[int] = []
+    with running(jobs, lambda _: done.append(1)):
         job = ended(jobs, made)
-    assert (job.state, job.error_code) == (JobState.FAILED, "job_crashed")
+    failed = state is JobState.FAILED
+    assert (job.state, job.error_code, len(done)) == (state, "job_crashed" if failed else None, 0 if failed else 1)
+    assert not failed or "memory limit" in (job.error_message or "")
+
+
+def test_neither_a_checkpoint_nor_a_hand_back_counts_as_a_death(jobs: JobStore, gallery: Gallery) -> None:
+    made = jobs.create("count", gallery)
+    for number in range(5):
+        claimed = jobs.claim("me", KIND, LEASE)
+        assert claimed is not None
+        if number % 2:
+            jobs.save(claimed, "me", saved={"at": number}, counts={}, done=0, total=None, refusals=[])
+        jobs.release(claimed, "me")
+    assert jobs.job(made.id).attempts == 0
+    for number in range(5):
+        claimed = jobs.claim("dead", KIND, -LEASE)
+        assert claimed is not None
+        jobs.save(claimed, "dead", saved={"at": number}, counts={}, done=0, total=None, refusals=[])
+    with running(jobs, lambda _: None):
+        assert ended(jobs, made).state is JobState.DONE
+
+
+def test_a_report_ends_where_it_would_fill_the_disk(
+    jobs: JobStore, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "MAX_REPORTED", 3)
+
+    def work(job: Running) -> None:
+        for number in range(job.saved.get("next", 0), job.saved.get("next", 0) + 4):
+            job.refuse(number, "x" * 10_000, "no_face", "none")
+        job.checkpoint({"next": 4})
+
+    with running(jobs, work):
+        job = ended(jobs, jobs.create("count", gallery))
+    assert job.counts == {"refused": 4, "not_reported": 1}
+    assert [one.item for one in jobs.report(job)] == [0, 1, 2]
 
 
 def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_soon(jobs: JobStore, gallery: Gallery) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 from app.errors import Unusable
 from training.backbones.iresnet import DEPTHS, IResNet
 from training.backbones.mobilefacenet import MobileFaceNet
+from training.backbones.mobilenet import MobileNet
 from training.backbones.vit import SIZES, FaceViT
 
 __all__ = ["build", "names"]
@@ -25,7 +26,7 @@ DEFAULT_DIMENSION = 512
 
 
 def _registry() -> dict[str, Callable[..., nn.Module]]:
-    registry: dict[str, Callable[..., nn.Module]] = {"mobilefacenet": MobileFaceNet}
+    registry: dict[str, Callable[..., nn.Module]] = {"mobilefacenet": MobileFaceNet, "mobilenet": MobileNet}
     registry |= {f"iresnet{depth}": partial(IResNet, blocks) for depth, blocks in DEPTHS.items()}
     registry |= {f"vit_{size}": partial(FaceViT, **facts) for size, facts in SIZES.items()}
     return registry

@@ -1,0 +1,245 @@
+"""Views on the device, pruning, and the two commands that use them, at a small size on a CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from app.errors import InvalidInput
+from app.inference.package import load_package
+from app.inference.session import open_embedder
+from tests.support.crops import some_crops
+from training.__main__ import app
+from training.adaptation.adapt import read_conditions
+from training.adaptation.channels import choose, fit, prune
+from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation, Plain
+from training.adaptation.narrow import load_mobilenet, read_widths
+from training.adaptation.views import ConditionConfig, ViewConfig, Views, resize_tables
+from training.backbones.imported import import_package
+from training.backbones.mobilenet import WIDTHS, MobileNet
+
+CPU = torch.device("cpu")
+SMALL = [4, 4, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8]
+
+
+def pixels(count: int) -> torch.Tensor:
+    return torch.from_numpy(some_crops(count)).permute(0, 3, 1, 2).float()
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("quality", [40, 75, 95])
+def test_jpeg_on_the_device_is_near_the_codecs(quality: int) -> None:
+    x = pixels(6)
+    found = Views(112, CPU).jpeg(x, torch.full((6,), float(quality))).permute(0, 2, 3, 1).numpy()
+    crops = x.permute(0, 2, 3, 1).numpy().astype(np.uint8)
+    for crop, ours in zip(crops, found, strict=True):
+        _, data = cv2.imencode(".jpg", crop[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+        theirs = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR))[:, :, ::-1].astype(float)
+        assert np.abs(ours - theirs).mean() < 1.5
+        if quality < 95:  # crops are JPEGs already: at 95 the codec changes less than colours' enlarging differs
+            assert np.abs(ours - theirs).mean() < np.abs(crop - theirs).mean()
+
+
+def test_resizing_by_tables_is_opencvs() -> None:
+    crop = some_crops(1)[0].astype(np.float32)
+    tables = resize_tables(112).numpy()
+    for side in (8, 28, 61, 112):
+        down = tables[0, side]
+        small = np.einsum("ij,jkc,lk->ilc", down[:side], crop, down[:side])
+        np.testing.assert_allclose(small, cv2.resize(crop, (side, side), interpolation=cv2.INTER_AREA), atol=0.02)
+        up = tables[1, side][:, :side]
+        large = np.einsum("ij,jkc,lk->ilc", up, small, up)
+        wanted = cv2.resize(small.astype(np.float32), (112, 112), interpolation=cv2.INTER_LINEAR)
+        np.testing.assert_allclose(large, wanted, atol=0.05)
+
+
+def test_views_follow_from_the_seed_and_stay_pixels() -> None:
+    views, x = Views(112, CPU), pixels(8)
+    every = ViewConfig(blend=0.5, colour=1, grey=0.5, low_resolution=1, blur=1, noise=1, cover=1)
+    worst = ConditionConfig(small=1, jpeg=1, blur=1, dark=1, noise=1, cover=1, clean=0)
+    first = views.degraded(views.fresh(x, x.roll(1, 0), every, generator(3)), worst, generator(4))
+    again = views.degraded(views.fresh(x, x.roll(1, 0), every, generator(3)), worst, generator(4))
+    other = views.fresh(x, x.roll(1, 0), every, generator(5))
+    assert torch.equal(first, again)
+    assert not torch.equal(views.fresh(x, x.roll(1, 0), every, generator(3)), other)
+    assert first.shape == x.shape
+    assert 0 <= float(first.min()) <= float(first.max()) <= 255
+    assert torch.equal(first, first.round())
+
+
+def test_conditions_that_never_happen_change_nothing() -> None:
+    x = pixels(4)
+    never = ConditionConfig(small=0, jpeg=0, blur=0, dark=0, noise=0, cover=0, clean=0)
+    assert torch.allclose(Views(112, CPU).degraded(x, never, generator()), x, atol=1)
+
+
+def test_greedy_choice_finds_the_inputs_that_matter() -> None:
+    draw = generator()
+    sources = torch.randn(3, 4000, generator=draw, dtype=torch.float64)
+    x = torch.cat([sources, 0.01 * torch.randn(5, 4000, generator=draw, dtype=torch.float64)])
+    weight = torch.randn(6, 8, generator=draw, dtype=torch.float64)
+    assert choose(weight, torch.cov(x), 3) == [0, 1, 2]
+    weights, offsets, missed = fit(x[:3], weight @ x + 2)
+    torch.testing.assert_close(weights, weight[:, :3], atol=0.02, rtol=0)
+    torch.testing.assert_close(offsets, torch.full((6,), 2.0, dtype=torch.float64), atol=0.02, rtol=0)
+    assert missed < 1e-3
+
+
+def test_sface_is_a_mobilenet_and_a_pruned_one_resembles_it(tmp_path: Path) -> None:
+    package = load_package(Path("models/sface"))
+    teacher = load_mobilenet(package)
+    x = (pixels(24) - 127.5) / 127.5
+    with torch.no_grad():
+        target = torch.nn.functional.normalize(teacher(x))
+        imported = import_package(package, tmp_path)(torch.from_numpy(some_crops(24)))
+        assert float((target * torch.nn.functional.normalize(imported)).sum(1).min()) > 0.99999
+        widths = [max(8, 3 * width // 4) for width in WIDTHS]
+        narrow = prune(teacher, widths, x[:12])
+        found = torch.nn.functional.normalize(narrow.network.eval()(x[12:]))
+    assert [len(kept) for kept in narrow.kept] == widths
+    score = float((found * target[12:]).sum(1).mean())
+    assert score > 0.5, f"cosine {score:.3f} to the original"
+
+
+def run_of(steps: int, seed: int = 0) -> OnlineDistillation:
+    torch.manual_seed(seed)
+    student, teacher = MobileNet(16, widths=SMALL), MobileNet(16, widths=SMALL)
+    crops = torch.from_numpy(some_crops(6))
+    config = OnlineConfig(steps=steps, batch_size=4, warmup=1, features=0.5, precision="fp32", teacher_precision="fp32")
+    shared = (3, 12)
+    kept = [torch.arange(8), torch.arange(8)]
+    return OnlineDistillation(
+        Featured(student, shared), Featured(teacher, shared), crops, config, ViewConfig(), kept=kept
+    )
+
+
+def test_a_resumed_run_makes_the_same_steps() -> None:
+    whole = run_of(4)
+    for _ in range(4):
+        whole.train_step()
+    half = run_of(4)
+    for _ in range(2):
+        half.train_step()
+    resumed = run_of(4)
+    resumed.restore(json_free_copy(half.state()))
+    for _ in range(2):
+        resumed.train_step()
+    for name, value in whole.student.state_dict().items():
+        assert torch.equal(value, resumed.student.state_dict()[name]), name
+    for name, value in whole.average.model.state_dict().items():
+        assert torch.equal(value, resumed.average.model.state_dict()[name]), name
+
+
+def json_free_copy(state: dict[str, object]) -> dict[str, object]:
+    """As a checkpoint's file would bring it back."""
+    import io  # noqa: PLC0415  only here
+
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    loaded: dict[str, object] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def test_frozen_statistics_stay_and_weights_move() -> None:
+    torch.manual_seed(0)
+    student = MobileNet(16, widths=SMALL)
+    model = Featured(student, ())
+    config = OnlineConfig(
+        steps=2, batch_size=4, warmup=0, freeze_statistics=True, precision="fp32", teacher_precision="fp32"
+    )
+    crops = torch.from_numpy(some_crops(4))
+    teacher = Featured(MobileNet(16, widths=SMALL), ())
+    before = {name: value.clone() for name, value in student.state_dict().items()}
+    run = OnlineDistillation(model, teacher, crops, config, ViewConfig(), conditions=ConditionConfig())
+    run.train_step()
+    after = student.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before if "running" in name)
+    assert not torch.equal(before["stem.0.weight"], after["stem.0.weight"])
+    assert isinstance(Plain(student)(torch.zeros(2, 3, 112, 112)), tuple)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("smal = 0.5", "unknown key"),
+        ("small = 2", "probability"),
+        ("small = true", "a number"),
+        ("side = 12", "two numbers"),
+        ("side = [40, 12]", "must rise"),
+        ("side = [", "cannot be read"),
+    ],
+)
+def test_wrong_conditions_are_refused(tmp_path: Path, text: str, what: str) -> None:
+    path = tmp_path / "conditions.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidInput, match=what):
+        read_conditions(path)
+
+
+def test_conditions_are_read_over_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "conditions.toml"
+    path.write_text("small = 1\nside = [14, 28]\n")
+    assert read_conditions(path) == dataclasses.replace(ConditionConfig(), small=1, side=(14, 28))
+
+
+def test_widths_are_fourteen_and_no_wider_than_the_original() -> None:
+    assert read_widths(",".join(map(str, WIDTHS))) == list(WIDTHS)
+    for text in ("8", "a," * 13 + "8", ",".join(["2048"] * 14)):
+        with pytest.raises(InvalidInput):
+            read_widths(text)
+
+
+def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
+    models = Path("models").resolve()
+    photos = tmp_path / "photos" / "nobody"
+    photos.mkdir(parents=True)
+    for number, crop in enumerate(some_crops(4)):
+        cv2.imwrite(str(photos / f"{number}.png"), crop[:, :, ::-1])
+    target = tmp_path / "models"
+    target.mkdir()
+    (target / "mobilefacenet-64").symlink_to(models / "mobilefacenet-64")
+    arguments = ["adapt", "mobilefacenet-64", "--photos", str(tmp_path / "photos"), "--name", "adapted", "--steps", "2"]
+    arguments += ["--batch", "2", "--models", str(target), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == 2
+    package = load_package(target / "adapted")
+    crops = some_crops(3)
+    session = open_embedder(package, tmp_path / "cache", device="cpu", threads=1)
+    old = open_embedder(load_package(models / "mobilefacenet-64"), tmp_path / "cache", device="cpu", threads=1)
+    score = (session.run(crops) * old.run(crops)).sum(axis=1).min()
+    assert 0.9 < score <= 1.0001
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2
+
+
+def test_prune_makes_a_checkpoint_that_export_takes(tmp_path: Path) -> None:
+    photos = tmp_path / "photos" / "nobody"
+    photos.mkdir(parents=True)
+    for number, crop in enumerate(some_crops(3)):
+        cv2.imwrite(str(photos / f"{number}.png"), crop[:, :, ::-1])
+    out = tmp_path / "slim"
+    arguments = ["prune", "sface", "--photos", str(tmp_path / "photos"), "--out", str(out), "--steps", "1"]
+    arguments += ["--batch", "2", "--device", "cpu", "--widths", "8,8,8,8,16,16,16,16,16,16,16,16,16,16"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    from training import checkpoint  # noqa: PLC0415  torch only where it is needed
+    from training.checkpoint import trained_embedder  # noqa: PLC0415  the same
+    from training.recipe import Recipe  # noqa: PLC0415  the same
+
+    saved = checkpoint.load(checkpoint.resolve(out))
+    module = trained_embedder(saved, Recipe.model_validate(saved.state["recipe"]))
+    vectors = module(torch.from_numpy(some_crops(2)))
+    assert vectors.shape == (2, 128)

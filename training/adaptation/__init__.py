@@ -1,0 +1,1 @@
+"""Packages trained further without labels: adapted to poor photos, or narrowed and distilled."""

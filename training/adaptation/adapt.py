@@ -1,0 +1,157 @@
+"""`python -m training adapt`: a package that gives of a poor photo the template that it gave of a good one.
+
+The package's own network is imported and learns from itself: it sees each crop degraded (small, compressed, blurred,
+dark, noisy, covered), the original sees it clean, and their templates should agree. No labels are needed, and a part of
+the crops stays clean, so that templates remain comparable with those of the original package.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from app.errors import InvalidInput
+from app.face.align import CANONICAL_LANDMARKS
+from app.inference.manifest import CONTRACT_INPUT, FileSource, Licence, Manifest, Provenance, Rewrite, contract_output
+from app.inference.package import Package, sha256_of, write_manifest
+from training.adaptation.distil import OnlineConfig, OnlineDistillation, Plain
+from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
+from training.adaptation.views import ConditionConfig, ViewConfig
+from training.backbones.imported import ImportedModel, import_package
+from training.export import export_fp32
+from training.model import EmbedderExport
+from training.run.distillation import find_teacher
+from training.terminal import told
+
+VIEW = ViewConfig(blend=0.4, low_resolution=0.0, blur=0.0, noise=0.0, cover=0.0)
+"""What both see before the conditions: other faces, slightly turned and moved, in other light."""
+CACHE = Path("build") / "packages"
+console = Console(stderr=True)
+
+
+def adapt(
+    package: Annotated[str, typer.Argument(help="The package to adapt: a name in --models, or a folder.")],
+    *,
+    photos: Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")],
+    name: Annotated[str, typer.Option(help="The new package's name.")],
+    conditions: Annotated[
+        Path | None,
+        typer.Option(help="TOML with probabilities and ranges (training.adaptation.views.ConditionConfig)."),
+    ] = None,
+    drop: Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")] = None,
+    steps: Annotated[int, typer.Option(min=1)] = 4000,
+    batch: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 384,
+    lr: Annotated[float, typer.Option(help="Peak learning rate of AdamW.")] = 1e-4,
+    licence: Annotated[str, typer.Option(help="SPDX identifier of what the result may be used under.")] = (
+        "LicenseRef-unspecified"
+    ),
+    commercial: Annotated[bool, typer.Option("--commercial", help="The licence allows commercial use.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME where it is not given.")] = None,
+    models: Annotated[Path, typer.Option(help="Model packages.")] = Path("models"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
+    ] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=1)] = 500,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+) -> None:
+    """Adapt a package to poor photos, without labels."""
+    with told():
+        old = find_teacher(package, models)
+        target = choose_device(device)
+        given = read_conditions(conditions)
+        teacher = import_package(old, CACHE, channels_last=True)
+        student = copy.deepcopy(teacher)
+        own, theirs = precisions(target)
+        config = OnlineConfig(
+            steps=steps,
+            batch_size=batch,
+            lr=lr,
+            warmup=min(100, steps // 10),
+            weight_decay=0.0,
+            relation=2.0,
+            freeze_statistics=True,
+            average=0.98,
+            precision=own,
+            teacher_precision=theirs,
+        )
+        crops = read_photos(photos, drop, console).to(target)
+        console.print(f"{len(crops)} crops, {steps} steps of {batch} on {target.type}")
+        run = OnlineDistillation(
+            Plain(student), Plain(teacher), crops, config, VIEW, conditions=given, compiled=compiled
+        )
+        figures = run_to_end(run, out or Path("runs") / name, checkpoint_every, console.print, resume=resume)
+        learned = run.average.model
+        assert isinstance(learned, Plain)  # noqa: S101  a copy of the student
+        assert isinstance(learned.model, ImportedModel)  # noqa: S101  the same
+        facts = {"steps": steps, "batch": batch, "lr": lr, "crops": len(crops), "losses": figures}
+        facts |= {"conditions": json.loads(json.dumps(dataclasses.asdict(given))), "photos": photos}
+        terms = Licence(name=licence, non_commercial=not commercial)
+        folder = write_adapted(learned.model, old, models / name, licence=terms, facts=facts)
+        console.print(
+            f"{folder}: measure its operating points with `evaluate operating-points --package {name} --write`."
+        )
+
+
+def read_conditions(path: Path | None) -> ConditionConfig:
+    """The defaults, or a TOML file's values over them. Raises InvalidInput (`invalid_conditions`)."""
+    if path is None:
+        return ConditionConfig()
+    known = {field.name: field for field in dataclasses.fields(ConditionConfig)}
+    try:
+        values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}", code="invalid_conditions") from error
+    ranges = {name for name, field in known.items() if isinstance(field.default, tuple)}
+    for name, value in values.items():
+        if name not in known:
+            raise InvalidInput(f"{path}: unknown key {name!r}; known: {', '.join(known)}.", code="invalid_conditions")
+        numbers = value if name in ranges else [value]
+        pair = name not in ranges or (isinstance(value, list) and len(value) == len(("low", "high")))
+        if not pair or not all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers):
+            what = "two numbers" if name in ranges else "a number"
+            raise InvalidInput(f"{path}: {name} must be {what}, not {value!r}.", code="invalid_conditions")
+        if name not in ranges and not 0 <= value <= 1:
+            raise InvalidInput(f"{path}: {name} is a probability, 0 to 1, not {value!r}.", code="invalid_conditions")
+        if name in ranges and not 0 < numbers[0] <= numbers[1]:
+            raise InvalidInput(f"{path}: {name} must rise from above 0, not {value!r}.", code="invalid_conditions")
+    given: dict[str, Any] = {name: tuple(value) if name in ranges else value for name, value in values.items()}
+    return ConditionConfig(**given)
+
+
+def write_adapted(model: ImportedModel, old: Package, folder: Path, *, licence: Licence, facts: dict[str, Any]) -> Path:
+    """Write and return an adapted network's package folder, checked as every export is, without operating points."""
+    dimension = old.manifest.dimension
+    assert dimension is not None  # noqa: S101  an embedder has one
+    exported = export_fp32(EmbedderExport(model), dimension)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "model.onnx"
+    path.write_bytes(exported.model.SerializeToString())
+    manifest = Manifest(
+        name=folder.name,
+        version="1",
+        task="embed",
+        title=f"{old.manifest.title}, adapted",
+        description=f"{old.id}, adapted to poor photos by distillation from itself.",
+        source=FileSource(),
+        sha256=sha256_of(path),
+        prepare=Rewrite(),
+        input=CONTRACT_INPUT,
+        output=contract_output(dimension),
+        dimension=dimension,
+        canonical_landmarks=tuple((float(x), float(y)) for x, y in CANONICAL_LANDMARKS),
+        licence=licence,
+        provenance=Provenance(
+            text=f"Adapted from {old.id} ({old.manifest.licence.name}) by `python -m training adapt`.",
+            figures=exported.figures | {"adapt": facts},
+        ),
+    )
+    write_manifest(folder, manifest)
+    return folder

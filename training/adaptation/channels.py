@@ -1,0 +1,161 @@
+"""Narrower copies of a MobileNet: which channels stay, and the weights that best replace those that go.
+
+A pointwise convolution reads the channels of the depthwise one before it. Of these, as many as asked for are chosen one
+after the other, each the one that explains most of what the pointwise convolution still lacks (orthogonal matching on
+its own outputs); least squares then fit its weights to the teacher's outputs, given what the narrower network before it
+computes. It is channel pruning by reconstruction (He, Zhang and Sun, ICCV 2017), with their greedy variant's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from training.backbones.mobilenet import MobileNet
+
+SAMPLES = 40_000
+"""Places (image, y, x) that a layer's statistics come from, far more than a layer has channels."""
+RIDGE = 1e-4
+"""Share of the mean variance added to the normal equations' diagonal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """The narrower network, the channels kept at each width (indices into the teacher's), and for each pointwise
+    convolution the share of its output's variance that the fit misses."""
+
+    network: MobileNet
+    kept: list[list[int]]
+    missed: list[float]
+
+
+def choose(weight: Tensor, gram: Tensor, count: int) -> list[int]:
+    """Indices of the `count` inputs that together explain most of weight @ x.
+
+    `weight` (O, C) float64, `gram` (C, C) the second moments of x about its mean. Each step takes the input whose
+    residual brings the largest drop of the outputs' summed squares.
+    """
+    left, explained = gram.clone(), weight @ gram  # what the chosen ones leave of either
+    chosen: list[int] = []
+    floor = 1e-9 * float(gram.diagonal().mean())
+    for _ in range(count):
+        gain = explained.square().sum(0) / left.diagonal().clamp(min=floor)
+        gain[chosen] = -1
+        best = int(gain.argmax())
+        chosen.append(best)
+        share = left[best] / left[best, best].clamp(min=floor)
+        explained -= torch.outer(explained[:, best], share)
+        left -= torch.outer(left[:, best], share)
+    return sorted(chosen)
+
+
+def fit(inputs: Tensor, outputs: Tensor) -> tuple[Tensor, Tensor, float]:
+    """(O, K) weights and (O,) offsets of the least squares fit outputs ≈ weights @ inputs + offsets, and the share of
+    the outputs' variance that it misses. `inputs` (K, N), `outputs` (O, N), float64."""
+    mean_in, mean_out = inputs.mean(1, keepdim=True), outputs.mean(1, keepdim=True)
+    x, y = inputs - mean_in, outputs - mean_out
+    gram = x @ x.T
+    gram += torch.eye(len(gram), dtype=gram.dtype, device=gram.device) * RIDGE * gram.diagonal().mean()
+    weights = torch.linalg.solve(gram, x @ y.T).T
+    missed = (y - weights @ x).square().sum(1) / y.square().sum(1).clamp(min=1e-12)
+    return weights, (mean_out - weights @ mean_in)[:, 0], float(missed.mean())
+
+
+@torch.no_grad()
+def prune(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int = 0) -> Pruned:
+    """A MobileNet of these widths, fitted layer by layer on (N, 3, 112, 112) pixels in [-1, 1].
+
+    The teacher is in evaluation mode; its own batch statistics stay in the copy.
+    """
+    wide = teacher.layers()
+    kept = _channels(teacher, widths, pixels, seed)
+    narrow = MobileNet(teacher.head.linear.out_features, size=pixels.shape[-1], widths=widths).eval().to(pixels.device)
+    missed: list[float] = []
+    theirs = own = pixels
+    before: list[int] = [0, 1, 2]
+    for number, (source, target) in enumerate(zip(wide, narrow.layers(), strict=True)):
+        convolution = _convolution(source)
+        after = kept[number // 2]
+        wanted = convolution(theirs)
+        _take(target, source, after)
+        if number == 0 or convolution.groups > 1:
+            _convolution(target).weight.copy_(convolution.weight[after])
+        else:
+            places = _places(wanted, seed + number)
+            weights, offsets, share = fit(_sampled(own, places), _sampled(wanted, places)[after])
+            missed.append(round(share, 4))
+            _convolution(target).weight.copy_(weights.float()[:, :, None, None])
+            _norm(target).get_buffer("running_mean").sub_(offsets.float())
+        theirs, own, before = source(theirs), target(own), after
+    _fit_head(narrow, teacher, own, theirs, before)
+    return Pruned(narrow, kept, missed)
+
+
+def _channels(teacher: MobileNet, widths: Sequence[int], pixels: Tensor, seed: int) -> list[list[int]]:
+    """The channels to keep of each width."""
+    kept: list[list[int]] = []
+    x = pixels
+    for number, each in enumerate(teacher.layers()):
+        convolution = _convolution(each)
+        if number and convolution.groups == 1:
+            sample = _sampled(x, _places(x, seed + number))
+            weight = convolution.weight[:, :, 0, 0].double()
+            gram = torch.cov(sample)
+            weight = weight / (weight @ gram @ weight.T).diagonal().sqrt()[:, None]  # outputs count alike
+            kept.append(choose(weight, gram, widths[len(kept)]))
+        x = each(x)
+    sample = x.double().flatten(2).mean(2).T  # the head reads whole maps: their means stand for them
+    columns = teacher.head.linear.weight.double().reshape(-1, x.shape[1], x.shape[2] * x.shape[3]).sum(2)
+    kept.append(choose(columns, torch.cov(sample), widths[-1]))
+    return kept
+
+
+def _fit_head(narrow: MobileNet, teacher: MobileNet, own: Tensor, theirs: Tensor, kept: Sequence[int]) -> None:
+    """The last layers take the teacher's columns of the channels kept; there are too many for a fit."""
+    head, source = narrow.head, teacher.head
+    _take_norm(head.norm, source.norm, list(kept))
+    weight = source.linear.weight.reshape(source.linear.out_features, theirs.shape[1], -1)[:, list(kept)]
+    head.linear.weight.copy_(weight.flatten(1))
+    head.linear.bias.copy_(source.linear.bias)
+    _take_norm(head.features, source.features, list(range(len(source.features.weight))))
+    outputs = head.linear(torch.flatten(head.norm(own), 1))
+    head.features.running_mean.copy_(outputs.mean(0))  # type: ignore[union-attr]  # it has statistics
+    head.features.running_var.copy_(outputs.var(0))  # type: ignore[union-attr]
+
+
+def _take(target: nn.Sequential, source: nn.Sequential, kept: list[int]) -> None:
+    _take_norm(_norm(target), _norm(source), kept)
+    target[2].weight.copy_(source[2].weight[kept])  # type: ignore[operator, index]  # PReLU
+
+
+def _take_norm(target: nn.Module, source: nn.Module, kept: list[int]) -> None:
+    target.eps = source.eps
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        getattr(target, name).copy_(getattr(source, name)[kept])
+
+
+def _convolution(each: nn.Sequential) -> nn.Conv2d:
+    found = each[0]
+    assert isinstance(found, nn.Conv2d)  # noqa: S101  as built
+    return found
+
+
+def _norm(each: nn.Sequential) -> nn.BatchNorm2d:
+    found = each[1]
+    assert isinstance(found, nn.BatchNorm2d)  # noqa: S101  as built
+    return found
+
+
+def _places(x: Tensor, seed: int) -> Tensor:
+    """Random flat places of (N, h, w), at most `SAMPLES`."""
+    total = x.shape[0] * x.shape[2] * x.shape[3]
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(total, generator=generator)[:SAMPLES].to(x.device)
+
+
+def _sampled(x: Tensor, places: Tensor) -> Tensor:
+    """(C, places) float64 of (N, C, h, w)."""
+    return x.permute(1, 0, 2, 3).reshape(x.shape[1], -1)[:, places].double()

@@ -1,0 +1,178 @@
+"""`python -m training prune`: a narrower, faster copy of a MobileNet package (SFace), distilled from it.
+
+Channels are chosen and weights fitted layer by layer (`channels`), then the narrow network learns the
+original's templates, and at first its maps too, on fresh views. `training export` takes the run's last checkpoint.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor, nn
+
+from app.errors import InvalidInput, Unusable
+from app.inference.package import Package
+from training import checkpoint
+from training.adaptation.channels import prune
+from training.adaptation.distil import Featured, OnlineConfig, OnlineDistillation
+from training.adaptation.run import choose_device, precisions, read_photos, run_to_end
+from training.adaptation.views import ViewConfig
+from training.backbones.imported import ImportedModel, import_package
+from training.backbones.mobilenet import WIDTHS, MobileNet, as_mobilenet
+from training.model import PIXEL_CENTRE
+from training.recipe import CROP, Recipe
+from training.run.distillation import find_teacher
+from training.terminal import told
+
+HALF = "16,32,64,64,112,112,272,272,272,272,272,272,448,320"
+"""About a third of SFace's time on a CPU: chosen by time alone, the narrowest where maps are largest."""
+SHARED = (3, 5, 8, 11, 12)
+"""Blocks after which student and teacher share their maps: the ends of the stages."""
+FITTED_ON = 192
+"""Crops that channels are chosen and weights fitted on."""
+CACHE = Path("build") / "packages"
+console = Console(stderr=True)
+
+
+def prune_package(
+    package: Annotated[str, typer.Argument(help="The package to narrow: a name in --models, or a folder.")],
+    *,
+    photos: Annotated[list[str], typer.Option(help="Aligned crops (`data align`), as `data` reads them; repeatable.")],
+    out: Annotated[Path, typer.Option(help="The run's folder.")],
+    widths: Annotated[str, typer.Option(help="14 channel counts, with commas between.")] = HALF,
+    drop: Annotated[Path | None, typer.Option(help="People to leave out, as `data overlap` writes them.")] = None,
+    steps: Annotated[int, typer.Option(min=1)] = 12000,
+    batch: Annotated[int, typer.Option(min=2, help="Crops a step.")] = 512,
+    lr: Annotated[float, typer.Option(help="Peak learning rate of AdamW.")] = 1.5e-3,
+    models: Annotated[Path, typer.Option(help="Model packages.")] = Path("models"),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="By torch.compile: slower to start, then faster.")
+    ] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=1)] = 1000,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's latest checkpoint.")] = False,
+) -> None:
+    """Make a narrower copy of a MobileNet package by pruning and distillation; export it with `export`."""
+    with told():
+        target = choose_device(device)
+        teacher = load_mobilenet(find_teacher(package, models)).to(target)
+        counts = read_widths(widths)
+        crops = read_photos(photos, drop, console).to(target)
+        own, theirs = precisions(target)
+        config = OnlineConfig(
+            steps=steps,
+            batch_size=batch,
+            lr=lr,
+            warmup=min(200, steps // 10),
+            features=1.0,
+            features_until=0.5,
+            average=0.98,
+            precision=own,
+            teacher_precision=theirs,
+        )
+        pixels = (crops[:FITTED_ON].permute(0, 3, 1, 2).float() - PIXEL_CENTRE) / PIXEL_CENTRE
+        narrow = prune(teacher, counts, pixels)
+        missed = ", ".join(f"{share:.0%}" for share in narrow.missed)
+        console.print(f"pruned; of their outputs' variance the pointwise convolutions miss {missed}")
+        run = OnlineDistillation(
+            Featured(narrow.network.to(target), SHARED),
+            Featured(teacher, SHARED),
+            crops,
+            config,
+            ViewConfig(),
+            kept=[torch.tensor(narrow.kept[block + 1]) for block in SHARED],
+            compiled=compiled,
+        )
+        run_to_end(run, out / "run", checkpoint_every, console.print, resume=resume)
+        recipe = as_recipe(out.name, package, photos, counts, config)
+        path = write_checkpoint(run, recipe, out, len(crops))
+        console.print(f"{path}: export it with `python -m training export {out} --name NAME --evaluate SOURCE`.")
+
+
+def load_mobilenet(package: Package) -> MobileNet:
+    """The package's network as a MobileNet for pixels in [-1, 1]. Raises Unusable (`not_a_mobilenet`)."""
+    model = import_package(package, CACHE)
+    form = model.form
+    if form.changes_values or (form.layout, form.dtype, form.colour) != ("nchw", "float32", "rgb"):
+        raise Unusable(f"{package.id} does not take plain pixels as SFace does.", code="not_a_mobilenet")
+    scale = pixel_range(model)
+    try:
+        return as_mobilenet(model.backbone, scale)
+    except ValueError as error:
+        raise Unusable(f"{package.id}: {error}", code="not_a_mobilenet") from error
+
+
+@torch.no_grad()
+def pixel_range(model: ImportedModel) -> float:
+    """What the first convolution sees of the brightest pixel, where the darkest is its negative.
+
+    Raises Unusable (`not_a_mobilenet`).
+    """
+    seen: list[Tensor] = []
+    first = next((each for each in model.modules() if isinstance(each, nn.Conv2d)), None)
+    if first is None:
+        raise Unusable("The network has no convolution.", code="not_a_mobilenet")
+    hook = first.register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))
+    model(torch.stack([torch.zeros(CROP, CROP, 3), torch.full((CROP, CROP, 3), 2 * PIXEL_CENTRE)]).to(torch.uint8))
+    hook.remove()
+    dark, bright = seen[0]
+    if not torch.allclose(dark, -bright, atol=1e-5) or not torch.allclose(bright, bright.flatten()[0]):
+        raise Unusable("The network does not bring pixels to an even range around 0.", code="not_a_mobilenet")
+    return float(bright.flatten()[0])
+
+
+def read_widths(text: str) -> list[int]:
+    """The channel counts. Raises InvalidInput (`invalid_widths`)."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != len(WIDTHS) or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise InvalidInput(f"--widths takes {len(WIDTHS)} numbers above 0, not {text!r}.", code="invalid_widths")
+    counts = [int(part) for part in parts]
+    if any(count > full for count, full in zip(counts, WIDTHS, strict=True)):
+        raise InvalidInput(f"No width may exceed the original's: {WIDTHS}.", code="invalid_widths")
+    return counts
+
+
+def as_recipe(name: str, teacher: str, photos: list[str], widths: list[int], config: OnlineConfig) -> Recipe:
+    """The run in a recipe's words, for the checkpoint that is exported."""
+    values: dict[str, Any] = {
+        "name": name,
+        "seed": config.seed,
+        "data": {"source": ", ".join(photos), "held_out": 0.0},
+        "sampler": {"name": "plain", "batch_size": config.batch_size},
+        "model": {"backbone": "mobilenet", "dim": 128, "input_size": 112, "options": {"widths": widths}},
+        "losses": [],
+        "distill": {
+            "teacher": teacher,
+            "embedding": config.embedding,
+            "relation": config.relation,
+            "cache": False,
+            "mirror_mean": False,
+        },
+        "optimizer": {"name": "adamw", "lr": config.lr, "weight_decay": config.weight_decay},
+        "schedule": {"name": "cosine", "warmup": config.warmup},
+        "train": {"steps": config.steps, "precision": config.precision, "ema": config.average},
+    }
+    return Recipe.model_validate(values)
+
+
+def write_checkpoint(run: OnlineDistillation, recipe: Recipe, folder: Path, crops: int) -> Path:
+    """The averaged weights as a checkpoint of a `FaceModel`."""
+    learned = run.average.model
+    assert isinstance(learned, Featured)  # noqa: S101  a copy of the student
+    weights = {f"backbone.{name}": value.cpu() for name, value in learned.network.state_dict().items()}
+    facts = {
+        "step": run.step,
+        "recipe": recipe.name,
+        "digest": recipe.digest(),
+        "figures": {},
+        "people": 0,
+        "crops": crops,
+        "torch": torch.__version__,
+    }
+    path = checkpoint.step_path(folder, run.step)
+    checkpoint.save(path, {"recipe": recipe.model_dump(mode="json"), "model": weights, "average": weights}, facts)
+    return path

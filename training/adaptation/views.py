@@ -1,0 +1,306 @@
+"""Random views of aligned crops, made on the device that trains: what a GPU eats faster than loaders can serve.
+
+Everything takes and gives (B, 3, S, S) float32 RGB of 0-255 and draws from a `torch.Generator` of the same device, so a
+step's views follow from its seed. `training.augment` and `training.data.blending` do the same to single crops on a CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from training.data.blending import CONTRAST, EVEN, PATCHES, SHARES, WARP_PIXELS
+
+LUMA = (0.299, 0.587, 0.114)
+"""ITU-R BT.601."""
+YCC = ((0.299, 0.587, 0.114), (-0.168736, -0.331264, 0.5), (0.5, -0.418688, -0.081312))
+"""RGB to Y, Cb, Cr as JFIF 1.02 has it (without the 128 of Cb and Cr)."""
+LUMA_TABLE = (
+    (16, 11, 10, 16, 24, 40, 51, 61),
+    (12, 12, 14, 19, 26, 58, 60, 55),
+    (14, 13, 16, 24, 40, 57, 69, 56),
+    (14, 17, 22, 29, 51, 87, 80, 62),
+    (18, 22, 37, 56, 68, 109, 103, 77),
+    (24, 35, 55, 64, 81, 104, 113, 92),
+    (49, 64, 78, 87, 103, 121, 120, 101),
+    (72, 92, 95, 98, 112, 100, 103, 99),
+)
+CHROMA_TABLE = (
+    (17, 18, 24, 47, 99, 99, 99, 99),
+    (18, 21, 26, 66, 99, 99, 99, 99),
+    (24, 26, 56, 99, 99, 99, 99, 99),
+    (47, 66, 99, 99, 99, 99, 99, 99),
+    *((99,) * 8,) * 4,
+)
+"""The quantisation tables of JPEG's Annex K (ITU-T T.81), which libjpeg scales by quality."""
+BLOCK = 8
+"""Pixels of JPEG's blocks."""
+SIGMA, GRAIN = (0.4, 2.2), (2.0, 12.0)
+"""Pixels of blur and levels of noise in a shared view; `training.augment` has about the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewConfig:
+    """Probabilities (0-1) and ranges of a view that teacher and student share."""
+
+    blend: float = 0.5
+    """Two people's crops mixed, as `training.data.blending` does."""
+    turn: float = 5.0
+    """Degrees to either side, standard deviation 0.5 of it."""
+    zoom: float = 0.05
+    """Scale 1 - zoom ... 1 + zoom."""
+    shift: float = 2.5
+    """Pixels of a 112 pixel crop, either way."""
+    colour: float = 0.3
+    grey: float = 0.03
+    low_resolution: float = 0.1
+    blur: float = 0.05
+    noise: float = 0.05
+    cover: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionConfig:
+    """How a crop is degraded for `adapt`: each condition with its probability (0-1) and range."""
+
+    small: float = 0.7
+    side: tuple[int, int] = (12, 48)
+    """Pixels that a small face's side has, drawn evenly in the logarithm."""
+    jpeg: float = 0.7
+    quality: tuple[int, int] = (30, 95)
+    blur: float = 0.15
+    sigma: tuple[float, float] = (0.5, 2.5)
+    dark: float = 0.15
+    light: tuple[float, float] = (0.1, 0.7)
+    noise: float = 0.15
+    grain: tuple[float, float] = (2.0, 16.0)
+    cover: float = 0.1
+    clean: float = 0.25
+    """Share of crops that stay as they are."""
+
+
+def uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
+    """Even draws on the generator's device."""
+    return torch.rand(*shape, generator=generator, device=generator.device) * (high - low) + low
+
+
+def happens(generator: torch.Generator, probability: float, count: int) -> Tensor:
+    """(count, 1, 1, 1) bool."""
+    return torch.rand(count, 1, 1, 1, generator=generator, device=generator.device) < probability
+
+
+class Views:
+    """Draws fresh views; holds the tables that resizing, blurring and JPEG need, on one device."""
+
+    def __init__(self, side: int, device: torch.device) -> None:
+        self.side, self.device = side, device
+        self._resize = resize_tables(side).to(device)
+        self._dct = block_dct(side).to(device)
+        self._half_dct = block_dct(side // 2).to(device)
+        self._tables = torch.tensor([LUMA_TABLE, CHROMA_TABLE], dtype=torch.float32, device=device)
+        self._ycc = torch.tensor(YCC, device=device)
+
+    # ------------------------------------------------------------------------------------------- shared views
+
+    def fresh(self, first: Tensor, second: Tensor, config: ViewConfig, generator: torch.Generator) -> Tensor:
+        """A view of each first crop, blended with the second where the lot says so; rounded to levels of 0-255."""
+        count = len(first)
+        blended = happens(generator, config.blend, count)
+        x = torch.where(blended, self.blend(first, second, generator), first)
+        x = self.moved(x, config, generator, blended)
+        x = torch.where(happens(generator, config.colour, count), self.coloured(x, generator), x)
+        x = torch.where(happens(generator, config.grey, count), grey(x), x)
+        if config.low_resolution:
+            sides = (self.side * uniform(generator, 0.2, 1.0, count)).round().long()
+            x = torch.where(happens(generator, config.low_resolution, count), self.shrunk(x, sides, generator), x)
+        x = self._spoilt(
+            x, generator, blur=config.blur, sigma=SIGMA, noise=config.noise, grain=GRAIN, cover=config.cover
+        )
+        return x.clamp(0, 255).round()
+
+    def blend(self, first: Tensor, second: Tensor, generator: torch.Generator) -> Tensor:
+        """Mixed evenly all over, or by a smooth mask; the second takes on the first's mean colour before."""
+        count = len(first)
+        matched = second + first.mean((2, 3), keepdim=True) - second.mean((2, 3), keepdim=True)
+        even = uniform(generator, *SHARES, count, 1, 1, 1)
+        mask = torch.sigmoid(CONTRAST * self._smooth(generator, count, 1))
+        share = torch.where(happens(generator, EVEN, count), even, mask)
+        return first + share * (matched - first)
+
+    def moved(self, x: Tensor, config: ViewConfig, generator: torch.Generator, warped: Tensor) -> Tensor:
+        """Mirrored half the time, slightly turned, zoomed and shifted; blends are gently warped too."""
+        count = len(x)
+        angle = torch.randn(count, generator=generator, device=self.device) * math.radians(config.turn / 2)
+        scale = 1 + uniform(generator, -config.zoom, config.zoom, count)
+        mirror = torch.where(uniform(generator, 0, 1, count) < 0.5, -1.0, 1.0)
+        cos, sin = torch.cos(angle) / scale, torch.sin(angle) / scale
+        shift = uniform(generator, -1, 1, count, 2) * (2 * config.shift / self.side)
+        theta = torch.stack(
+            [torch.stack([cos * mirror, -sin, shift[:, 0]], 1), torch.stack([sin * mirror, cos, shift[:, 1]], 1)], 1
+        )
+        grid = F.affine_grid(theta, [count, 3, self.side, self.side], align_corners=False)
+        strength = uniform(generator, 0, WARP_PIXELS, count, 1, 1, 1) * (2 / self.side) * warped
+        grid = grid + (self._smooth(generator, count, 2) * strength).permute(0, 2, 3, 1)
+        moved: Tensor = F.grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
+        return moved
+
+    def coloured(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Brightness, contrast and saturation times 0.5-1.5 each."""
+        light, contrast, saturation = uniform(generator, 0.5, 1.5, 3, len(x), 1, 1, 1)
+        x = x * light
+        mean = grey(x).mean((1, 2, 3), keepdim=True)
+        x = (x - mean) * contrast + mean
+        luma = grey(x)
+        coloured: Tensor = luma + (x - luma) * saturation
+        return coloured
+
+    # --------------------------------------------------------------------------------------------- conditions
+
+    def degraded(self, x: Tensor, config: ConditionConfig, generator: torch.Generator) -> Tensor:
+        """Worse copies: dark, out of focus, noisy, covered, small and compressed at their small size."""
+        count = len(x)
+        light = uniform(generator, *config.light, count, 1, 1, 1)
+        y = torch.where(happens(generator, config.dark, count), x * light, x)
+        y = self._spoilt(
+            y,
+            generator,
+            blur=config.blur,
+            sigma=config.sigma,
+            noise=config.noise,
+            grain=config.grain,
+            cover=config.cover,
+        )
+        low, high = math.log(config.side[0]), math.log(config.side[1])
+        sides = torch.exp(uniform(generator, low, high, count)).round().long()
+        sides = torch.where(happens(generator, config.small, count).view(-1), sides, self.side)
+        quality = uniform(generator, *config.quality, count)
+        pressed = happens(generator, config.jpeg, count)
+        y = self.small_file(y.clamp(0, 255).round(), sides, quality, pressed, generator)
+        return torch.where(happens(generator, config.clean, count), x, y).clamp(0, 255).round()
+
+    def small_file(
+        self, x: Tensor, sides: Tensor, quality: Tensor, pressed: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        """Reduced to (B,) `sides` pixels, through JPEG of (B,) `quality` at that size where `pressed`, enlarged."""
+        small = self._separable(x, self._resize[0][sides])  # in the upper left corner, the rest repeats the edge
+        files = torch.where(pressed, self.jpeg(small.clamp(0, 255).round(), quality), small)
+        way = torch.where(uniform(generator, 0, 1, len(x)) < 0.7, 1, 2)
+        return self._separable(files, self._resize[way, sides])
+
+    def shrunk(self, x: Tensor, sides: Tensor, generator: torch.Generator) -> Tensor:
+        """Reduced to (B,) `sides` pixels by averaging, and enlarged by bilinear or bicubic interpolation."""
+        way = torch.where(uniform(generator, 0, 1, len(x)) < 0.5, 1, 2)
+        return self._separable(x, self._resize[way, sides] @ self._resize[0][sides])
+
+    def jpeg(self, x: Tensor, quality: Tensor) -> Tensor:
+        """Quantised as JPEG does with (B,) `quality` 1-100, colour at half resolution; S a multiple of 16."""
+        percent = torch.where(quality < 50, 5000 / quality, 200 - 2 * quality)[:, None, None, None]
+        tables = ((self._tables * percent + 50) / 100).floor().clamp(1, 255)  # (B, 2, 8, 8)
+        ycc = torch.einsum("ij,bjhw->bihw", self._ycc, x)
+        luma = _quantised(ycc[:, :1] - 128, self._dct, tables[:, :1]) + 128
+        chroma = _quantised(F.avg_pool2d(ycc[:, 1:], 2), self._half_dct, tables[:, 1:])
+        chroma = F.interpolate(chroma, scale_factor=2, mode="bilinear", align_corners=False)
+        back = torch.linalg.inv(self._ycc.double()).float()
+        rgb = torch.einsum("ij,bjhw->bihw", back, torch.cat([luma, chroma], 1))
+        return rgb.clamp(0, 255).round()
+
+    # ------------------------------------------------------------------------------------------------ helpers
+
+    def _spoilt(
+        self,
+        x: Tensor,
+        generator: torch.Generator,
+        *,
+        blur: float,
+        sigma: tuple[float, float],
+        noise: float,
+        grain: tuple[float, float],
+        cover: float,
+    ) -> Tensor:
+        count = len(x)
+        if blur:
+            width = uniform(generator, *sigma, count)
+            x = torch.where(happens(generator, blur, count), self._separable(x, self._gaussian(width)), x)
+        if noise:
+            level = uniform(generator, *grain, count, 1, 1, 1)
+            dust = torch.randn(x.shape, generator=generator, device=self.device) * level
+            x = torch.where(happens(generator, noise, count), x + dust, x)
+        if cover:
+            x = torch.where(happens(generator, cover, count) & self._rectangle(generator, count), 128.0, x)
+        return x
+
+    def _gaussian(self, sigma: Tensor) -> Tensor:
+        """(B, S, S) matrices that blur along one axis."""
+        places = torch.arange(self.side, device=self.device, dtype=torch.float32)
+        weights = torch.exp(-((places[:, None] - places[None]) ** 2) / (2 * sigma[:, None, None] ** 2))
+        return weights / weights.sum(2, keepdim=True)
+
+    def _separable(self, x: Tensor, matrices: Tensor) -> Tensor:
+        """The same (B, S, S) matrix along height and width."""
+        changed: Tensor = matrices[:, None] @ x @ matrices[:, None].transpose(2, 3)
+        return changed
+
+    def _rectangle(self, generator: torch.Generator, count: int) -> Tensor:
+        """(B, 1, S, S) bool: inside a rectangle of 2 to 25 % of the area."""
+        area = uniform(generator, 0.02, 0.25, count, 1, 1, 1) * self.side**2
+        ratio = torch.exp(uniform(generator, -math.log(3), math.log(3), count, 1, 1, 1))
+        tall, wide = (area * ratio).sqrt(), (area / ratio).sqrt()
+        top = uniform(generator, 0, 1, count, 1, 1, 1) * (self.side - tall)
+        left = uniform(generator, 0, 1, count, 1, 1, 1) * (self.side - wide)
+        places = torch.arange(self.side, device=self.device, dtype=torch.float32)
+        rows, columns = places[None, None, :, None], places[None, None, None, :]
+        return (rows >= top) & (rows < top + tall) & (columns >= left) & (columns < left + wide)
+
+    def _smooth(self, generator: torch.Generator, count: int, channels: int) -> Tensor:
+        """(count, channels, S, S), about normally distributed, changing slowly from place to place."""
+        grid = torch.randn(count, channels, PATCHES, PATCHES, generator=generator, device=self.device)
+        return F.interpolate(grid, size=(self.side, self.side), mode="bicubic", align_corners=False)
+
+
+def grey(x: Tensor) -> Tensor:
+    """Luma in all three channels."""
+    luma = torch.tensor(LUMA, device=x.device).view(1, 3, 1, 1)
+    return (x * luma).sum(1, keepdim=True).expand_as(x)
+
+
+def resize_tables(side: int) -> Tensor:
+    """(3, side + 1, side, side): for each n, the matrix that averages `side` pixels into the first n (the others repeat
+    the last), and those that enlarge the first n to `side` by bilinear and by bicubic interpolation."""
+    tables = torch.zeros(3, side + 1, side, side)
+    unit = torch.eye(side)
+    for n in range(1, side + 1):
+        edges = torch.arange(n + 1, dtype=torch.float64) * (side / n)
+        pixels = torch.arange(side, dtype=torch.float64)
+        covered = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
+        down = (covered.clamp(min=0) * (n / side)).float()
+        tables[0, n, :n] = down
+        tables[0, n, n:] = down[-1]
+        rows = unit[:n, :n][None]  # (1, n, n): each column a unit vector along the rows' axis
+        for way, mode in ((1, "linear"), (2, "bicubic")):
+            if mode == "linear":
+                up = F.interpolate(rows.transpose(1, 2), size=side, mode=mode, align_corners=False)[0].T
+            else:
+                square = rows[None].expand(1, 1, n, n)
+                up = F.interpolate(square, size=(side, n), mode=mode, align_corners=False)[0, 0]
+            tables[way, n, :, :n] = up
+    return tables
+
+
+def block_dct(side: int) -> Tensor:
+    """(side, side): the orthonormal DCT-II of each block of 8 along one axis; `side` a multiple of 8."""
+    k, n = torch.arange(BLOCK, dtype=torch.float64)[:, None], torch.arange(BLOCK, dtype=torch.float64)[None]
+    one = torch.cos(math.pi * (2 * n + 1) * k / (2 * BLOCK)) * math.sqrt(2 / BLOCK)
+    one[0] /= math.sqrt(2)
+    return torch.kron(torch.eye(side // BLOCK), one.float())
+
+
+def _quantised(x: Tensor, dct: Tensor, tables: Tensor) -> Tensor:
+    """(B, C, S, S) through the DCT, rounded to multiples of (B, 1, 8, 8) `tables`, and back."""
+    blocks = dct.shape[0] // BLOCK
+    steps = tables.repeat(1, 1, blocks, blocks)
+    found = ((dct @ x @ dct.T) / steps).round() * steps
+    return dct.T @ found @ dct

@@ -1,0 +1,108 @@
+"""MobileNet (Howard et al., 2017, arXiv 1704.04861) as face embedders use it: SFace's network at any widths.
+
+A chain of depthwise-separable convolutions with PReLU that keeps all 112 pixels in its first layers, and ArcFace's head
+(BN, linear over the whole last map, BN). With `WIDTHS` it is OpenCV Zoo's SFace; `training.adaptation` narrows that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from training.backbones.iresnet import PRELU_SLOPE, STRIDE, Embedding, initialise
+
+WIDTHS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
+"""Channels after the first convolution and after each of the 13 pairs of depthwise and pointwise convolution (table 1
+of the paper)."""
+STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
+"""Of the 13 depthwise convolutions. The first convolution has stride 1 where the paper's has 2: crops are 112 pixels,
+photos of ImageNet 224."""
+
+
+def layer(inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """Convolution, BN, PReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outside),
+        nn.PReLU(outside, PRELU_SLOPE),
+    )
+
+
+class MobileNet(nn.Module):
+    """(B, 3, size, size) float in [-1, 1] -> (B, dim); `size` a multiple of 16, `widths` 14 channel counts."""
+
+    def __init__(
+        self, dim: int = 512, *, size: int = 112, widths: Sequence[int] = WIDTHS, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if size % STRIDE:
+            raise ValueError(f"size must be a multiple of {STRIDE}, not {size}")
+        if len(widths) != len(WIDTHS):
+            raise ValueError(f"widths must be {len(WIDTHS)} numbers, not {len(widths)}")
+        self.stem = layer(3, widths[0], 3)
+        blocks = [
+            nn.Sequential(layer(inside, inside, 3, stride, inside), layer(inside, outside, 1))
+            for inside, outside, stride in zip(widths[:-1], widths[1:], STRIDES, strict=True)
+        ]
+        self.blocks = nn.Sequential(*blocks)
+        self.head = Embedding(widths[-1], (size // STRIDE) ** 2, dim, dropout)
+        self.apply(initialise)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.blocks(self.stem(x)))
+        return out
+
+    def features(self, x: Tensor, after: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """The embedding, and the maps (B, C, h, w) after the blocks of these numbers (0 to 12)."""
+        maps = []
+        x = self.stem(x)
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            if number in after:
+                maps.append(x)
+        return self.head(x), maps
+
+    def layers(self) -> list[nn.Sequential]:
+        """Every convolution with its BN and PReLU, from the first to the last: 27."""
+        found = [self.stem]
+        for block in self.blocks:
+            assert isinstance(block, nn.Sequential)  # noqa: S101  as built
+            found += [each for each in block if isinstance(each, nn.Sequential)]
+        return found
+
+
+def as_mobilenet(network: nn.Module, scale: float) -> MobileNet:
+    """An imported network's weights in this module, where it is such a chain (27 times convolution, BN, PReLU; BN,
+    linear, BN), for pixels in [-1, 1]; `scale` is the value that the network itself makes of 1.
+
+    Raises ValueError where the layers differ.
+    """
+    kinds = (nn.Conv2d, nn.BatchNorm2d, nn.PReLU, nn.Linear, nn.BatchNorm1d)
+    parts = [each for each in network.modules() if isinstance(each, kinds)]
+    widths = [
+        each.out_channels for each in parts if isinstance(each, nn.Conv2d) and (each.groups == 1)
+    ]  # the stem's and the pointwise ones'
+    linear = next((each for each in parts if isinstance(each, nn.Linear)), None)
+    if linear is None or len(widths) != len(WIDTHS):
+        raise ValueError("The network is not a MobileNet of 27 convolutions.")
+    side = round((linear.in_features / widths[-1]) ** 0.5)
+    made = MobileNet(linear.out_features, size=side * STRIDE, widths=widths)
+    own = [each for each in made.modules() if isinstance(each, kinds)]
+    if [type(each) for each in own] != [type(each) for each in parts]:
+        raise ValueError("The network's layers are not those of a MobileNet.")
+    with torch.no_grad():
+        for target, source in zip(own, parts, strict=True):
+            _copy(target, source)
+        made.stem[0].weight.mul_(scale)  # type: ignore[operator]  # a convolution
+    return made.eval()
+
+
+def _copy(target: nn.Module, source: nn.Module) -> None:
+    """Copies parameters and statistics; a bias of a convolution is folded into the BN's mean that follows elsewhere."""
+    if isinstance(target, nn.BatchNorm1d | nn.BatchNorm2d) and isinstance(source, nn.BatchNorm1d | nn.BatchNorm2d):
+        target.eps = source.eps
+    if isinstance(source, nn.Conv2d) and source.bias is not None:
+        raise ValueError("A convolution before BN has a bias.")
+    target.load_state_dict(source.state_dict())
