@@ -137,7 +137,7 @@ def test_versions_of_packages_are_named_by_constraints_alone() -> None:
     assert all("-c constraints.txt" in install for install in installs)
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     asked = {extra for install in installs for extra in re.findall(r"\.\[([\w,]+)\]", install)[0].split(",")}
-    assert asked == {"cpu", "gpu", "postgresql"} <= set(extras)
+    assert asked == {"cpu", "gpu", "heic", "postgresql"} <= set(extras)
 
 
 def test_each_image_is_complete() -> None:
