@@ -507,7 +507,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 def test_neither_reading_nor_deleting_creates_the_gallery(fresh: httpx.Client) -> None:
     embedding = {"embeddings": [[1.0] * 128]}
-    photo = {"files": {"file": COLLINS}}
+    photo: dict[str, Any] = {"files": {"file": COLLINS}}
     assert fresh.get(SUBJECTS).json() == {"subjects": []}
     assert fresh.get(FACES).json()["total_elements"] == 0
     assert fresh.get(f"{FACES}/{NOBODY}/img").content == b""
