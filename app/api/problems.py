@@ -78,7 +78,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         422,
         "invalid_id",
-        "The id is empty, too long, `.` or `..`, or holds control or (a new one) invisible characters.",
+        "The id is empty, too long, `.` or `..`, or holds control or invisible characters.",
     ),
     Kind(422, "invalid_name", "The name is empty, too long, or holds control characters."),
     Kind(422, "invalid_search", "The text to search for is too long, or holds control characters."),
