@@ -31,7 +31,7 @@ def replacing(
     finally:
         draft.unlink(missing_ok=True)
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
@@ -48,7 +48,7 @@ def write_new(path: Path, content: bytes, mode: int = PRIVATE) -> bool:
         return False
     finally:
         draft.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
     return True
 
 
@@ -67,7 +67,7 @@ def _random_draft(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Write the folder's names to the disk: a new name may otherwise be lost with the power."""
     handle = os.open(folder, os.O_RDONLY)
     try:

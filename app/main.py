@@ -46,6 +46,7 @@ from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
+from app.db import usage
 from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.key_rotation import seal_job_keys
@@ -118,6 +119,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         openapi_tags=openapi.TAGS,
     )
     app.state.metrics = metrics.Metrics()
+    app.state.hosts = settings.hosts
     app.state.operations = OperationTable()
     middleware.install(app, settings.cors_origins)
     for error in (HTTPException, RequestValidationError):
@@ -193,6 +195,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     """Build the service, from the data folder to the warm models; ``stack`` closes it in the opposite order."""
     cv2.setNumThreads(1)  # requests run side by side; OpenCV's own threads would only compete with them
     data_folder.prepare_data_dir(settings.data_dir)
+    stack.enter_context(usage.shared(settings.data_dir, settings.database))
     key, _ = auth.load_key(settings.data_dir)
     storage = _build_storage(settings, stack)
     api_keys = _keys(settings, storage.keys, storage.secrets)
@@ -248,6 +251,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     )
     galleries = _open_galleries(settings, sql, rings)
     stack.callback(galleries.close)
+    usage.remember(settings.data_dir, settings.database)
     if rings.faces and rings.seals:
         seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)

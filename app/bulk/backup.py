@@ -1,7 +1,11 @@
 """Backup of the whole database into one file while servers run, and restore: from SQLite or PostgreSQL into either.
 
 The file is JSON lines packed by gzip: the version and the schema; for each table its name, columns and rows; last the
-numbers of rows, the SHA-256 of all lines before, and the last key that each table has given out. Bytes are base64.
+numbers of rows, the SHA-256 of all lines before, the last key that each table has given out, and a signature of these
+(Ed25519, by the server's signing key). Bytes are base64.
+
+A backup is trusted without being told to if it was signed by the signing key among its own secrets, and this data
+folder's keys open that: nobody can put another there without vault.key or the encryption key.
 
 A backup holds the database as of one moment, with everything acknowledged before. Secrets are stored as in the
 database: sealed (the server's) or hashed (API keys). The keys of jobs' files are left out, as the files are.
@@ -24,14 +28,19 @@ from typing import Any, BinaryIO
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from app.db import signing
 from app.db.engine import Database, fresh_database, migrate
+from app.db.key_file import FoundRings
 from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
-from app.db.sealed_columns import MARK_PREFIX
-from app.errors import FileMissing, InvalidInput, Unusable
+from app.db.sealed_columns import MARK_PREFIX, Blobs
+from app.db.secrets import SIGNING_KEY, purpose_of
+from app.db.signing import Signer
+from app.errors import FileMissing, InvalidInput, SealedUnreadable, Unusable
 from app.files import replacing
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-backup", 1
+PURPOSE = b"backup"
 ROWS_AT_ONCE = 2_000
 MAX_LINE = 64 * 1024 * 1024
 LEVEL = 1
@@ -51,19 +60,19 @@ class Summary:
 # ---------------------------------------------------------------- backup
 
 
-def write_backup(database: Database, path: Path, version: str) -> Summary:
+def write_backup(database: Database, path: Path, version: str, signer: Signer | None = None) -> Summary:
     """Write a new file that only its owner can read; it appears at `path` when it is complete."""
     try:
         with (
             replacing(path) as file,
             gzip.GzipFile(fileobj=file, mode="wb", compresslevel=LEVEL, mtime=0, filename="") as packed,
         ):
-            return _write(database, packed, version)
+            return _write(database, packed, version, signer)
     except OSError as error:
         raise Unusable(f"{path}: {error.strerror or error}", code="backup_not_written") from None
 
 
-def _write(database: Database, file: gzip.GzipFile, version: str) -> Summary:
+def _write(database: Database, file: gzip.GzipFile, version: str, signer: Signer | None) -> Summary:
     digest = hashlib.sha256()
 
     def put(document: object) -> None:
@@ -86,8 +95,16 @@ def _write(database: Database, file: gzip.GzipFile, version: str) -> Summary:
                 put([_plain(value) for value in row])
                 counts[table.name] += 1
         last = _last_keys(connection)
-    put({"rows": counts, "last_keys": last, "sha256": digest.hexdigest()})
+    end: dict[str, object] = {"rows": counts, "last_keys": last, "sha256": digest.hexdigest()}
+    if signer is not None:
+        end["public_key"] = signing.encode(signer.public_key)
+        end["signature"] = signing.encode(signer.sign(_signed(end), PURPOSE))
+    put(end)
     return Summary(created_at, counts, bool(counts[SECRETS.name]))
+
+
+def _signed(end: Mapping[str, object]) -> bytes:
+    return signing.canonical({name: end.get(name) for name in ("rows", "last_keys", "sha256")})
 
 
 def _plain(value: Any) -> Any:
@@ -119,13 +136,22 @@ def _numbered() -> list[str]:
 # ---------------------------------------------------------------- restore
 
 
-def restore(path: Path, url: str, *, replace: bool = False, without_secrets: bool = False) -> Summary:
+def restore(
+    path: Path,
+    url: str,
+    *,
+    rings: FoundRings,
+    replace: bool = False,
+    without_secrets: bool = False,
+    trust: bool = False,
+) -> Summary:
     """Replace the database at `url` with the backup and migrate it to the present schema, all of it or nothing.
 
-    No server may run on it. `without_secrets` leaves out what only the old data folder's key opens: the server's
-    signing key, which is then made anew, and the keys that AWS clients sign with.
-    Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``; Unusable as
-    `Database` does.
+    Nobody else may use it: hold `app.db.usage.exclusive`. `rings` must open every secret of the backup.
+    `without_secrets` leaves out what only the old data folder's key opens: the server's signing key, which is then
+    made anew, and the keys that AWS clients sign with. `trust` takes a backup that isn't signed, or by another server.
+    Raises Conflict ``database_not_empty`` without `replace`; InvalidInput ``invalid_backup``, ``signature_wrong``,
+    ``unknown_signer``; Unusable ``sealed_unreadable``, and as `Database` does.
     """
     with _opened(path) as file:
         lines = _Lines(file)
@@ -135,12 +161,65 @@ def restore(path: Path, url: str, *, replace: bool = False, without_secrets: boo
         with fresh_database(url, replace=replace, is_empty=_is_empty) as connection:
             migrate(connection, str(head.get("revision")))
             try:
-                counts = _fill(connection, lines, without_secrets=without_secrets)
+                counts, signer = _fill(connection, lines)
             except (sa.exc.IntegrityError, sa.exc.DataError, sa.exc.StatementError, KeyError, TypeError) as error:
                 raise _invalid("its rows don't fit together") from error
             migrate(connection, "head")
+            _check_signer(connection, signer, rings, trust=trust)
+            _check_secrets(connection, rings, without_secrets=without_secrets)
     Database(url).close()
     return Summary(str(head.get("created_at")), counts, bool(counts.get(SECRETS.name)))
+
+
+def _check_signer(connection: Connection, signer: bytes | None, rings: FoundRings, *, trust: bool) -> None:
+    """Check that the signer, a public key, belongs to the signing key in the backup.
+
+    Raises InvalidInput ``unknown_signer``.
+    """
+    if trust or (signer is not None and signer == _own_key(connection, rings)):
+        return
+    if signer is None:
+        found = "isn't signed, so it may have been altered (those of Likeness 0.1.0 never are)"
+    else:
+        fingerprint = hashlib.sha256(signer).hexdigest()
+        found = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {fingerprint})"
+    message = f"This backup {found}. If you know where it comes from, restore it with --trust."
+    raise InvalidInput(message, code="unknown_signer")
+
+
+def _own_key(connection: Connection, rings: FoundRings) -> bytes | None:
+    """Return the public key of the signing key in the backup, if the keys here open it."""
+    query = sa.select(SECRETS.c.sealed).where(SECRETS.c.name == SIGNING_KEY)
+    sealed = connection.execute(query).scalar()
+    if sealed is None or rings.secrets is None:
+        return None
+    try:
+        return signing.Signer(rings.secrets.open(bytes(sealed), purpose_of(SIGNING_KEY))).public_key
+    except SealedUnreadable:
+        return None
+
+
+def _check_secrets(connection: Connection, rings: FoundRings, *, without_secrets: bool) -> None:
+    """Check that the keys here open all secrets, or delete those that are not keys' marks. Raises SealedUnreadable."""
+    Blobs(rings.faces, seals=rings.seals).check(connection)
+    mine = ~SECRETS.c.name.startswith(MARK_PREFIX, autoescape=True)
+    if without_secrets:
+        connection.execute(sa.delete(SECRETS).where(mine))
+        return
+    for row in connection.execute(sa.select(SECRETS).where(mine)):
+        if not _opens(rings, row.name, bytes(row.sealed)):
+            message = (
+                "The keys here don't open the secrets in this backup: put the vault.key there that belongs to it, or "
+                "use --without-secrets if it is lost. Nothing was changed."
+            )
+            raise SealedUnreadable(message)
+
+
+def _opens(rings: FoundRings, name: str, sealed: bytes) -> bool:
+    try:
+        return rings.secrets is not None and rings.secrets.open(sealed, purpose_of(name)) is not None
+    except SealedUnreadable:
+        return False
 
 
 def _is_empty(connection: Connection) -> bool:
@@ -151,7 +230,8 @@ def _is_empty(connection: Connection) -> bool:
     )
 
 
-def _fill(connection: Connection, lines: _Lines, *, without_secrets: bool) -> dict[str, int]:
+def _fill(connection: Connection, lines: _Lines) -> tuple[dict[str, int], bytes | None]:
+    """Write all rows. Return their numbers by table, and the public key of who signed the backup, if anybody did."""
     there = sa.MetaData()
     there.reflect(connection)
     filling: _Filling | None = None
@@ -169,26 +249,35 @@ def _fill(connection: Connection, lines: _Lines, *, without_secrets: bool) -> di
             counts[filling.table.name] = filling.count
         if "table" not in line:
             break
-        filling = _Filling(connection, there, line, without_secrets=without_secrets)
+        filling = _Filling(connection, there, line)
     if line.get("sha256") != digest or line.get("rows") != counts or not lines.ended:
         raise _invalid("it was altered or truncated")
     _number(connection, line.get("last_keys", {}))
-    return counts
+    return counts, _signer_of(line)
+
+
+def _signer_of(end: Mapping[str, Any]) -> bytes | None:
+    """Return the public key of the signature, if there is one. Raises InvalidInput ``signature_wrong``."""
+    if "signature" not in end:
+        return None
+    try:
+        public_key = signing.decode(str(end.get("public_key")))
+        signing.verify(public_key, signing.decode(str(end["signature"])), _signed(end), PURPOSE)
+    except Unusable as error:
+        raise InvalidInput("The backup's signature is wrong: it was altered.", code=error.code) from None
+    return public_key
 
 
 class _Filling:
     """Writes the rows of one table."""
 
-    def __init__(
-        self, connection: Connection, there: sa.MetaData, line: Mapping[str, Any], *, without_secrets: bool
-    ) -> None:
+    def __init__(self, connection: Connection, there: sa.MetaData, line: Mapping[str, Any]) -> None:
         table = there.tables.get(str(line["table"]))
         self._columns: list[str] = list(line["columns"])
         self._binary = frozenset(line["binary"])
         if table is None or table.name == "alembic_version" or not set(self._columns) <= set(table.c.keys()):
             raise _invalid("it holds a table or a column that is not in its schema")
         self._connection = connection
-        self._without_secrets = without_secrets and table.name == SECRETS.name
         self._waiting: list[dict[str, Any]] = []
         self.table = table
         self.count = 0
@@ -199,8 +288,7 @@ class _Filling:
         self.count += 1
         row = dict(zip(self._columns, values, strict=True))
         row |= {name: _bytes(row[name]) for name in self._binary}
-        if not self._without_secrets or str(row["name"]).startswith(MARK_PREFIX):
-            self._waiting.append(row)
+        self._waiting.append(row)
         if len(self._waiting) == ROWS_AT_ONCE:
             self.flush()
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -17,12 +16,15 @@ from app.cli import options, output
 from app.cli.connect import has_data, missing
 from app.config import Settings, load_settings
 from app.db.key_file import IRREPLACEABLE, VAULT_FILE, read_keys
-from app.errors import Conflict, InvalidSetting, VaultKeyMissing
+from app.errors import Conflict, InvalidSetting, SealedUnreadable, VaultKeyMissing
+from app.files import write_new
 from app.server import data_folder
 
 if TYPE_CHECKING:
     from app.bulk.backup import Summary
-    from app.db.key_file import Rings
+    from app.db.engine import Database
+    from app.db.key_file import FoundRings, Rings
+    from app.db.signing import Signer
     from app.gallery.store import Store
 
 commands = typer.Typer()
@@ -42,21 +44,49 @@ def backup(
     Keep copies of admin.key, vault.key and of encryption keys elsewhere: the file doesn't contain them.
     """
     from app.bulk.backup import write_backup  # noqa: PLC0415 - slow to import
+    from app.db import usage  # noqa: PLC0415 - slow to import
     from app.db.engine import Database  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     if not has_data(settings):
         raise missing(settings)
-    database = Database(settings.database)
-    try:
-        summary = write_backup(database, path, version("likeness"))
-    finally:
-        database.close()
+    with usage.shared(settings.data_dir, settings.database), closing(Database(settings.database)) as database:
+        signer = _signer(settings, database)
+        summary = write_backup(database, path, version("likeness"), signer)
     _say(summary, f"{path}: written", as_json=as_json)
+    if signer is None:
+        output.warn("Not signed, because the keys here don't open the server's secrets: restore it with --trust")
     kept = [settings.data_dir / name for name in IRREPLACEABLE if (settings.data_dir / name).exists()]
     if settings.encryption_key_file is not None:
         kept.append(settings.encryption_key_file)
     output.warn(f"Not in it; keep copies elsewhere: {', '.join(map(str, kept))}")
+
+
+def _signer(settings: Settings, database: Database) -> Signer | None:
+    """Return the server's signer, which is made if there is none; None if the keys here don't open its secrets."""
+    from app.db.secrets import SIGNING_KEY, SecretStore  # noqa: PLC0415 - slow to import
+    from app.db.signing import Signer  # noqa: PLC0415 - slow to import
+
+    rings = _rings(settings)
+    if rings.secrets is None:
+        return None
+    try:
+        return Signer(SecretStore(database, rings.secrets).get_or_make(SIGNING_KEY, Signer.make))
+    except SealedUnreadable:
+        return None
+
+
+def _rings(settings: Settings, vault_key: Path | None = None) -> FoundRings:
+    """Return the keys of the settings and the data folder; with `vault_key` as vault.key where that is missing."""
+    from app.db.key_file import find_rings  # noqa: PLC0415 - slow to import
+
+    own = settings.data_dir / VAULT_FILE
+    return find_rings(
+        vault_key if vault_key is not None and not own.exists() else own,
+        settings.encryption_key_file,
+        settings.encryption_keys,
+        seals=settings.encryption == "seal",
+    )
 
 
 @commands.command(epilog="Example: likeness restore /backups/likeness.backup --vault-key /backups/vault.key")
@@ -69,31 +99,51 @@ def restore(
     without_secrets: Annotated[
         bool, typer.Option("--without-secrets", help="Leave out what only a lost vault.key can decrypt.")
     ] = False,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="Take a backup that isn't signed, as those of 0.1.0, or that is of elsewhere."),
+    ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Replace the database with a backup. No server may run on it."""
+    """Replace the database with a backup. No server and no other command may use it."""
     from app.bulk.backup import restore as bring_back  # noqa: PLC0415 - slow to import
+    from app.db import usage  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
     if url := data_folder.running_at(settings.data_dir):
         raise Conflict(f"A server runs on {settings.data_dir}, at {url}: stop it first.", code="data_dir_in_use")
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = settings.data_dir / VAULT_FILE
-    if vault_key is not None:
-        read_keys(vault_key)
-        if target.exists() and target.read_bytes() != vault_key.read_bytes():
-            raise Conflict(f"{target} exists already, with another key.", code="vault_key_there")
-    elif not target.exists() and not without_secrets:
-        message = (
-            f"{target} is missing, which decrypts the secrets in the backup: give the old one with --vault-key FILE, "
-            "or --without-secrets if it is lost."
-        )
-        raise VaultKeyMissing(message)
-    summary = bring_back(path, settings.database, replace=replace, without_secrets=without_secrets)
-    if vault_key is not None and not target.exists():
-        shutil.copyfile(vault_key, target)
-        target.chmod(0o600)
+    data_folder.prepare_data_dir(settings.data_dir)
+    with usage.exclusive(settings.data_dir, settings.database):
+        target = settings.data_dir / VAULT_FILE
+        if vault_key is not None:
+            read_keys(vault_key)
+            if target.exists() and target.read_bytes() != vault_key.read_bytes():
+                raise Conflict(f"{target} exists already, with another key.", code="vault_key_there")
+        elif not target.exists() and not without_secrets:
+            message = (
+                f"{target} is missing, which decrypts the secrets in the backup: give the old one with --vault-key "
+                "FILE, or --without-secrets if it is lost."
+            )
+            raise VaultKeyMissing(message)
+        rings = _rings(settings, vault_key)
+        with _kept(target, vault_key):
+            summary = bring_back(
+                path, settings.database, rings=rings, replace=replace, without_secrets=without_secrets, trust=trust
+            )
+        usage.remember(settings.data_dir, settings.database)
     _say(summary, f"{path}, of {summary.created_at}: restored", as_json=as_json)
+
+
+@contextmanager
+def _kept(target: Path, vault_key: Path | None) -> Iterator[None]:
+    """Copy the vault key before the database is replaced, which needs it; remove the copy if the block fails."""
+    made = vault_key is not None and write_new(target, vault_key.read_bytes())
+    try:
+        yield
+    except BaseException:
+        if made:
+            target.unlink(missing_ok=True)
+        raise
 
 
 def _say(summary: Summary, done: str, *, as_json: bool) -> None:
@@ -200,6 +250,7 @@ def _reseal(*, sealed: bool) -> None:
 @contextmanager
 def _opened() -> Iterator[_Opened]:
     """Open the database with its keys. Raises Unusable (``no_data_folder``, or where the keys are others)."""
+    from app.db import usage  # noqa: PLC0415 - slow to import
     from app.db.key_file import load_rings  # noqa: PLC0415 - slow to import
     from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
     from app.gallery.store import Store  # noqa: PLC0415 - slow to import
@@ -208,9 +259,7 @@ def _opened() -> Iterator[_Opened]:
     seals = settings.encryption == "seal"
     if not has_data(settings):
         raise missing(settings)
-    rings = load_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
-    store = Store(settings.database, blobs=Blobs(rings.faces, seals=seals))
-    try:
-        yield _Opened(settings, store, rings)
-    finally:
-        store.close()
+    with usage.shared(settings.data_dir, settings.database):
+        rings = load_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
+        with closing(Store(settings.database, blobs=Blobs(rings.faces, seals=seals))) as store:
+            yield _Opened(settings, store, rings)

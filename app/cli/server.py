@@ -97,7 +97,7 @@ def _of_data_folder(settings: Settings) -> Status:
     from app.db.inspection import inspect  # noqa: PLC0415 - slow to import
     from app.inference.package import scan_packages  # noqa: PLC0415 - slow to import
 
-    packages, database = scan_packages(settings.models_dir), inspect(settings.database)
+    packages, database = scan_packages(settings.models_dir), inspect(settings.data_dir, settings.database)
     return Status(
         health="not running" if not database.problem else f"not running, database unreadable ({database.problem})",
         server=None,

@@ -27,6 +27,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from app.db.cache import Version
 from app.errors import Conflict, DatabaseBusy, DatabaseUnavailable, Unusable
+from app.files import sync_folder
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects.postgresql import Insert as PostgresInsert
@@ -95,7 +96,7 @@ class Database:
 
         On SQLite they always do; on PostgreSQL each statement otherwise sees the latest commits.
         """
-        with _translated(), self._engine.connect() as connection:
+        with translated(), self._engine.connect() as connection:
             if one_moment and not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
@@ -106,7 +107,7 @@ class Database:
         with ExitStack() as stack:
             if self.is_sqlite:
                 stack.enter_context(self._write_lock)
-            stack.enter_context(_translated())
+            stack.enter_context(translated())
             yield stack.enter_context(self._writer.begin())
 
     def request_scrub(self) -> None:
@@ -123,7 +124,7 @@ class Database:
         locks them meanwhile."""
         if self.is_sqlite:
             return
-        with _translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        with translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             connection.exec_driver_sql(f"VACUUM {'FULL ' if full else ''}{', '.join(tables)}")
 
     def _close(self) -> None:
@@ -205,7 +206,7 @@ def fresh_database(url: str, *, replace: bool, is_empty: Callable[[Connection], 
     Nobody else may use that one. Raises Conflict ``database_not_empty`` if it isn't empty, unless told to `replace` it.
     """
     parsed = parse_url(url)
-    with _translated():
+    with translated():
         if parsed.get_backend_name() == "sqlite":
             with _fresh_sqlite(parsed, replace, is_empty) as connection:
                 yield connection
@@ -236,11 +237,13 @@ def _fresh_sqlite(url: URL, replace: bool, is_empty: Callable[[Connection], bool
             with old.connect() as connection:
                 if not (is_empty(connection) or replace):
                     raise _not_empty()
-            with closing(old.raw_connection()) as raw:  # so that its log, which goes first, holds nothing
-                raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            with closing(old.raw_connection()) as raw:  # its log is deleted before it is replaced
+                busy, _, _ = raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy:
+                raise Conflict("The database is in use by another program: stop it first.", code="data_dir_in_use")
         finally:
             old.dispose()
-    draft = path.with_name(f"{path.name}.restoring")
+    draft = _draft_of(path)
     for name in _sqlite_files(draft):
         name.unlink(missing_ok=True)
     engine = open_engine(url.set(database=str(draft)), busy_ms)
@@ -253,14 +256,31 @@ def _fresh_sqlite(url: URL, replace: bool, is_empty: Callable[[Connection], bool
         for name in _sqlite_files(path)[1:]:  # another database's log must not be taken for the new one's
             name.unlink(missing_ok=True)
         draft.replace(path)
+        sync_folder(path.parent)
     finally:
         engine.dispose()
         for name in _sqlite_files(draft):
             name.unlink(missing_ok=True)
 
 
+def sqlite_file(url: str) -> Path | None:
+    """Return the file of a SQLite database; None for others."""
+    parsed = parse_url(url)
+    return Path(parsed.database) if parsed.get_backend_name() == "sqlite" and parsed.database else None
+
+
+def restoring_files(url: str) -> tuple[Path, ...]:
+    """Return the files that a killed restore may have left: they hold templates."""
+    path = sqlite_file(url)
+    return () if path is None else _sqlite_files(_draft_of(path))
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.restoring")
+
+
 def _sqlite_files(path: Path) -> tuple[Path, ...]:
-    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")))
+    return (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")))
 
 
 def _not_empty() -> Conflict:
@@ -433,7 +453,7 @@ def _check_encoding(connection: Connection) -> None:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
     """Translate the database's errors; the driver's text stays in the cause, for the log."""
     try:
         yield

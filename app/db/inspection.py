@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.db import usage
 from app.db.engine import open_engine, parse_url
 from app.db.schema import GALLERIES, REEMBEDDINGS, SECRETS
 
@@ -48,8 +49,15 @@ class Need:
     example: str
 
 
-def inspect(url: str) -> Inspection:
-    """Inspect the database. Raises Unusable if the URL isn't supported or its driver is missing."""
+def inspect(data_dir: Path, url: str) -> Inspection:
+    """Inspect the database. Raises Unusable if the URL isn't supported or its driver is missing, and Conflict
+    ``data_dir_in_use`` while it is being restored.
+    """
+    with usage.looking(data_dir, url):
+        return _inspect(url)
+
+
+def _inspect(url: str) -> Inspection:
     parsed = parse_url(url)
     found = Inspection("SQLite" if parsed.get_backend_name() == "sqlite" else "PostgreSQL")
     if found.kind == "SQLite" and not Path(parsed.database or "").exists():

@@ -63,17 +63,16 @@ def load_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bo
     """
     if not (seals and (file or text)):
         load_or_make(data_dir / VAULT_FILE)
-    found = find_rings(data_dir, file, text, seals=seals)
+    found = find_rings(data_dir / VAULT_FILE, file, text, seals=seals)
     if found.secrets is None:
         raise Unusable(f"{data_dir / VAULT_FILE}: doesn't exist any more", code="vault_key_unusable")
     return Rings(found.faces, found.seals, found.secrets)
 
 
-def find_rings(data_dir: Path, file: Path | None, text: str | None, *, seals: bool = True) -> FoundRings:
-    """Return the same as `load_rings` without making a file."""
+def find_rings(vault: Path, file: Path | None, text: str | None, *, seals: bool = True) -> FoundRings:
+    """Return the same as `load_rings` without making a file; `vault` is the path of VAULT_FILE."""
     given = read_keys(file) if file else parse_keys(text, "LIKENESS_ENCRYPTION_KEY") if text else ()
-    path = data_dir / VAULT_FILE
-    own = read_keys(path) if path.exists() else ()
+    own = read_keys(vault) if vault.exists() else ()
     both = list(dict.fromkeys([*given, *own] if seals else [*own, *given]))
     return FoundRings(Sealer(given) if given else None, seals, Sealer(both) if both else None)
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +20,11 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from app.bulk.backup import restore, write_backup
+from app.bulk.backup import Summary, restore, write_backup
+from app.db import usage
+from app.db.key_file import FoundRings
 from app.db.schema import FACES, JOBS, METADATA
+from app.db.signing import Signer, canonical, encode
 from app.errors import LikenessError
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.service import Galleries
@@ -23,12 +32,18 @@ from app.gallery.store import Store
 from app.jobs.store import JobStore
 from tests.conftest import PROJECT
 from tests.support.commands import run
-from tests.support.live import serving
+from tests.support.live import environment, serving
 from tests.support.postgres import new_database
 from tests.support.ready import give_models
 from tests.support.tarred import units
 
 PACKAGE = "p@1"
+NO_RINGS = FoundRings(None, True, None)
+
+
+def trusted(path: Path, url: str, *, replace: bool = False) -> Summary:
+    """Restore a backup that nobody signed."""
+    return restore(path, url, rings=NO_RINGS, replace=replace, trust=True)
 
 
 def put(galleries: Galleries, subject: str, vector: Any, crop: bytes | None = None) -> None:
@@ -82,7 +97,7 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, t
     assert b"k" * 32 not in gzip.decompress((tmp_path / "backup").read_bytes())
     expected = rows(store)
 
-    assert restore(tmp_path / "backup", target).rows == summary.rows
+    assert trusted(tmp_path / "backup", target).rows == summary.rows
     again = Store(target)
     assert rows(again) == expected
     assert JobStore(again.database).secret(job) is None
@@ -124,7 +139,7 @@ def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
         for thread in threads:
             thread.join()
     for path, before, after in backups[-1:]:
-        restore(path, target)
+        trusted(path, target)
         other = Galleries(Store(target))
         report = other.check("g")
         found = {one.id for one in other.store.subjects(other.store.gallery("g"), limit=10_000).items}
@@ -143,7 +158,7 @@ def test_an_index_that_runs_on_is_made_anew_after_a_restore(target: str, tmp_pat
         put(first, f"lost-{number}", units(1, seed=2)[0])
     if target.startswith("sqlite"):
         first.close()  # its file is replaced
-    restore(tmp_path / "backup", target, replace=True)
+    trusted(tmp_path / "backup", target, replace=True)
     if target.startswith("sqlite"):
         first = Galleries(Store(target))
     other = Galleries(Store(target))
@@ -165,12 +180,12 @@ def test_a_database_that_is_not_empty_is_left_alone_unless_told(
     there.create_gallery("mine", PACKAGE, 128)
     there.close()
     with pytest.raises(LikenessError) as caught:
-        restore(tmp_path / "backup", target)
+        trusted(tmp_path / "backup", target)
     assert caught.value.code == "database_not_empty"
     again = Store(target)
     assert [one.id for one in again.galleries().items] == ["mine"]
     again.close()
-    restore(tmp_path / "backup", target, replace=True)
+    trusted(tmp_path / "backup", target, replace=True)
     again = Store(target)
     assert [one.id for one in again.galleries().items] == ["g"]
     again.close()
@@ -219,7 +234,7 @@ def test_a_backup_that_was_spoiled_changes_nothing(what: str, tmp_path: Path) ->
     lines = gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()
     (tmp_path / "spoiled").write_bytes(spoil(lines))
     with pytest.raises(LikenessError) as caught:
-        restore(tmp_path / "spoiled", url, replace=True)
+        trusted(tmp_path / "spoiled", url, replace=True)
     assert caught.value.code == code
     again = Store(url)
     assert rows(again) == before
@@ -253,11 +268,143 @@ def test_an_older_backup_is_brought_up_to_date(tmp_path: Path) -> None:
     galleries.close()
     lines = [json.loads(line) for line in gzip.decompress((tmp_path / "backup").read_bytes()).splitlines()]
     (tmp_path / "old").write_bytes(whole([json.dumps(line).encode() for line in as_of_0003(lines)]))
-    restore(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
+    trusted(tmp_path / "old", f"sqlite:///{tmp_path / 'new.db'}")
     again = Galleries(Store(f"sqlite:///{tmp_path / 'new.db'}"))
     assert again.check("g").ok
     assert again.store.counts(again.store.gallery("g")).faces == 1
     again.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A data folder with a gallery, keys and a signed backup beside it."""
+    data = tmp_path / "home"
+    give_models(data)
+    assert run(data, "galleries", "create", "crew").returncode == 0
+    assert run(data, "keys", "create", "--id", "aws", "--aws").returncode == 0
+    assert run(data, "backup", tmp_path / "backup").returncode == 0
+    return data
+
+
+def galleries_of(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM galleries")]
+
+
+def with_an_admin_key(lines: list[bytes]) -> list[bytes]:
+    """A backup to which a key was added that may do everything, with numbers and sum put right."""
+    documents = [json.loads(line) for line in lines]
+    at = next(n for n, one in enumerate(documents) if isinstance(one, dict) and one.get("table") == "api_keys")
+    row = list(documents[at + 1])
+    columns = documents[at]["columns"]
+    row[columns.index("id")], row[columns.index("key")] = "intruder", 999
+    documents.insert(at + 1, row)
+    documents[-1]["rows"]["api_keys"] += 1
+    packed = [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() for one in documents]
+    return gzip.decompress(whole(packed)).splitlines()
+
+
+def signed_by(lines: list[bytes], signer: Signer | None) -> bytes:
+    end = json.loads(lines[-1])
+    del end["signature"], end["public_key"]
+    if signer is not None:
+        signed = canonical({name: end[name] for name in ("rows", "last_keys", "sha256")})
+        end |= {"public_key": encode(signer.public_key), "signature": encode(signer.sign(signed, b"backup"))}
+    return gzip.compress(b"\n".join([*lines[:-1], json.dumps(end).encode()]) + b"\n")
+
+
+def test_a_backup_is_taken_from_who_signed_it_and_an_altered_one_never(home: Path, tmp_path: Path) -> None:
+    backup, other = tmp_path / "backup", tmp_path / "other"
+    done = run(other, "restore", backup, "--vault-key", home / "vault.key")
+    assert done.returncode == 0, done
+    before = (other / "likeness.db").read_bytes()
+
+    lines = with_an_admin_key(gzip.decompress(backup.read_bytes()).splitlines())
+    forged = {
+        "altered": (whole(lines), "signature_wrong", False),
+        "unsigned": (signed_by(lines, None), "unknown_signer", True),
+        "of another signer": (signed_by(lines, Signer(Signer.make())), "unknown_signer", True),
+    }
+    for name, (content, code, trusted) in forged.items():
+        (tmp_path / "forged").write_bytes(content)
+        done = run(other, "restore", tmp_path / "forged", "--replace")
+        assert done.returncode != 0, name
+        assert code in done.stderr, (name, done)
+        assert (other / "likeness.db").read_bytes() == before
+        done = run(other, "restore", tmp_path / "forged", "--replace", "--trust")
+        assert (done.returncode == 0) is trusted, (name, done)
+        before = (other / "likeness.db").read_bytes()
+
+
+def test_a_backup_of_elsewhere_needs_to_be_trusted(home: Path, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger"
+    done = run(stranger, "restore", tmp_path / "backup", "--without-secrets")
+    assert "unknown_signer" in done.stderr, done
+    assert not (stranger / "likeness.db").exists()
+    assert run(stranger, "restore", tmp_path / "backup", "--without-secrets", "--trust").returncode == 0
+    assert galleries_of(stranger / "likeness.db") == galleries_of(home / "likeness.db")
+
+
+@pytest.mark.parametrize("options", [[], ["--trust"]])
+def test_a_restore_with_a_wrong_vault_key_changes_nothing(home: Path, tmp_path: Path, options: list[str]) -> None:
+    other = tmp_path / "other"
+    give_models(other)
+    assert run(other, "galleries", "create", "mine").returncode == 0
+    before = (other / "likeness.db").read_bytes()
+    done = run(other, "restore", tmp_path / "backup", "--replace", *options)
+    assert done.returncode != 0, done
+    assert ("sealed_unreadable" if options else "unknown_signer") in done.stderr
+    assert (other / "likeness.db").read_bytes() == before
+    assert run(other, "galleries", "list", "--json").rows[0]["id"] == "mine", "it starts as before"
+    fresh = tmp_path / "fresh"
+    done = run(fresh, "restore", tmp_path / "backup", "--vault-key", other / "vault.key", "--trust")
+    assert done.returncode != 0, done
+    assert not (fresh / "vault.key").exists(), "the right one may be given next"
+    assert run(fresh, "restore", tmp_path / "backup", "--vault-key", home / "vault.key").returncode == 0
+
+
+KILLED = """
+import os, signal, sys
+left = int(sys.argv.pop(1))
+def watch(event, arguments):
+    global left
+    if event in ("open", "os.rename", "os.remove", "sqlite3.connect") and "likeness.db" in repr(arguments):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(watch)
+from app.cli import main
+main()
+"""
+"""`likeness`, killed before the Nth time that it opens, renames or deletes one of the database's files."""
+
+
+def test_a_restore_killed_at_any_step_leaves_the_old_database_or_the_new_one(home: Path, tmp_path: Path) -> None:
+    assert run(home, "galleries", "delete", "crew", "--yes").returncode == 0
+    assert run(home, "galleries", "create", "later").returncode == 0
+    kills, drafts, found = 0, 0, []
+    while True:
+        data = tmp_path / f"data{kills}"
+        shutil.copytree(home, data)
+        command = [sys.executable, "-c", KILLED, str(kills + 1), "restore", str(tmp_path / "backup"), "--replace"]
+        done = subprocess.run(command, env=environment(data), capture_output=True, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -signal.SIGKILL, done
+        kills += 1
+        drafts += any(data.glob("*.restoring*"))
+        with usage.shared(data, f"sqlite:///{data / 'likeness.db'}"):
+            assert not list(data.glob("*.restoring*"))
+            store = Store(f"sqlite:///{data / 'likeness.db'}")
+            with store.database.read() as connection:
+                assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
+            store.close()
+        found.append(galleries_of(data / "likeness.db"))
+    assert kills >= 8
+    assert drafts >= 2, "some died beside a half-written database"
+    assert found == sorted(found, key=lambda one: one == ["crew"]), "first the old one, from one step on the new one"
+    assert {tuple(one) for one in found} == {("later",), ("crew",)}
+    assert galleries_of(data / "likeness.db") == ["crew"]
 
 
 def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
@@ -275,7 +422,7 @@ def test_the_command_line_beside_a_server(tmp_path: Path, full: bool) -> None:
     assert (code, "vault_key_missing" in said) == (2, True), said
     code, said = likeness("second", "restore", tmp_path / "backup", "--vault-key", tmp_path / "first" / "vault.key")
     assert (code, "restored" in said) == (0, True), said
-    assert likeness("third", "restore", tmp_path / "backup", "--without-secrets")[0] == 0
+    assert likeness("third", "restore", tmp_path / "backup", "--without-secrets", "--trust")[0] == 0
     for data in ("second", "third") if full else ("third",):
         give_models(tmp_path / data)
         code, said = likeness(data, "identify", "crew", PROJECT / "docs/samples/hopper.jpg")

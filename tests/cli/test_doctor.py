@@ -235,10 +235,10 @@ def test_a_database_that_somebody_holds_is_found(data: Path) -> None:
     assert "database" not in failed(examined(data, "database"))
 
 
-def test_databases_of_both_kinds_are_looked_at_without_being_changed(empty_database_url: str) -> None:
-    assert inspect(empty_database_url).revision is None
+def test_databases_of_both_kinds_are_looked_at_without_being_changed(empty_database_url: str, tmp_path: Path) -> None:
+    assert inspect(tmp_path, empty_database_url).revision is None
     Database(empty_database_url).close()
-    found = inspect(empty_database_url)
+    found = inspect(tmp_path, empty_database_url)
     assert (found.problem, found.known, found.writable, found.damage) == ("", True, True, [])
     assert found.revision == found.newest is not None
     assert abs(found.clock_off_s) < 60

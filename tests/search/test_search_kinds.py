@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from app.bulk.backup import restore, write_backup
 from app.client import ApiError, AsyncClient, Client
+from app.db.key_file import FoundRings
 from app.errors import NotFound
 from app.gallery.service import Galleries
 from app.search.follower import LocalIndex
@@ -133,7 +134,7 @@ def test_a_backup_of_the_removed_kinds_is_searched_as_int8(database_url: str, tm
     write_backup(galleries.store.database, backup, "0.1.0")
     galleries.close()
     restored = f"sqlite:///{tmp_path / 'restored.db'}"
-    restore(backup, restored)
+    restore(backup, restored, rings=FoundRings(None, True, None), trust=True)
     assert_searched_as_now(restored)
 
 

@@ -91,7 +91,7 @@ def check_galleries(settings: Settings) -> Iterator[Finding]:
     from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.package import find_packages, locate  # noqa: PLC0415 - so that a broken package is a finding
 
-    found = inspect(settings.database)
+    found = inspect(settings.data_dir, settings.database)
     if not found.exists or found.problem:
         yield Finding("galleries", "ok", "no database yet")
         return

@@ -59,7 +59,7 @@ def check_key(settings: Settings) -> Iterator[Finding]:
 def check_database(settings: Settings) -> Iterator[Finding]:
     from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
 
-    found = inspect(settings.database)
+    found = inspect(settings.data_dir, settings.database)
     if not found.exists:
         yield Finding("database", "ok", f"{found.kind}: doesn't exist yet, the first start creates it")
         return
@@ -99,9 +99,9 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
     from app.db.secrets import purpose_of  # noqa: PLC0415 - so that a broken package is a finding
 
     path = settings.data_dir / VAULT_FILE
-    sealed = inspect(settings.database).sealed
+    sealed = inspect(settings.data_dir, settings.database).sealed
     seals = settings.encryption == "seal"
-    rings = find_rings(settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=seals)
+    rings = find_rings(path, settings.encryption_key_file, settings.encryption_keys, seals=seals)
     marks = {name: blob for name, blob in sealed.items() if name.startswith(MARK_PREFIX)}
     secrets = {name: blob for name, blob in sealed.items() if name not in marks}
     if secrets and rings.secrets is None:

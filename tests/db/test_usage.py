@@ -1,0 +1,205 @@
+"""One lock on a database: shared by all who use it, exclusive for a restore; and an emptied database is noticed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from app.bulk.backup import write_backup
+from app.db import usage
+from app.db.engine import open_engine, parse_url
+from app.errors import Conflict, Unusable
+from app.gallery.store import Store
+from tests.support.commands import run
+from tests.support.live import environment, serving
+from tests.support.ready import give_models
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from app.db import usage
+mode, folder, url = sys.argv[2:]
+with getattr(usage, mode)(Path(folder), url):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holding(mode: str, folder: Path, url: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process, `likeness hold`, that holds the lock until it is killed."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", HOLD, "hold", mode, str(folder), url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def refused(mode: str, folder: Path, url: str) -> str:
+    with pytest.raises(Conflict) as caught, getattr(usage, mode)(folder, url):
+        pass
+    assert caught.value.code == "data_dir_in_use"
+    return caught.value.message
+
+
+def test_users_share_the_lock_and_a_restore_takes_it_alone(empty_database_url: str, tmp_path: Path) -> None:
+    here, there = tmp_path, tmp_path / "other"  # two data folders, one database
+    there.mkdir()
+    with holding("shared", there, empty_database_url) as other:
+        with usage.shared(here, empty_database_url):
+            assert "likeness hold" in refused("exclusive", there, empty_database_url)
+        said = refused("exclusive", here, empty_database_url)
+        if not empty_database_url.startswith("sqlite"):  # SQLite's file is locked here, its user announced there
+            assert f"likeness hold (process {other.pid}" in said
+    with holding("exclusive", there, empty_database_url) as other:
+        assert f"likeness hold (process {other.pid}" in refused("shared", there, empty_database_url)
+        assert f"likeness hold (process {other.pid}" in refused("shared", here, empty_database_url)
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        with usage.exclusive(there, empty_database_url):
+            pass
+        with usage.looking(tmp_path / "none", empty_database_url):
+            pass
+    assert not (tmp_path / "none").exists()
+    assert [path for path in tmp_path.rglob("*") if path.parent.name == usage.USERS_FOLDER] == []
+
+
+def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(
+    postgresql: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.support.postgres import new_database  # noqa: PLC0415 - beside its fixture
+
+    monkeypatch.setattr(usage, "KEEP_S", 0.05)
+    url = new_database(postgresql)
+    (tmp_path / "other").mkdir()
+    engine = open_engine(parse_url(url), 1000)
+    held = sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock")
+    dropped = sa.text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = :lock")
+    with usage.shared(tmp_path, url), engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        assert connection.execute(dropped, {"lock": usage.ADVISORY_LOCK}).scalar_one()
+        for _ in range(200):
+            connection.execute(sa.text("SELECT pg_sleep(0.05)"))
+            if connection.execute(held, {"lock": usage.ADVISORY_LOCK}).scalar_one():
+                break
+        refused("exclusive", tmp_path / "other", url)
+    engine.dispose()
+
+
+def test_a_server_does_not_start_while_a_restore_runs(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    give_models(data)
+    with closing(Store(f"sqlite:///{tmp_path / 'made.db'}")) as made:
+        made.create_gallery("restored", "p@1", 128)
+        write_backup(made.database, tmp_path / "backup", "1")
+    os.mkfifo(tmp_path / "pipe")  # so that the restore waits for its first byte
+    command = [sys.executable, "-m", "app", "restore", str(tmp_path / "pipe"), "--without-secrets", "--trust"]
+    with subprocess.Popen(command, env=environment(data), stdout=subprocess.PIPE, text=True) as restoring:
+        try:
+            with (tmp_path / "pipe").open("wb") as pipe:  # open as soon as the restore reads, with its lock
+                with serving(data, wait=False, models=False) as server:
+                    assert server.process.wait(120) == 4
+                said = server.log.read_text()
+                assert f"likeness restore (process {restoring.pid}" in said
+                assert "Traceback" not in said
+                for words in (["backup", tmp_path / "no"], ["galleries", "list"], ["vault", "status"], ["status"]):
+                    done = run(data, *words)
+                    # Without a database yet, a command that reads finds nothing; never does it make one.
+                    assert done.returncode == 4, (words, done)
+                assert not (data / "likeness.db").exists()
+                pipe.write((tmp_path / "backup").read_bytes())
+            assert restoring.wait(60) == 0
+        finally:
+            restoring.kill()
+    assert "restored" in run(data, "galleries", "list").stdout
+
+
+def test_a_restore_refuses_while_a_command_works_in_process(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    url = f"sqlite:///{data / 'likeness.db'}"
+    data.mkdir()
+    with closing(Store(url)) as store:
+        write_backup(store.database, tmp_path / "backup", "1")
+    with holding("shared", data, url) as other:
+        done = run(data, "restore", tmp_path / "backup", "--replace", "--trust", "--without-secrets")
+    assert (done.returncode, f"likeness hold (process {other.pid}" in done.stderr) == (4, True), done
+    done = run(data, "restore", tmp_path / "backup", "--replace", "--trust", "--without-secrets")
+    assert done.returncode == 0, done
+
+
+def test_secrets_and_names_in_a_command_are_not_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'likeness.db'}"
+    monkeypatch.setattr(sys, "argv", ["likeness", "enroll", "crew", "grace", "--key", "lk_secret"])
+    with usage.shared(tmp_path, url):
+        said = refused("exclusive", tmp_path, url)
+    assert f"likeness enroll (process {os.getpid()}" in said
+    assert "grace" not in said
+    assert "lk_" not in said
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def without_tables(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'")
+        for (name,) in names.fetchall():
+            connection.execute(f"DROP TABLE {name}")
+
+
+@pytest.mark.parametrize("emptied", [truncated, without_tables, Path.unlink])
+def test_an_emptied_database_is_not_taken_for_a_new_one(emptied: object, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    give_models(data)
+    assert run(data, "galleries", "create", "crew").returncode == 0
+    assert run(data, "backup", tmp_path / "good").returncode == 0
+    good = (tmp_path / "good").read_bytes()
+    assert callable(emptied)
+    emptied(data / "likeness.db")
+    for words in (["galleries", "create", "new"], ["galleries", "list"], ["backup", tmp_path / "good"]):
+        done = run(data, *words)
+        assert done.returncode != 0, (words, done)
+    assert "database_emptied" in run(data, "galleries", "create", "new").stderr
+    assert (tmp_path / "good").read_bytes() == good
+    moved = data.rename(tmp_path / "moved")  # the folder's place doesn't matter
+    done = run(moved, "galleries", "create", "new")
+    assert "database_emptied" in done.stderr, done
+    assert run(moved, "restore", tmp_path / "good").returncode == 0
+    assert run(moved, "galleries", "list", "--json").rows[0]["id"] == "crew"
+
+
+def test_a_new_database_may_be_wanted(database_url: str, tmp_path: Path) -> None:
+    usage.remember(tmp_path, database_url)
+    with usage.shared(tmp_path, database_url):
+        pass
+    other = f"sqlite:///{tmp_path / 'another.db'}"
+    with usage.shared(tmp_path, other):
+        pass
+    if database_url.startswith("sqlite"):
+        (tmp_path / "likeness.db").write_bytes(b"")
+    else:
+        engine = open_engine(parse_url(database_url), 1000)
+        with engine.begin() as connection:
+            connection.execute(sa.text("DROP TABLE faces CASCADE"))
+        engine.dispose()
+    with pytest.raises(Unusable) as caught, usage.shared(tmp_path, database_url):
+        pass
+    assert caught.value.code == "database_emptied"
+    (tmp_path / usage.KNOWN_FILE).unlink()
+    with usage.shared(tmp_path, database_url):
+        pass
