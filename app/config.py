@@ -29,6 +29,9 @@ CLIENT_VARIABLES = frozenset({"LIKENESS_SERVER", "LIKENESS_KEY"})
 ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 """Scheme, host and port as browsers send them: lower case, no path, no wildcard."""
 
+HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]")
+"""A name or an address as it stands in the header `Host`, without its port."""
+
 Rate = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -44,11 +47,18 @@ def _origin(value: str) -> str:
     return value
 
 
+def _host(value: str) -> str:
+    if not HOST.fullmatch(value):
+        raise ValueError("give names without scheme and port, such as faces.example.org")
+    return value.lower()
+
+
 def _network(value: str) -> str:
     return str(ipaddress.ip_network(value))  # its ValueError says what is wrong
 
 
 Origins: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_split)]
+Hosts: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode, BeforeValidator(_split)]
 Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -67,6 +77,12 @@ class Settings(BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on; `0.0.0.0` for all of them.")
     port: int = Field(default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    hosts: Hosts = Field(
+        default=(),
+        description="Names, separated by commas, that requests may name the server by (header `Host`), such as "
+        "`faces.example.org`; others are refused. The address that a connection arrives at is always accepted. All "
+        "names by default: set it where more than this machine can reach the server.",
+    )
     data_dir: Path = Field(
         default=Path("data"),
         description="Folder of the database, index snapshots and prepared models, and of `admin.key` and "
@@ -181,7 +197,8 @@ class Settings(BaseSettings):
         "none by default.",
     )
     metrics: Literal["key", "open"] = Field(
-        default="key", description="Whether `/metrics` needs the key as every call does, or answers anybody."
+        default="key",
+        description="Whether `/metrics` needs a key with the scope `metrics` (or `admin`), or answers anybody.",
     )
     snapshot_seconds: float = Field(
         default=300,

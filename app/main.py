@@ -119,6 +119,7 @@ def create_app(settings: Settings, models: Future[Models] | None = None) -> Fast
         openapi_tags=openapi.TAGS,
     )
     app.state.metrics = metrics.Metrics()
+    app.state.hosts = settings.hosts
     app.state.operations = OperationTable()
     middleware.install(app, settings.cors_origins)
     for error in (HTTPException, RequestValidationError):

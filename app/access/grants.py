@@ -21,6 +21,9 @@ class Scope(StrEnum):
     RECOGNIZE = "recognize"
     ENROLL = "enroll"
     ADMIN = "admin"
+    DELETE = "delete"
+    """Deletions through CompreFace's and Rekognition's interfaces, where one call may delete everybody."""
+    METRICS = "metrics"
     TEMPLATES = "templates"
     """Scores of vectors that the caller chose; enough of them show the enrolled templates."""
 

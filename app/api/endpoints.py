@@ -316,9 +316,10 @@ METRICS = Operation(
     "GET",
     "/metrics",
     bytes,
-    None,
+    Scope.METRICS,
     monitoring=True,
     file=File(("text/plain",), "Prometheus' text format."),
+    codes=("missing_scope",),
 )
 
 ENDPOINTS: tuple[AnyOperation, ...] = tuple(
@@ -330,7 +331,7 @@ def scopes_table() -> str:
     """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
-        some = [one for one in ENDPOINTS if one.scope == scope and not one.monitoring]
+        some = [one for one in ENDPOINTS if one.scope == scope and not one.public]
         names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
         lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
     return "\n".join(lines)

@@ -38,6 +38,7 @@ _ID_NAME = ID_HEADER.encode()
 CLIENT_GONE = 499
 """The log's status for a client that left before its answer, as in nginx."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_PORT = re.compile(r":[0-9]*$")
 _ERROR_STATUS = 500
 _BAD_KEY = frozenset({"expired_key", "revoked_key"})
 _NOT_RECORDED = frozenset({429})
@@ -92,6 +93,7 @@ class RequestMiddleware:
     async def _enter(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         try:
             _keep_encoded(scope)
+            _check_host(scope)
             if scope["path"] in OPEN_PATHS or is_page(scope["method"], scope["path"]):
                 await self._app(scope, receive, answer)
             else:
@@ -102,6 +104,10 @@ class RequestMiddleware:
             await _problem(scope, error)(scope, receive, answer)
         except ClientDisconnect:
             answer.status = CLIENT_GONE
+        except MemoryError:
+            log.exception("not enough memory", extra={"fields": {"request_id": scope["request_id"]}})
+            if answer.status == CLIENT_GONE:
+                await _problem(scope, Overloaded("There is not enough memory now."))(scope, receive, answer)
         except Exception:
             log.exception("internal error", extra={"fields": {"request_id": scope["request_id"]}})
             if answer.status == CLIENT_GONE:
@@ -113,15 +119,17 @@ class RequestMiddleware:
             await self._app(scope, receive, answer)
             return
         protocol = protocol_of(scope)
-        matched = protocol.match(scope)
+        asked = protocol.match(scope)
+        matched = None if asked is not None and asked.operation.monitoring else asked
         record = _Record(service.audit, matched, scope["request_id"])
         answer.record = record
         with ExitStack() as stack:
             grant, receive = await protocol.authenticate(scope, receive, service)
             record.know(grant)
             scope["grant"] = grant
+            if asked is not None:
+                authorize(grant, asked)
             if matched is not None:
-                authorize(grant, matched)
                 stack.enter_context(service.workers.admit(*callers_of(grant.key_id, scope)))
             scope["audit"] = await record.begin()
             await self._app(scope, receive, answer)
@@ -234,6 +242,17 @@ def _keep_encoded(scope: Scope) -> None:
     except UnicodeDecodeError:
         raise InvalidInput("The path is not percent-encoded UTF-8.", code="invalid_path") from None
     scope["path"] = path
+
+
+def _check_host(scope: Scope) -> None:
+    """Refuse a request for another server's name, which a browser may have been led here by (DNS rebinding)."""
+    allowed: tuple[str, ...] = scope["app"].state.hosts
+    if not allowed:
+        return
+    host = _PORT.sub("", Headers(scope=scope).get("host", "")).lower()
+    arrived_at = scope.get("server") or ("",)
+    if host not in allowed and host.strip("[]") != arrived_at[0]:
+        raise InvalidInput("This server does not go by the name in the header Host.", code="host_not_allowed")
 
 
 def _request_id(headers: Headers) -> str:

@@ -20,7 +20,7 @@ from app.access.grants import Scope
 
 Answer = TypeVar("Answer")
 
-OPEN_CODES = ("internal_error",)
+OPEN_CODES = ("host_not_allowed", "internal_error")
 """Error codes of every operation."""
 KEYED_CODES = (
     "missing_key",
@@ -30,6 +30,7 @@ KEYED_CODES = (
     "rate_limited",
     "too_many_failures",
     "invalid_path",
+    "host_not_allowed",
     "internal_error",
     "not_ready",
 )
@@ -109,7 +110,7 @@ class Operation(Generic[Answer]):
     codes: tuple[str, ...] = ()
     """Error codes beside those that follow from the fields above."""
     monitoring: bool = False
-    """Whether it is about the server alone: needs no scope, counts as no request in progress, and is not audited."""
+    """Whether it is about the server alone: counts as no request in progress, and is not audited."""
     public: bool = False
     """Whether it needs no key."""
     more_models: tuple[type[BaseModel], ...] = ()

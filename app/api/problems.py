@@ -71,10 +71,15 @@ KINDS: tuple[Kind, ...] = (
     Kind(413, "image_too_large", "The image has more bytes, more pixels or a longer side than is accepted."),
     Kind(415, "unsupported_media_type", "The operation does not accept this content type."),
     Kind(415, "unsupported_image", "The bytes are not an image of a supported format."),
+    Kind(421, "host_not_allowed", "The header `Host` is none of the server's names (`LIKENESS_HOSTS`)."),
     Kind(
         422, "invalid_request", "A parameter or field is missing, unknown or out of range; `details.errors` lists them."
     ),
-    Kind(422, "invalid_id", "The id is empty, too long, `.` or `..`, or holds control characters."),
+    Kind(
+        422,
+        "invalid_id",
+        "The id is empty, too long, `.` or `..`, or holds control or invisible characters.",
+    ),
     Kind(422, "invalid_name", "The name is empty, too long, or holds control characters."),
     Kind(422, "invalid_search", "The text to search for is too long, or holds control characters."),
     Kind(422, "invalid_cursor", "The cursor is not from this list."),

@@ -33,10 +33,9 @@ class WireProtocol(ABC):
         """Whether the request is in this protocol."""
 
     def match(self, scope: Scope) -> MatchedOperation | None:
-        """Return the operation that the request is; None if it is none that needs a scope."""
+        """Return the operation that the request is; None if it is none."""
         table: OperationTable = scope["app"].state.operations
-        found = table.match(scope["method"], scope["path"])
-        return None if found is None or found.operation.monitoring else found
+        return table.match(scope["method"], scope["path"])
 
     @abstractmethod
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Target: TypeAlias = Literal["cpu", "cuda"]
 
+EXTERNAL = 1
+"""TensorProto.DataLocation of tensors in other files (onnx.proto3)."""
 STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
@@ -33,9 +35,10 @@ MIN_COSINE = 0.99999
 def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
     """Return the model file to run for ``package`` on ``target``: the file itself or its prepared graph.
 
-    Raises Unusable: package_not_preparable, cache_not_writable, and what `locate` raises.
+    Raises Unusable: package_not_preparable, cache_not_writable, package_external_weights, and what `locate` raises.
     """
     source = locate(package, cache_dir)
+    _refuse_external_weights(package, source)
     plan = package.manifest.prepare
     if isinstance(plan, RunAsIs):
         return source
@@ -123,6 +126,38 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
         cpu_graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
+
+
+def _refuse_external_weights(package: Package, source: Path) -> None:
+    """Raise Unusable package_external_weights where the graph reads weights from other files, which no hash covers."""
+    content = source.read_bytes()
+    if b"location" not in content:  # the key that each external tensor must have; most starts needn't import onnx
+        return
+    from onnx import ModelProto  # noqa: PLC0415 - see above
+
+    try:
+        name = _external_tensor(ModelProto.FromString(content))
+    except Exception as error:
+        message = f"{source} can't be read as an ONNX model: {error}"
+        raise Unusable(message, code="package_not_preparable", package=package.id) from error
+    if name is not None:
+        message = (
+            f"The model of {package.id} keeps weights outside {source.name} ({name!r} ...), which no hash covers. "
+            "Export it as one file: onnx.save(model, path, save_as_external_data=False)."
+        )
+        raise Unusable(message, code="package_external_weights", package=package.id)
+
+
+def _external_tensor(message: Any) -> str | None:
+    """Return the name of a tensor in another file, wherever in the model it is: initializers, attributes, functions."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return str(message.name) if message.external_data or message.data_location == EXTERNAL else None
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for each in [value] if hasattr(value, "DESCRIPTOR") else value:
+                if (name := _external_tensor(each)) is not None:
+                    return name
+    return None
 
 
 def _refuse_unknown_forms(model: ModelProto) -> None:

@@ -61,7 +61,7 @@ NEEDS: dict[str, str] = {
     "GET /v1/jobs/{job}": "read",
     "GET /v1/jobs/{job}/report": "read",
     "POST /v1/jobs/{job}/cancel": "admin",
-    "GET /metrics": "any",
+    "GET /metrics": "metrics",
 }
 """The scope of each operation, written down a second time: a change of a declaration must be on purpose."""
 EVERYWHERE = {

@@ -457,3 +457,22 @@ def test_a_start_that_is_impossible_prints_one_line_and_no_traceback(tmp_path: P
     assert done.returncode != 0
     assert "There is no model package 'nothing'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_requests_for_another_servers_name_are_refused(tmp_path: Path) -> None:
+    with running(tmp_path / "data", hosts="faces.example.org,[2001:db8::1]") as client:
+        for host in ("faces.example.org", "Faces.Example.ORG:8443", "[2001:db8::1]:8000", "service"):
+            assert client.get("/version", headers={"host": host}).status_code == 200, host
+        for host in (
+            "evil.example",
+            "faces.example.org.evil.example",
+            "evil.example:faces.example.org",
+            "",
+            "127.0.0.1",
+        ):
+            for path in ("/version", "/v1/galleries", "/"):
+                error_of(client.get(path, headers={"host": host}), 421, "host_not_allowed")
+        signed = client.post("/", headers={"host": "evil.example", "x-amz-target": "RekognitionService.ListFaces"})
+        assert signed.status_code == 400
+    with running(tmp_path / "open") as client:
+        assert client.get("/version", headers={"host": "any.example"}).status_code == 200

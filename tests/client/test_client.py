@@ -69,7 +69,7 @@ def test_both_clients_have_the_same_calls() -> None:
 def test_a_client_says_what_its_calls_take_and_do() -> None:
     with Client("http://localhost") as client:
         assert list(inspect.signature(client.detect).parameters) == ["image", "explain"]
-        assert (client.detect.__doc__, Client.detect.__doc__) == ("Finds the faces of a photo.",) * 2
+        assert (client.detect.__doc__, Client.detect.__doc__) == ("Find the faces in a photo.",) * 2
         assert "every page" in (client.all_subjects.__doc__ or "")
         with pytest.raises(TypeError, match="unexpected keyword argument 'modl'"):
             client.embed(b"", modl="sface")  # type: ignore[call-arg] # the type checker says so too

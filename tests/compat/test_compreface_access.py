@@ -16,7 +16,7 @@ from app.compat.compreface.protocol import ROUTERS
 from tests.support.service import COLLINS, running
 
 OWN, OTHER = "own", "elsewhere"
-SCOPES = ("read", "recognize", "enroll", "admin", "templates")
+SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
 SIGHTED = ("own gallery", "default", "other gallery")
 REFUSED = ("expired", "revoked", "wrong", "none")
 SECRET = "0123456789abcdef" * 3
@@ -27,13 +27,13 @@ NEEDS: dict[str, str] = {
     f"GET {SUBJECTS}/": "read",
     f"POST {SUBJECTS}": "enroll",
     f"PUT {SUBJECTS}/{{subject}}": "enroll",
-    f"DELETE {SUBJECTS}/{{subject}}": "enroll",
-    f"DELETE {SUBJECTS}": "enroll",
+    f"DELETE {SUBJECTS}/{{subject}}": "delete",
+    f"DELETE {SUBJECTS}": "delete",
     f"GET {FACES}": "read",
     f"POST {FACES}": "enroll",
-    f"DELETE {FACES}": "enroll",
-    f"POST {FACES}/delete": "enroll",
-    f"DELETE {FACES}/{{face_id}}": "enroll",
+    f"DELETE {FACES}": "delete",
+    f"POST {FACES}/delete": "delete",
+    f"DELETE {FACES}/{{face_id}}": "delete",
     f"GET {FACES}/{{face_id}}/img": "read",
     f"POST {RECOGNITION}/recognize": "recognize",
     f"POST {FACES}/{{face_id}}/verify": "recognize",
@@ -116,7 +116,7 @@ def test_the_table_names_every_call() -> None:
 
 def test_what_reads_is_not_said_to_change() -> None:
     for call in ENDPOINTS:
-        assert call.changes == (call.scope == "enroll"), call
+        assert call.changes == (call.scope in {"enroll", "delete"}), call
 
 
 @pytest.mark.parametrize(("scope", "way"), [*itertools.product(SCOPES, (*SIGHTED, *REFUSED))])

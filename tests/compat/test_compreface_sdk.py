@@ -71,7 +71,7 @@ def sdk(live_server: LiveServer, environment: Path) -> Iterator[Sdk]:
     with live_server.client() as client:
         gallery = f"sdk-{uuid.uuid4().hex}"
         client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
-        terms = {"scopes": ["read", "recognize", "enroll"], "galleries": [gallery]}
+        terms = {"scopes": ["read", "recognize", "enroll", "delete", "templates"], "galleries": [gallery]}
         key = client.post("/v1/keys", json=terms).raise_for_status().json()["secret"]
     driver = PROJECT / "tests" / "support" / "compreface_driver.py"
     process = subprocess.Popen(

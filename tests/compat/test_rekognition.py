@@ -48,7 +48,7 @@ from tests.support.live import LiveServer, serving
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded
 
 GREY = encoded(np.full((200, 200, 3), 128, np.uint8))
-SCOPES = ("read", "recognize", "enroll", "admin", "templates")
+SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
 NOBODY = "00000000-0000-0000-0000-000000000000"
 
 
@@ -582,13 +582,13 @@ def asked_of(collection: str) -> dict[str, tuple[str, dict[str, Any]]]:
         "DeleteCollection": ("admin", {"CollectionId": "nothing"}),
         "IndexFaces": ("enroll", own | grey),
         "ListFaces": ("read", own),
-        "DeleteFaces": ("enroll", own | {"FaceIds": [NOBODY]}),
+        "DeleteFaces": ("delete", own | {"FaceIds": [NOBODY]}),
         "SearchFaces": ("recognize", own | {"FaceId": NOBODY}),
         "SearchFacesByImage": ("recognize", own | grey),
         "CompareFaces": ("recognize", {"SourceImage": image(GREY), "TargetImage": image(GREY)}),
         "DetectFaces": ("recognize", grey),
         "CreateUser": ("enroll", user),
-        "DeleteUser": ("enroll", own | {"UserId": "nobody"}),
+        "DeleteUser": ("delete", own | {"UserId": "nobody"}),
         "ListUsers": ("read", own),
         "AssociateFaces": ("enroll", faces),
         "DisassociateFaces": ("enroll", faces),

@@ -23,9 +23,10 @@ from PIL import Image
 
 from app.errors import Unusable
 from app.inference import cpu_graph
-from app.inference.manifest import Rewrite, SourceInput
+from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
 from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, run_source
+from app.inference.session import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
 from tests.support import packages
@@ -548,12 +549,31 @@ def test_a_manifest_that_misdescribes_the_input_is_refused(tmp_path: Path) -> No
     assert refused(package, tmp_path / "cache") == "package_not_preparable"
 
 
-def test_weights_outside_the_file_are_refused(tmp_path: Path) -> None:
-    model = source_graph(PLAN.input)
+@pytest.mark.parametrize("plan", [RunAsIs(), Rewrite()], ids=["as is", "rewritten"])
+@pytest.mark.parametrize("where", ["initializer", "attribute"])
+def test_weights_outside_the_file_are_refused(tmp_path: Path, plan: RunAsIs | Rewrite, where: str) -> None:
+    """The session would read them from a file beside the model, whose content no hash covers."""
+    model = packages.contract_model()
     weights = model.graph.initializer[0]
-    onnx.external_data_helper.set_external_data(weights, "weights.bin")
-    weights.ClearField("raw_data")
-    assert refused(packages.package(tmp_path, model, PLAN), tmp_path / "cache") == "package_not_preparable"
+    (tmp_path / "weights.bin").write_bytes(numpy_helper.to_array(weights).tobytes())
+    outside = TensorProto(name=weights.name, dims=weights.dims, data_type=weights.data_type)
+    outside.data_location = TensorProto.EXTERNAL
+    outside.external_data.add(key="location", value="weights.bin")
+    if where == "initializer":
+        weights.CopyFrom(outside)
+    else:
+        model.graph.initializer.remove(weights)
+        model.graph.node.insert(0, helper.make_node("Constant", [], [outside.name], value=outside))
+    package = packages.package(tmp_path, model, plan)
+    with pytest.raises(Unusable, match="no hash covers") as caught:
+        open_embedder(package, tmp_path / "cache", "cpu")
+    assert caught.value.code == "package_external_weights"
+
+
+def test_a_model_that_only_speaks_of_locations_is_opened(tmp_path: Path) -> None:
+    model = packages.contract_model()
+    model.doc_string = "location"
+    assert prepared(packages.package(tmp_path, model), tmp_path / "cache", "cpu") == tmp_path / "model.onnx"
 
 
 def test_a_second_output_is_refused(tmp_path: Path) -> None:

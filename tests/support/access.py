@@ -17,7 +17,7 @@ from tests.support.jobs import NOBODYS, waiting_job
 from tests.support.service import COLLINS, running
 
 OWN, OTHER = "own", "elsewhere"
-SCOPES = ("read", "recognize", "enroll", "admin", "templates")
+SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
 WAYS = ("unrestricted", "own gallery", "other gallery", "expired", "revoked", "wrong", "none")
 SECRET = "0123456789abcdef" * 3
 GALLERY = "/v1/galleries/{gallery}"

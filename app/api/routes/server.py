@@ -60,7 +60,7 @@ async def metrics(request: Request) -> Response:
     """Read the metrics, for Prometheus.
 
     Requests, latencies, batches, queues, numbers of enrolled faces, models, the process. Names no gallery and no
-    person. Needs a key, unless the server runs with `LIKENESS_METRICS=open`.
+    person. Unless the server runs with `LIKENESS_METRICS=open`, this needs a key with the scope `metrics`.
     """
     found: Metrics = request.app.state.metrics
     return Response(await asyncio.to_thread(found.text), media_type=CONTENT_TYPE_LATEST)

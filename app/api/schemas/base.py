@@ -82,7 +82,7 @@ RateText: TypeAlias = Annotated[
         examples=["10/s"],
     ),
 ]
-ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "templates"]
+ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "templates"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
 SearchKind: TypeAlias = Literal["fp32", "int8"]

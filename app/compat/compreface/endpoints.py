@@ -40,15 +40,15 @@ CREATE_SUBJECT = _operation(
     "create_subject", "POST", SUBJECTS, Scope.ENROLL, changes=True, status=201, body=requests.SubjectRequest
 )
 RENAME_SUBJECT = _operation("rename_subject", "PUT", SUBJECT, Scope.ENROLL, changes=True, body=requests.SubjectRequest)
-DELETE_SUBJECT = _operation("delete_subject", "DELETE", SUBJECT, Scope.ENROLL, changes=True)
-DELETE_ALL_SUBJECTS = _operation("delete_all_subjects", "DELETE", SUBJECTS, Scope.ENROLL, changes=True)
+DELETE_SUBJECT = _operation("delete_subject", "DELETE", SUBJECT, Scope.DELETE, changes=True)
+DELETE_ALL_SUBJECTS = _operation("delete_all_subjects", "DELETE", SUBJECTS, Scope.DELETE, changes=True)
 LIST_FACES = _operation("list_faces", "GET", FACES, Scope.READ)
 ADD_FACE = _with_file("enroll", FACES, Scope.ENROLL, changes=True, status=201)
-DELETE_FACES_OF = _operation("delete_subject", "DELETE", FACES, Scope.ENROLL, changes=True)
+DELETE_FACES_OF = _operation("delete_subject", "DELETE", FACES, Scope.DELETE, changes=True)
 DELETE_FACES = _operation(
-    "delete_faces", "POST", f"{FACES}/delete", Scope.ENROLL, changes=True, body=requests.FaceIdList
+    "delete_faces", "POST", f"{FACES}/delete", Scope.DELETE, changes=True, body=requests.FaceIdList
 )
-DELETE_FACE = _operation("delete_face", "DELETE", FACE, Scope.ENROLL, changes=True)
+DELETE_FACE = _operation("delete_face", "DELETE", FACE, Scope.DELETE, changes=True)
 SHOW_IMAGE = _operation("show_crop", "GET", f"{FACE}/img", Scope.READ, file=IMAGE)
 RECOGNIZE = _with_file("identify", f"{RECOGNITION}/recognize", Scope.RECOGNIZE)
 VERIFY_FACE = _with_file("verify_face", f"{FACE}/verify", Scope.RECOGNIZE)

@@ -49,7 +49,7 @@ def _target(
     return Target(operation, model, work, images)
 
 
-READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.ADMIN
+READ, RECOGNIZE, ENROLL, DELETE, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.DELETE, Scope.ADMIN
 TARGETS: Mapping[str, Target] = MappingProxyType(
     {
         "CreateCollection": _target(
@@ -62,7 +62,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         ),
         "IndexFaces": _target("enroll", ENROLL, requests.IndexFaces, collections.index_faces, images=1, changes=True),
         "ListFaces": _target("list_faces", READ, requests.ListFaces, collections.list_faces),
-        "DeleteFaces": _target("delete_faces", ENROLL, requests.DeleteFaces, collections.delete_faces, changes=True),
+        "DeleteFaces": _target("delete_faces", DELETE, requests.DeleteFaces, collections.delete_faces, changes=True),
         "SearchFaces": _target("identify", RECOGNIZE, requests.SearchFaces, recognition.search),
         "SearchFacesByImage": _target(
             "identify", RECOGNIZE, requests.SearchFacesByImage, recognition.search_by_image, images=1
@@ -70,7 +70,7 @@ TARGETS: Mapping[str, Target] = MappingProxyType(
         "CompareFaces": _target("verify", RECOGNIZE, requests.CompareFaces, recognition.compare, images=2),
         "DetectFaces": _target("detect", RECOGNIZE, requests.DetectFaces, recognition.detect, images=1),
         "CreateUser": _target("create_subject", ENROLL, requests.UserRequest, users.create, changes=True),
-        "DeleteUser": _target("dissolve_subject", ENROLL, requests.UserRequest, users.delete, changes=True),
+        "DeleteUser": _target("dissolve_subject", DELETE, requests.UserRequest, users.delete, changes=True),
         "ListUsers": _target("list_subjects", READ, requests.ListUsers, users.list_all),
         "AssociateFaces": _target("move_faces", ENROLL, requests.AssociateFaces, users.associate, changes=True),
         "DisassociateFaces": _target(
