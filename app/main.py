@@ -98,6 +98,8 @@ REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings that can no longer be rolled back."""
 PRUNE_AUDIT_S = 3600.0
 """Between deletions of old audit entries."""
+WRITE_RETRY_S = 2.0
+"""Between attempts to write to the database after a write has failed."""
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
@@ -225,7 +227,12 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
             seconds=settings.request_timeout,
             json_bytes=settings.max_metadata_bytes * 6 + JSON_OVERHEAD,
         ),
-        guard=auth.Guard.of(key, api_keys, _failures(settings), _rate("vector_rate", settings.vector_rate)),
+        guard=auth.Guard.of(
+            auth.AdminKey(key, settings.data_dir / auth.KEY_FILE),
+            api_keys,
+            _failures(settings),
+            _rate("vector_rate", settings.vector_rate),
+        ),
         keys=api_keys,
         audit=storage.audit,
         signer=storage.signer,
@@ -324,6 +331,7 @@ def _build_background(
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
     scheduler.every(MEMORY_S, "memory", release_memory)
+    scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
     runner.start({**bulk.works(), REEMBED: reembedder.work}, scheduler)
     return _Background(runner, reembedder, bulk)

@@ -1,1 +1,1 @@
-"""How fast Likeness is here: `likeness bench`. Every figure is a ratio of things that ran in turn in one go."""
+"""The benchmark, run as `python -m bench`. Every figure is a ratio of things measured in turn, in one run."""

@@ -1,4 +1,4 @@
-"""`python -m bench`: how fast this machine is with it, beside the raw limit and the plain ways."""
+"""`python -m bench`: measure the speed of this machine, next to the raw limit and simpler ways to do the same work."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def bench(
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Seconds of each load on the server.")] = None,
     faces: Annotated[int | None, typer.Option(min=1_000, help="Faces in the largest index.")] = None,
 ) -> None:
-    """Measure speed beside the raw limit and the plain ways of doing the same; writes a table, JSON and plots.
+    """Measure speed next to the raw limit and the simple ways to do the same work; write a table, JSON and plots.
+
+    Run nothing else meanwhile. Everything takes about 25 minutes on two cores. docs/explanation/performance.md explains
+    the figures and the method.
 
     Leave the machine alone meanwhile. Everything takes some 25 minutes on two cores. What the figures mean, and how
     they are taken, is in docs/explanation/performance.md.
@@ -100,7 +103,7 @@ def _scaled(effort: Effort, rounds: int | None, seconds: float | None, faces: in
 
 
 def _measured(part: str, run: Run, console: Console) -> bool:
-    """One part, its steps told; False, with a note, where it went wrong: the others' figures are worth keeping."""
+    """Measure one part and show its steps. If it fails, add a note and return False; the other parts still run."""
     from bench.parts import PARTS as MEASURES  # noqa: PLC0415 (the other commands start quicker without)
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
@@ -120,7 +123,7 @@ def _measured(part: str, run: Run, console: Console) -> bool:
 
 
 def main() -> None:
-    """What `python -m bench` runs."""
+    """Run `python -m bench`."""
     try:
         app()
     except LikenessError as error:

@@ -1,4 +1,4 @@
-"""What a device can do at most: the multiplications a graph needs, and how many a second a product of matrices does."""
+"""What a device can compute at most: the multiplications a graph needs, and the matrix products it does per second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ SCALE = 0.01
 
 
 def flops(model: ModelProto) -> float:
-    """Floating-point operations for one image in convolutions and matrix products: two a multiplication."""
+    """Return the floating-point operations for one image in convolutions and matrix products, two per
+    multiplication.
+    """
     shapes = known_shapes(model)
     weights = {each.name: list(each.dims) for each in model.graph.initializer}
     total = 0.0
@@ -41,12 +43,12 @@ def flops(model: ModelProto) -> float:
 
 
 def _inner(shape: list[int | None]) -> int:
-    """Numbers in one image's part."""
+    """Return how many numbers one image has in this value."""
     return math.prod(each or 0 for each in shape[1:])
 
 
 def product_of_matrices(device: Device, precision: Precision) -> tuple[Callable[[], int], float]:
-    """A run of products, and how many floating-point operations it is."""
+    """Return a function that multiplies matrices on the device, and the floating-point operations of one call."""
     side = SIDE["cuda" if device == "cuda" else "cpu"]
     kind = TensorProto.FLOAT if precision == "fp32" else TensorProto.FLOAT16
     dtype = np.float32 if precision == "fp32" else np.float16
@@ -73,7 +75,7 @@ def product_of_matrices(device: Device, precision: Precision) -> tuple[Callable[
 
 
 def in_half(model: ModelProto) -> ModelProto:
-    """The graph with its arithmetic in fp16, inputs and outputs as they were."""
+    """Return the graph with fp16 arithmetic; inputs and outputs keep their types."""
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 (slow, and only wanted here)
 
     half: ModelProto = convert_float_to_float16(type(model).FromString(model.SerializeToString()), keep_io_types=True)
@@ -81,7 +83,7 @@ def in_half(model: ModelProto) -> ModelProto:
 
 
 def worst_cosine(one: NDArray[np.generic], other: NDArray[np.generic]) -> float:
-    """Of (N, D) vectors, row by row."""
+    """Return the lowest cosine between rows of the same number, both (N, D)."""
     a, b = one.astype(np.float64), other.astype(np.float64)
     cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     return float(cosines.min())

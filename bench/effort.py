@@ -1,4 +1,4 @@
-"""How much is done to measure: a whole run, a quick one."""
+"""How much work a run does to measure: the whole run and the quick one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run has found: figures beside what they are compared with, curves, and what could not be measured here."""
+"""The findings of a run: figures with what they are compared to, curves, and notes on what could not be measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from app.tuning.contest import Speeds, Spread
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a ratio should be at least, or at most."""
+    """The least, or the most, that a ratio should be."""
 
     ratio: float
     at_most: bool = False
@@ -24,7 +24,9 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the result: `ours` of a `unit`, and its ratio to what it is compared with.
+    """One line of the result: `ours` in `unit`, and its ratio to what it is compared with.
+
+    The ratio is ours divided by theirs, None where there is nothing to compare with.
 
     The ratio is ours over theirs. One without anything to compare with is only told.
     """
@@ -45,7 +47,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a plot: what it is of, and its points."""
+    """One line of a plot: its name and its points."""
 
     plot: str
     name: str
@@ -57,7 +59,7 @@ class Curve:
 
 @dataclass(slots=True)
 class Findings:
-    """What is known so far, in the order it was found."""
+    """Everything measured so far, in order."""
 
     figures: list[Figure] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
@@ -76,7 +78,7 @@ def compared(
     goal: Goal | None = None,
     details: Mapping[str, object] | None = None,
 ) -> Figure:
-    """Two contenders of one contest, as a figure."""
+    """Return a figure from two contenders of one contest."""
     told = {"theirs": speeds.of(against).median, "rounds": len(speeds.rounds[name]), **(details or {})}
     return Figure(part, work, speeds.of(name).median, unit, against, speeds.ratio(name, against), goal, told)
 
@@ -93,6 +95,6 @@ def beside(
     goal: Goal | None = None,
     details: Mapping[str, object] | None = None,
 ) -> Figure:
-    """A contender and something that isn't here, whose speed is known, as a figure."""
+    """Return a figure from a contender and a published speed of something that isn't installed here."""
     told = {"theirs": theirs, **(details or {})}
     return Figure(part, work, speeds.of(name).median, unit, against, speeds.against(name, theirs), goal, told)

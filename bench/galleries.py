@@ -1,4 +1,4 @@
-"""Galleries of any size: generated people, and how they get into a server."""
+"""Galleries of any size: generated people, and how they are put into a server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MATED_COSINE = 0.6
 
 
 def people(count: int, dimension: int, seed: int = 1) -> Vectors:
-    """(count, dimension) random unit vectors: nobody is like anybody."""
+    """Return (count, dimension) random unit vectors, none like another."""
     generator = np.random.default_rng(seed)
     made: Vectors = generator.standard_normal((count, dimension), dtype=np.float32)
     made /= np.linalg.norm(made, axis=1, keepdims=True)
@@ -30,7 +30,9 @@ def people(count: int, dimension: int, seed: int = 1) -> Vectors:
 
 
 def probes(enrolled: Vectors, count: int, seed: int = 2) -> Vectors:
-    """(count, D): every other one is like somebody enrolled, as another photo of them is; the others like nobody."""
+    """Return (count, D) probes: every other one resembles an enrolled face as another photo of that person would; the
+    rest resemble none.
+    """
     strangers = people(count, enrolled.shape[1], seed)
     whose = np.random.default_rng(seed).integers(0, len(enrolled), count)
     alike = MATED_COSINE * enrolled[whose] + np.sqrt(1 - MATED_COSINE**2, dtype=np.float32) * strangers
@@ -43,14 +45,14 @@ def create(client: httpx.Client, gallery: str, *, store: str = "none", **more: o
 
 
 def enroll_photos(client: httpx.Client, gallery: str, photos: Sequence[bytes]) -> None:
-    """The photos' own people, a subject a photo."""
+    """Enroll each photo as a subject of its own."""
     for number, photo in enumerate(photos):
         path = f"/v1/galleries/{gallery}/subjects/person-{number}/faces"
         client.post(path, params={"quality": "none"}, files={"images": photo}).raise_for_status()
 
 
 def enroll_strangers(client: httpx.Client, gallery: str, package: str, templates: Vectors) -> float:
-    """A subject a template, by bulk imports; how many seconds it took until the last could be found."""
+    """Enroll each template as a subject by bulk imports; return the seconds until the last one could be found."""
     begin = time.perf_counter()
     for start in range(0, len(templates), AT_ONCE):
         part = templates[start : start + AT_ONCE]
@@ -66,7 +68,7 @@ def enroll_strangers(client: httpx.Client, gallery: str, package: str, templates
 
 
 def finish(client: httpx.Client, job: str) -> dict[str, object]:
-    """Waits for a job. Raises Unusable ``bench_failed`` where it does not succeed."""
+    """Wait for a job. Raises Unusable ``bench_failed`` if it doesn't succeed."""
     while (found := client.get(f"/v1/jobs/{job}").raise_for_status().json())["state"] in {"queued", "running"}:
         time.sleep(POLL_S)
     if found["state"] != "done" or found.get("counts", {}).get("refused"):
@@ -76,7 +78,7 @@ def finish(client: httpx.Client, job: str) -> dict[str, object]:
 
 
 def filled(server: Server, gallery: str, package: str, photos: Sequence[bytes], templates: Vectors) -> None:
-    """A gallery of the photos' people and of strangers."""
+    """Create a gallery with the photos' people and strangers."""
     with server.client() as client:
         create(client, gallery)
         enroll_photos(client, gallery, photos)

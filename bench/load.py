@@ -1,5 +1,9 @@
 """Load on a server, sent as prepared bytes over kept connections, so that the generator takes little of the machine.
 
+`closed_loop` has a number of clients that each wait for their answer. `open_loop` sends at a fixed rate whatever the
+answers do, and counts each request's time from its scheduled start, so that a stalling server isn't measured less often
+(no coordinated omission; Tene, "How NOT to Measure Latency").
+
 `closed_loop` has a number of clients who each wait for their answer; `open_loop` sends at a fixed rate whatever the
 answers do, and counts each request's time from when it was due: a server that stalls can't hide it by being asked less
 (no coordinated omission; Tene, "How NOT to Measure Latency").
@@ -28,7 +32,7 @@ class Target:
     key: str
 
     def request(self, method: str, path: str, body: bytes = b"", content_type: str = "image/jpeg") -> bytes:
-        """One request as bytes."""
+        """Return one request as bytes."""
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nX-Api-Key: {self.key}\r\n"
             f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -38,7 +42,7 @@ class Target:
 
 @dataclass
 class Load:
-    """Seconds each answered request took, and how many had which status."""
+    """The seconds each answered request took, and the number of answers by status."""
 
     seconds: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
@@ -53,7 +57,7 @@ class Load:
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Return answers per second."""
         return len(self.seconds) / self.elapsed_s
 
     @property
@@ -61,18 +65,20 @@ class Load:
         return sum(count for status, count in self.statuses.items() if status >= 400)
 
     def checked(self) -> Load:
-        """Raises Unusable ``bench_failed`` where the server refused anything: such a load measures nothing."""
+        """Return the load. Raises Unusable ``bench_failed`` if the server rejected a request, which makes it
+        meaningless.
+        """
         if self.failed:
             raise Unusable(f"the server refused {self.failed} requests: {self.statuses}", code="bench_failed")
         return self
 
     def percentile(self, q: float) -> float:
-        """Seconds."""
+        """Return a percentile of the times, in seconds."""
         return float(np.percentile(self.seconds, q)) if self.seconds else float("nan")
 
 
 class Connection:
-    """One kept connection; `ask` sends a request and reads its answer."""
+    """A kept connection; `ask` sends a request and reads its answer."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -110,7 +116,7 @@ def _length(head: bytes) -> int:
 
 
 def closed_loop(target: Target, requests: Callable[[int], Iterator[bytes]], clients: int, seconds: float) -> Load:
-    """`requests(client)` goes on without end; each client sends its next as soon as it has its answer."""
+    """Send each client's `requests(client)`, an endless iterator, each as soon as the previous answer arrived."""
     load = Load()
 
     async def client(number: int, until: float) -> None:
@@ -132,14 +138,15 @@ def closed_loop(target: Target, requests: Callable[[int], Iterator[bytes]], clie
 
 
 def arrivals(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
-    """When the requests of a Poisson process are due, in seconds from its beginning."""
+    """Return the arrival times of a Poisson process, in seconds from its start."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, int(rate * seconds))
     return np.cumsum(gaps)
 
 
 def ideal_queue(due: NDArray[np.float64], servers: int, service_s: float) -> NDArray[np.float64]:
-    """Seconds each arrival would take where nothing is ever lost: first come, first served, each by one of `servers`
-    in exactly `service_s`. No server with as many can answer sooner on the whole."""
+    """Return the seconds each arrival takes in an ideal first-come, first-served queue, where one of `servers` handles
+    it in exactly `service_s`. No server with as many workers can be faster overall.
+    """
     free = [0.0] * servers
     taken = np.empty(len(due))
     for number, arrival in enumerate(due.tolist()):
@@ -150,8 +157,7 @@ def ideal_queue(due: NDArray[np.float64], servers: int, service_s: float) -> NDA
 
 
 def open_loop(target: Target, requests: Sequence[bytes], rate: float, seconds: float, seed: int = 0) -> Load:
-    """Arrivals of a Poisson process of `rate` a second, each sent when it is due on a connection of its own if none is
-    free."""
+    """Send the arrivals of a Poisson process of `rate` per second on time, on a new connection if none is free."""
     load = Load()
     due_at = arrivals(rate, seconds, seed)
     free: list[Connection] = []

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine that the figures were measured on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = (
 
 
 def describe() -> dict[str, object]:
-    """Processor, cores that may be used, memory, operating system and the libraries that do the work."""
+    """Return processor, usable cores, memory, operating system and the versions of the libraries that do the work."""
     return {
         "processor": processor(),
         "vector_instructions": _vector_instructions(),

@@ -1,4 +1,4 @@
-"""Plots of a run, where matplotlib is installed: every ratio beside its goal, and each set of curves."""
+"""Plots of a run, if matplotlib is installed: every ratio with its goal, and each set of curves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REACHED, MISSED, GOAL, SPREAD = "#4477aa", "#cc6677", "#ddaa33", "#222222"
 
 
 def draw(findings: Findings, path: Path) -> list[Path]:
-    """Beside ``path``, as SVG; what was drawn. Nothing, with a note, without matplotlib."""
+    """Draw SVG files next to ``path`` and return them. Without matplotlib, add a note and draw nothing."""
     pictures = installed("matplotlib.figure")
     if pictures is None:
         findings.notes.append(WITHOUT)

@@ -1,4 +1,4 @@
-"""The figures as a table for people, and as JSON to keep."""
+"""Show the figures as a table, and write them as JSON."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def _goal(figure: Figure) -> str:
 
 
 def path_for(folder: Path) -> Path:
-    """Of a run that begins now."""
+    """Return the results file of a run that begins now."""
     return folder / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}.json"
 
 
 def write(path: Path, findings: Findings, asked: Mapping[str, object]) -> None:
-    """All there is so far; ``asked`` is how the run was started."""
+    """Write the findings so far; ``asked`` holds how the run was started."""
     document = {
         "machine": machine.describe(),
         "asked": asked,

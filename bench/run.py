@@ -22,7 +22,7 @@ CACHE = "models"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What to measure, how long, and where to put what is found; ``say`` is told what is being done."""
+    """What to measure, for how long, and the findings so far; ``say`` reports the current step."""
 
     stages: Stages
     effort: Effort
@@ -37,7 +37,7 @@ class Run:
         self.findings.curves.append(curve)
 
     def note(self, note: str) -> None:
-        """What was not measured, and why."""
+        """Note what was not measured, and why."""
         self.findings.notes.append(note)
 
     def contest(self, contenders: Mapping[str, Callable[[], int]], turn_s: float | None = None) -> Speeds:
@@ -45,13 +45,15 @@ class Run:
 
     @contextmanager
     def server(self) -> Iterator[Server]:
-        """A server of its own on a data folder with nothing but the prepared models."""
+        """Start a server on a new data folder that holds only the prepared models."""
         with self.data_folder() as folder, serving(folder, MODELS_DIR=self.stages.models) as server:
             yield server
 
     @contextmanager
     def data_folder(self) -> Iterator[Path]:
-        """Preparing models takes a server seconds, and memory that it keeps: theirs are ready."""
+        """Create a data folder that holds the prepared models, so that a server doesn't spend time and memory preparing
+        them.
+        """
         self.say("a server starts")
         with tempfile.TemporaryDirectory() as folder:
             shutil.copytree(self.stages.cache, Path(folder, CACHE))

@@ -1,4 +1,4 @@
-"""A server process of the benchmark's own, on a data folder of its own."""
+"""A server process for the benchmark, on its own data folder."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Server:
         return httpx.Client(base_url=self.url, headers={"x-api-key": self.target.key}, timeout=ANSWER_S)
 
     def memory(self) -> int:
-        """Bytes it has in memory."""
+        """Return the bytes of memory it uses."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def peak_memory(self) -> int:
-        """Most bytes that it ever had in memory."""
+        """Return the most bytes of memory it has used."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 @contextmanager
 def serving(data_dir: Path, **settings: object) -> Iterator[Server]:
-    """Starts one, waits until it is ready, stops it at the end. Raises Unusable ``server_did_not_start``."""
+    """Start a server, wait until it is ready, and stop it at the end. Raises Unusable ``server_did_not_start``."""
     key, begin = admin_key(data_dir), time.perf_counter()
     with reserved_port() as port:
         given = {"DATA_DIR": data_dir, "PORT": port, "LOG_LEVEL": "warning", "QUEUE_LIMIT": 512, **settings}

@@ -1,4 +1,4 @@
-"""What is measured, opened once: the packages, the stages as the service has them, photos and the faces in them."""
+"""The packages, the service's stages, the photos and the faces in them, opened once for all parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DETECTOR, EMBEDDER = "yunet", "sface"
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """``photos`` are image files, ``crops`` (N, 112, 112, 3) of the faces in them, N from 1."""
+    """``photos`` are image files, ``crops`` (N, 112, 112, 3) the faces in them, N ≥ 1."""
 
     models: Path
     cache: Path
@@ -45,7 +45,7 @@ class Stages:
 
 @contextmanager
 def open_stages(models: Path, cache: Path, source: Path, count: int, *, embedder: str = EMBEDDER) -> Iterator[Stages]:
-    """Up to `count` photos from `source`, those without a face left out.
+    """Open the stages and up to `count` photos from `source` that show a face.
 
     Raises Unusable as loading packages does, and InvalidInput ``no_photos`` where none shows a face.
     """

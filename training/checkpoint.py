@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-    """Writes `path` (.pt) and its JSON; a crash leaves either the old files or the new ones, never half of one.
+    """Write `path` (.pt) and its JSON; a crash leaves either the old files or the new ones.
 
     The JSON comes first: a checkpoint exists once its `.pt` does.
     """
@@ -49,7 +49,7 @@ def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None
 
 
 def load(path: Path) -> Checkpoint:
-    """A checkpoint, its tensors on the CPU. Only plain values and tensors are unpickled.
+    """Load a checkpoint with its tensors on the CPU. Only plain values and tensors are unpickled.
 
     Raises NotFound (`checkpoint_not_found`) or Unusable (`checkpoint_damaged`).
     """
@@ -68,13 +68,13 @@ def step_path(run: Path, step: int) -> Path:
 
 
 def latest(run: Path) -> Path | None:
-    """The checkpoint of a run's folder with the highest step."""
+    """Return the run's checkpoint with the highest step, None without one."""
     found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
     return found[-1] if found else None
 
 
 def prune(run: Path, keep: int) -> None:
-    """Deletes all but the `keep` newest step checkpoints; the best one stays."""
+    """Delete all but the `keep` newest step checkpoints; the best one stays."""
     found = sorted(path for path in run.glob("step_*.pt") if STEP_NAME.fullmatch(path.name))
     for path in found[:-keep]:
         path.unlink()
@@ -82,7 +82,7 @@ def prune(run: Path, keep: int) -> None:
 
 
 def resolve(path: Path) -> Path:
-    """The checkpoint meant by `path`: itself, or a run folder's best, else its latest. Raises NotFound."""
+    """Return `path` if it is a file, else the run folder's best checkpoint, else its latest. Raises NotFound."""
     if path.is_file():
         return path
     best = path / "best.pt"

@@ -1,4 +1,4 @@
-"""What the processes of a training run exchange. Alone, every function returns what it is given.
+"""What the processes of a training run exchange. In a single process every function returns its input.
 
 The functions with a gradient differ in what their backward pass does; each says so.
 """
@@ -79,7 +79,7 @@ def row_counts(values: Tensor) -> list[int]:
 
 
 def gather(values: Tensor, sizes: Sequence[int] | None = None, *, factor: float = 1.0) -> Tensor:
-    """(B_r, …) of each rank → (ΣB, …) on all, rank after rank; ``sizes`` only where the numbers of rows differ.
+    """Gather (B_r, …) of each rank to (ΣB, …) on all, in rank order; ``sizes`` only where the numbers of rows differ.
 
     The gradient of a rank's rows is the sum over ranks, times ``factor``.
     """
@@ -91,13 +91,13 @@ def gather(values: Tensor, sizes: Sequence[int] | None = None, *, factor: float 
 
 
 def total(values: Tensor) -> Tensor:
-    """Sum over ranks of one number that all hold a copy of afterwards: the gradient passes unchanged."""
+    """Sum over ranks of a number that all ranks then hold; the gradient passes unchanged."""
     result: Tensor = _Total.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 
 
 def shared(values: Tensor) -> Tensor:
-    """The values that every rank holds and uses for its own part: their gradients are summed over ranks."""
+    """Mark values that every rank holds and uses for its own part: their gradients are summed over ranks."""
     result: Tensor = _Shared.apply(values)  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 

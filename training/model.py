@@ -23,7 +23,8 @@ NORM_EPS = 1e-12
 
 
 def area_matrix(target: int, source: int) -> Tensor:
-    """(target, source) of torch's default type: row i averages the stretch of source pixels that target pixel i covers.
+    """Return the (target, source) matrix of torch's default type whose row i averages the source pixels that target
+    pixel i covers.
 
     Rows sum to 1. Two matrix products with it are an area-averaged resize of any ratio that every exporter writes.
     """
@@ -91,13 +92,13 @@ class EmbedderExport(nn.Module):
 
 
 def build_tower(config: Model, *, channels_last: bool) -> FaceModel:
-    """One freshly initialised tower; raises Unusable for an unknown backbone or option."""
+    """Build one freshly initialised tower; raises Unusable for an unknown backbone or option."""
     backbone = backbones.build(config.backbone, dim=config.dim, size=config.input_size, **config.options)
     return FaceModel(backbone, config.input_size, channels_last=channels_last)
 
 
 def build_model(config: Model, *, channels_last: bool) -> FaceModel | TwoTowers:
-    """The recipe's model with fresh weights."""
+    """Build the recipe's model with fresh weights."""
     first = build_tower(config, channels_last=channels_last)
     if config.towers == "single":
         return first
@@ -106,7 +107,7 @@ def build_model(config: Model, *, channels_last: bool) -> FaceModel | TwoTowers:
 
 
 def tower(model: FaceModel | TwoTowers, which: int = 0) -> FaceModel:
-    """The tower that embeds alone: the model itself, or the first (0) or second (1) of two."""
+    """Return the tower that embeds alone: the model itself, or the first (0) or second (1) of two."""
     if isinstance(model, TwoTowers):
         return model.second if which else model.first
     return model
@@ -114,7 +115,7 @@ def tower(model: FaceModel | TwoTowers, which: int = 0) -> FaceModel:
 
 @torch.no_grad()
 def embed(model: nn.Module, images: Tensor, batch_size: int = 64) -> Tensor:
-    """(N, 112, 112, 3) uint8 -> (N, dim) unit float32 on the CPU, with the model in evaluation mode."""
+    """Embed (N, 112, 112, 3) uint8 crops as (N, dim) unit float32 on the CPU, with the model in evaluation mode."""
     device = next(chain(model.parameters(), model.buffers())).device
     was_training = model.training
     model.eval()

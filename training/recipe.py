@@ -209,13 +209,13 @@ class Recipe(Section):
         return self
 
     def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of every value, defaults included."""
+        """Return the first 16 hex digits of the SHA-256 of every value, defaults included."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Reads a recipe; `overrides` are `key=value` with dotted keys and TOML values (`losses.0.m=0.3`).
+    """Read a recipe; `overrides` are `key=value` with dotted keys and TOML values (`losses.0.m=0.3`).
 
     Raises InvalidInput (code `invalid_recipe`) for a missing or broken file, an unknown key or a value out of range.
     """
@@ -231,7 +231,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def parse_recipe(table: Mapping[str, Any]) -> Recipe:
-    """The recipe in a table of plain values; the same errors as `load_recipe`."""
+    """Parse a recipe from a table of plain values; raises the same errors as `load_recipe`."""
     for key in _unknown(table, Recipe, ""):
         raise _invalid(f"Unknown key {key!r} in the recipe{_suggestion(key)}.", key=key)
     try:
@@ -242,7 +242,7 @@ def parse_recipe(table: Mapping[str, Any]) -> Recipe:
 
 
 def recipe_keys() -> list[str]:
-    """Every key a recipe may have, dotted, `losses.` standing for each `[[losses]]` table."""
+    """Return every key a recipe may have, dotted, with `losses.` for each `[[losses]]` table."""
     return list(_keys(Recipe, ""))
 
 
@@ -251,7 +251,7 @@ def _invalid(message: str, **details: object) -> InvalidInput:
 
 
 def _section(annotation: object) -> type[Section] | None:
-    """The section class behind a field, also inside a tuple of them."""
+    """Return the section class behind a field, also inside a tuple of them."""
     candidates = [annotation, *get_args(annotation)] if get_origin(annotation) is tuple else [annotation]
     return next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
 
@@ -281,7 +281,9 @@ def _unknown(table: Mapping[str, Any], model: type[Section], prefix: str) -> Ite
 
 
 def _suggestion(key: str) -> str:
-    """`; did you mean …?`: the same word in another section, else the nearest key of this one, else any nearest."""
+    """Return `; did you mean …?`: the same word in another section, else the nearest key of this one, else any
+    nearest.
+    """
     known = recipe_keys()
     section, _, word = key.rpartition(".")
     neighbours = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == section}

@@ -1,4 +1,4 @@
-"""What every command of training says to whoever started it: what went wrong, and how far it is."""
+"""Terminal output that all training commands share: errors and progress bars."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from app.errors import LikenessError
 
 @contextmanager
 def told(*also: type[Exception]) -> Iterator[None]:
-    """Our own errors, and those of `also`, end the command with a line and status 2. Of torchrun's ranks the first one
-    says it."""
+    """Turn our own errors, and those listed in `also`, into one line and exit status 2. Under torchrun only the
+    first rank prints it.
+    """
     ours: tuple[type[Exception], ...] = (LikenessError, *also)
     try:
         yield
@@ -37,14 +38,14 @@ def told(*also: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """On the error channel; to be told how many are done, and of how many."""
+    """Show a progress bar on standard error; the callback takes how many are done, and the total."""
     with _progress(what, None) as (progress, task):
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 @contextmanager
 def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """As `bar`; to be told how many more are done, from any thread."""
+    """Show a progress bar on standard error; the callback takes how many more are done, from any thread."""
     with _progress(what, total) as (progress, task):
         yield lambda more: progress.advance(task, more)
 

@@ -75,7 +75,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         422, "invalid_request", "A parameter or field is missing, unknown or out of range; `details.errors` lists them."
     ),
-    Kind(422, "invalid_id", "The id is empty, too long, `.` or `..`, or holds control characters."),
+    Kind(
+        422,
+        "invalid_id",
+        "The id is empty, too long, `.` or `..`, or holds control or invisible characters.",
+    ),
     Kind(422, "invalid_name", "The name is empty, too long, or holds control characters."),
     Kind(422, "invalid_search", "The text to search for is too long, or holds control characters."),
     Kind(422, "invalid_cursor", "The cursor is not from this list."),

@@ -56,7 +56,15 @@ from app.gallery.subject_rows import (
     touch_subjects,
     update_subject,
 )
-from app.gallery.text import MAX_METADATA_BYTES, clean_id, clean_name, clean_search, encode_metadata, fold
+from app.gallery.text import (
+    MAX_METADATA_BYTES,
+    check_visible,
+    clean_id,
+    clean_name,
+    clean_search,
+    encode_metadata,
+    fold,
+)
 from app.search.types import IndexKind
 from app.timestamps import utc_now
 
@@ -119,8 +127,10 @@ class Store:
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
+        cleaned = clean_id(gallery_id, "gallery")
+        check_visible(cleaned, "gallery")
         values = {
-            "id": clean_id(gallery_id, "gallery"),
+            "id": cleaned,
             "embedder": embedder,
             "dimension": dimension,
             "store": store,
@@ -207,6 +217,7 @@ class Store:
         """
         columns = terms_columns(terms)
         cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
+        check_visible(cleaned, "subject")
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
         with self.database.write() as connection:
@@ -328,6 +339,8 @@ class Store:
             held = self._locked(connection, gallery)
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
             keys, made = ensure_subjects(connection, self.database, gallery, rows)
+            for name in made:
+                check_visible(name, "subject")
             for name, changed in zip(names, updates, strict=True):
                 if changed:
                     update_subject(connection, keys[name], changed)
@@ -347,7 +360,7 @@ class Store:
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Check what `write_many` checks, and raise what it would."""
-        bulk.check_subject(subject, self._max_metadata_bytes)
+        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject")
 
     def write_many(
         self,

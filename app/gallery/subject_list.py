@@ -16,7 +16,7 @@ from app.gallery.face_rows import reassign
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Counts, Gallery
 from app.gallery.subject_rows import lock_subjects, subject_not_found, update_subject
-from app.gallery.text import clean_id, fold
+from app.gallery.text import check_visible, clean_id, fold
 
 ATTEMPTS = 10
 """How often a renaming looks again while others keep taking the id."""
@@ -68,6 +68,7 @@ class SubjectList:
                 if new in found:
                     _merge(connection, gallery, found[old], found[new])
                     break
+                check_visible(new, "subject")
                 if _set_id(connection, found[old], new):
                     break
             else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 import uuid
+from itertools import pairwise
 
 from app.errors import InvalidInput
 from app.gallery.records import Consent, Metadata
@@ -25,6 +27,16 @@ _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
 
+_HIDDEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
+    "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Unicode's Default_Ignorable_Code_Point, which holds all bidirectional controls, and interlinear annotations."""
+_NEEDED = re.compile("[\u200c\u200d\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]")
+"""Those of them that scripts and emoji are written with: joiners, variation selectors, tags (of flags)."""
+_EMOJI_STYLE, _KEYCAPS = "\ufe0f", "0123456789#*"
+
+
 def clean_id(text: str, what: str) -> str:
     """Return `text` in NFC if it can be the id of a `what` ("gallery", "subject").
 
@@ -35,6 +47,19 @@ def clean_id(text: str, what: str) -> str:
     if cleaned in {".", ".."}:
         raise InvalidInput(f"A {what} id can't be {cleaned!r}: no URL can hold it.", code="invalid_id")
     return cleaned
+
+
+def check_visible(text: str, what: str) -> None:
+    """Check a new id of a `what` for characters that nobody sees, with which two ids look the same.
+
+    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids of before this check
+    keep working. Raises InvalidInput ``invalid_id``.
+    """
+    for before, character in pairwise(f" {text}"):
+        needed = not before.isascii() or (character == _EMOJI_STYLE and before in _KEYCAPS)
+        if _HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
+            message = f"A {what} id can't hold the invisible character U+{ord(character):04X} here."
+            raise InvalidInput(message, code="invalid_id")
 
 
 def unnamed_id() -> str:

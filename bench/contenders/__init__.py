@@ -1,1 +1,4 @@
-"""Ways of doing the same work that the service is measured against: the raw limit, the plain way, other libraries."""
+"""Ways to do the same work that the service is compared with: the raw limit, the simple way, other libraries.
+
+Most functions here return a function that takes one turn of a contest and returns how much it did.
+"""

@@ -1,4 +1,4 @@
-"""Ways of running an embedding package's graph: as requests meet it, alone at its best, and as the file came."""
+"""Ways to run an embedder's graph: as requests use it, alone at its best, and from the file as shipped."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BATCHES = 1, 2, 4, 8
 
 
 def many(crops: Pixels, count: int) -> Pixels:
-    """`count` crops, the given ones over and over."""
+    """Return `count` crops by repeating the given ones."""
     return np.ascontiguousarray(crops[np.arange(count) % len(crops)])
 
 
 def embedder_batched(stages: Stages) -> Callable[[], int]:
-    """Ours: twice as many callers as cores, one face each at a time, joined by the batcher."""
+    """Run our embedder with twice as many callers as cores, one face per call, joined by the batcher."""
 
     def embed(caller: int) -> int:
         stages.embedder.embed([stages.crops[caller % len(stages.crops)]])
@@ -39,7 +39,7 @@ def embedder_batched(stages: Stages) -> Callable[[], int]:
 
 
 def runtime_alone(stages: Stages, batch: int) -> Callable[[], int]:
-    """The prepared graph in ONNX Runtime and nothing else, one caller a core."""
+    """Run the prepared graph in plain ONNX Runtime, one caller per core."""
     crops = many(stages.crops, batch)
 
     def run(_caller: int) -> int:
@@ -50,13 +50,17 @@ def runtime_alone(stages: Stages, batch: int) -> Callable[[], int]:
 
 
 def best_batch(run: Run) -> int:
-    """The batch size at which the graph alone does the most a second here."""
+    """Return the batch size at which the graph alone embeds the most faces per second."""
     speeds = run.contest({str(size): runtime_alone(run.stages, size) for size in BATCHES})
     return int(speeds.best(speeds.rounds))
 
 
 def as_shipped(stages: Stages, *, defaults: bool) -> Callable[[Pixels], NDArray[np.float32]]:
-    """(112, 112, 3) crop to the vector that the package's own file gives; its batch size is fixed at 1.
+    """Return a function from a (112, 112, 3) crop to its vector by the package's own file, whose batch size is fixed at
+    1.
+
+    It uses ONNX Runtime's `defaults`, or else one thread that doesn't spin, for concurrent callers. Only the weights
+    are removed from the list of inputs, because ONNX Runtime would ask for them.
 
     With ONNX Runtime's `defaults`, or else one thread that doesn't spin, for callers side by side. Only its weights are
     taken off the list of inputs, else ONNX Runtime asks for them.
@@ -81,7 +85,7 @@ def as_shipped(stages: Stages, *, defaults: bool) -> Callable[[Pixels], NDArray[
 
 
 def shipped_callers(stages: Stages) -> Callable[[], int]:
-    """The file as it came, one face a call, one caller a core."""
+    """Run the file as shipped, one face per call, one caller per core."""
     run = as_shipped(stages, defaults=False)
 
     def one(caller: int) -> int:
@@ -92,7 +96,7 @@ def shipped_callers(stages: Stages) -> Callable[[], int]:
 
 
 def shipped_alone(stages: Stages) -> Callable[[], int]:
-    """What one gets who loads the file and runs it: ONNX Runtime's defaults, one face at a time."""
+    """Run the file as shipped with ONNX Runtime's defaults, one face at a time."""
     run = as_shipped(stages, defaults=True)
 
     def one() -> int:

@@ -1,4 +1,9 @@
-"""What the nearest other self-hosted server does, as constants: it is not on PyPI with weights, so it can't run here.
+"""Published speeds of the nearest other self-hosted server, as constants: PyPI doesn't have it with weights.
+
+InsightFace Server 0.2.0 (deepinsight/insightface, folder `server`), measured in 2026 on a machine of two cores (Zen 5,
+AVX-512) with authentication on: its HTTP server with a stand-in for the model, and its real stages separately, so each
+figure combines the two. Where two runs differed, the higher figure is used. Ratios mean something only on a machine of
+that kind.
 
 InsightFace Server 0.2.0 (deepinsight/insightface, folder `server`), measured in 2026 on a machine of two cores (Zen 5,
 AVX-512) with its authentication on: its HTTP server with a stand-in for the model, and its real stages apart from it,

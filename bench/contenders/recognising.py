@@ -1,4 +1,4 @@
-"""Ways of getting from a photo to who is on it, without a server: at their best, one by one, and as OpenCV shows it."""
+"""Ways to get from a photo to a candidate without a server: at their best, one by one, and OpenCV's sample."""
 
 from __future__ import annotations
 
@@ -34,15 +34,16 @@ def every_face(photo: Photo) -> Sequence[Face]:
 
 
 def main_face(photo: Photo) -> Sequence[Face]:
-    """The one that the photo is about, as verification takes it."""
+    """Return the photo's main face, as verification chooses it."""
     return [photo.faces[choose_face(photo).index]]
 
 
 def raw_limit(
     stages: Stages, batch: int, seconds: float, *, wanted: Callable[[Photo], Sequence[Face]] = every_face
 ) -> Callable[[], int]:
-    """Decode, detect, align, grade, embed: exactly the service's stages on a thread a core for so long, each with the
-    ``wanted`` faces of so many photos in one batch; no request, no queue, no search, nothing kept."""
+    """Decode, detect, align, grade and embed for `seconds`: the service's stages on one thread per core, the ``wanted``
+    faces of several photos in one batch. No requests, no queue, no search, nothing stored.
+    """
     reel, session = Reel(stages.photos), stages.session
 
     def some() -> int:
@@ -56,8 +57,9 @@ def raw_limit(
 
 
 def naive(stages: Stages, templates: Vectors) -> Callable[[], int]:
-    """The same stages one photo, one face and one search at a time: the package's file as shipped with ONNX Runtime's
-    defaults, FAISS's flat index with its own."""
+    """Run the same stages one photo, one face and one search at a time, with the file as shipped, ONNX Runtime's
+    defaults and FAISS's flat index.
+    """
     run, reel = as_shipped(stages, defaults=True), Reel(stages.photos)
     index = faiss.IndexFlatIP(templates.shape[1])
     index.add(templates)
@@ -72,8 +74,8 @@ def naive(stages: Stages, templates: Vectors) -> Callable[[], int]:
 
 
 def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
-    """OpenCV's own sample, FaceDetectorYN and FaceRecognizerSF, with all of its threads: one look at the photo's own
-    size, `alignCrop`, `feature`; it looks for no small faces, measures no landmarks again and searches nothing.
+    """Run OpenCV's own sample (FaceDetectorYN, FaceRecognizerSF) with all of its threads: detection at the photo's
+    size, `alignCrop`, `feature`. It doesn't look for small faces or refine landmarks, and searches nothing.
 
     Its `feature` does not run the block-quantised weights, so that it gets them dequantised, which is no slower.
     """
@@ -96,7 +98,7 @@ def opencv_sample(stages: Stages, folder: Path) -> Callable[[], int]:
 
 
 def deepface(stages: Stages, folder: Path) -> Callable[[], int] | None:
-    """DeepFace's `represent` with SFace and YuNet from files here, none from a hub; None where it isn't installed."""
+    """Run DeepFace's `represent` with SFace and YuNet from local files. None if it isn't installed."""
     weights = folder / ".deepface" / "weights"
     weights.mkdir(parents=True)
     shutil.copy(stages.detector_file, weights / "face_detection_yunet_2023mar.onnx")
@@ -126,7 +128,7 @@ def deepface(stages: Stages, folder: Path) -> Callable[[], int] | None:
 
 
 def _dequantised(stages: Stages, path: Path) -> Path:
-    """The package's file with plain weights."""
+    """Return the package's file with its weights dequantised."""
     model = onnx.load(str(locate(stages.package, stages.cache)))
     keep_data_inputs(model)
 
@@ -135,13 +137,13 @@ def _dequantised(stages: Stages, path: Path) -> Path:
 
 
 def _read(photo: bytes) -> Pixels:
-    """(H, W, 3) uint8 BGR, as OpenCV reads it."""
+    """Return the photo as (H, W, 3) uint8 BGR, as OpenCV reads it."""
     return np.asarray(cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR), np.uint8)
 
 
 @contextmanager
 def _all_threads() -> Iterator[None]:
-    """OpenCV on all cores, as it is by itself; the service has it on one."""
+    """Let OpenCV use all cores, its default; the service limits it to one."""
     cv2.setNumThreads(cores())
     try:
         yield

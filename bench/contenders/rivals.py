@@ -1,4 +1,4 @@
-"""What else there is on PyPI to search vectors with, each with its recall; one that isn't installed is passed over."""
+"""Other vector search libraries on PyPI, each with its recall. Those that aren't installed are skipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """``search(queries)`` answers (Q, LIMIT) rows; ``settings`` in words."""
+    """Another library: ``search(queries)`` returns (Q, LIMIT) rows; ``settings`` describes how it is set up."""
 
     settings: str
     search: Callable[[Vectors], Found]

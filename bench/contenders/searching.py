@@ -1,4 +1,4 @@
-"""Ways of searching many vectors: ours, FAISS alone, and how much of the exact answer somebody finds."""
+"""Ways to search many vectors: our index, plain FAISS, and the recall of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONE_BY_ONE = 4
 
 
 def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32", gpu: Gpu | None = None) -> Index:
-    """A gallery's own index, with a subject a face."""
+    """Return a gallery's own index with one face per subject."""
     index = Index(vectors.shape[1], threads=threads, kind=kind, gpu=gpu)
     keys = np.arange(1, len(vectors) + 1)
     index.add(FaceBlock(keys, keys, np.full(len(keys), 50, np.float32), vectors))
@@ -29,7 +29,7 @@ def ours(vectors: Vectors, threads: int, kind: IndexKind = "fp32", gpu: Gpu | No
 
 
 def together(index: Index, queries: Vectors) -> Callable[[], int]:
-    """All queries in one pass, as concurrent requests are."""
+    """Search all queries in one pass, as concurrent requests do."""
 
     def run() -> int:
         index.search(queries, LIMIT)
@@ -54,7 +54,7 @@ def faiss_flat(vectors: Vectors) -> faiss.IndexFlatIP:
 
 
 def faiss_batched(flat: faiss.IndexFlatIP, queries: Vectors) -> Callable[[], int]:
-    """The raw limit: FAISS's flat index, the whole batch by BLAS on all cores."""
+    """Search by FAISS's flat index, the whole batch by BLAS on all cores: the raw limit."""
 
     def run() -> int:
         before = faiss.cvar.distance_compute_blas_threshold, faiss.omp_get_max_threads()
@@ -69,7 +69,7 @@ def faiss_batched(flat: faiss.IndexFlatIP, queries: Vectors) -> Callable[[], int
 
 
 def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.int64]:
-    """(Q, LIMIT) rows with the highest inner products in float64 of FAISS's best, the highest first."""
+    """Return the (Q, LIMIT) rows with the highest inner products in float64 among FAISS's best, highest first."""
     _, rows = faiss_flat(vectors).search(queries, 4 * LIMIT)
     scores = np.einsum("qkd,qd->qk", vectors[rows].astype(np.float64), queries.astype(np.float64))
     order = np.argsort(-scores, axis=1, kind="stable")[:, :LIMIT]
@@ -78,13 +78,13 @@ def exact(vectors: Vectors, queries: Vectors) -> NDArray[np.int64]:
 
 
 def recall(found: NDArray[np.int64], true: NDArray[np.int64]) -> float:
-    """Share of the true rows, (Q, K), that are among those found, (Q, any)."""
+    """Return the share of the true rows (Q, K) that are among the found rows (Q, any)."""
     hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), true.tolist(), strict=True)]
     return sum(hits) / true.size
 
 
 def rows_of(index: Index, queries: Vectors, limit: int = LIMIT) -> NDArray[np.int64]:
-    """(Q, limit) rows that our index answers; -1 where it has fewer."""
+    """Return the (Q, limit) rows that our index finds, -1 where it has fewer."""
     found = np.full((len(queries), limit), -1, np.int64)
     for place, matches in enumerate(index.search(queries, limit)):
         found[place, : len(matches)] = [match.face - 1 for match in matches]

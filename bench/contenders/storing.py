@@ -1,4 +1,4 @@
-"""What an enrollment writes, written by SQLite alone: the least that keeping a face can cost."""
+"""Writes what an enrollment writes with SQLite alone: the lowest possible cost of storing a face."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = dict[str, object]
 
 
 class Rows:
-    """The rows of one enrolled face, over and over, in a copy of the server's own database with its tables and indexes.
+    """Writes the rows of one enrolled face again and again into a copy of the server's database.
 
     ``write`` puts those of several faces into one transaction as the service does: write-ahead log, synchronous=FULL,
     foreign keys held. Any number of threads may call it; one writes at a time.
@@ -46,7 +46,7 @@ class Rows:
         self._connection.close()
 
     def write(self, faces: Sequence[tuple[bytes, bytes]]) -> None:
-        """Template and crop of each."""
+        """Write the template and crop of each face in one transaction."""
         with self._lock:
             keys = [next(self._key) for _ in faces]
             self._connection.execute("BEGIN IMMEDIATE")
@@ -79,8 +79,9 @@ class Rows:
 
 
 def raw_enrolling(stages: Stages, rows: Rows, batch: int, group: int, seconds: float) -> Callable[[], int]:
-    """The stages of `recognising.raw_limit`, embedding only the face that a photo is about, its crop as a JPEG, and one
-    commit for every `group` of photos."""
+    """Run the stages of `recognising.raw_limit` for the main face only, encode its crop as JPEG, and commit once per
+    `group` photos.
+    """
     reel, session = Reel(stages.photos), stages.session
 
     def some() -> int:

@@ -1,4 +1,4 @@
-"""What is measured, a part a module; each adds its figures to the run's findings."""
+"""The parts of the benchmark, one per module; each adds its figures to the run's findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What finding faces costs at sizes of photo from small to a phone's, stage by stage, beside OpenCV alone."""
+"""The cost of finding faces in photos of several sizes, stage by stage, compared with plain OpenCV."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def measure(run: Run) -> None:
 
 
 def resized(photo: bytes, width: int) -> tuple[bytes, int]:
-    """The photo so many pixels wide as JPEG, and how many it has."""
+    """Return the photo as a JPEG of this width in pixels, and its number of pixels."""
     pixels = np.asarray(cv2.imdecode(np.frombuffer(photo, np.uint8), cv2.IMREAD_COLOR), np.uint8)
     height = round(pixels.shape[0] * width / pixels.shape[1])
     scaled = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -80,6 +80,6 @@ def _ways(run: Run, photo: bytes) -> dict[str, Callable[[], int]]:
 
 
 def _stages(pipeline: Pipeline, photo: bytes) -> dict[str, float]:
-    """Milliseconds of each stage as the pipeline clocks them, the median of some."""
+    """Return the median milliseconds of each stage, as the pipeline measures them."""
     clocked = [pipeline.detect(photo).stages for _ in range(5)]
     return {name: float(np.median([each.get(name, 0.0) for each in clocked])) for name in clocked[0]}

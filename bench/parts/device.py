@@ -1,4 +1,6 @@
-"""What one device does: images a second of each embedding package by batch size, and search where FAISS has a GPU.
+"""The speed of one device: images per second of each embedder by batch size, and search where FAISS has a GPU.
+
+On a GPU this is what `python -m bench --device cuda` measures. On the CPU it uses one thread.
 
 On a GPU this is what `likeness bench --device cuda device` is for. It runs on the CPU too, on one thread.
 """
@@ -72,19 +74,19 @@ def _embed(run: Run, package: Package, precision: Precision) -> None:
 
 
 def resolve_device_of(run: Run) -> Any:
-    """``cpu`` or ``cuda``. Raises Unusable ``device_unavailable``."""
+    """Return ``cpu`` or ``cuda``. Raises Unusable ``device_unavailable``."""
     return resolve_device("cuda" if run.device == "cuda" else "cpu")
 
 
 def graph_of(run: Run, package: Package) -> ModelProto:
-    """The package's graph as it is prepared for a GPU: nothing in it is the CPU's alone."""
+    """Return the package's graph as prepared for a GPU, without rewrites meant for the CPU."""
     model = ModelProto.FromString(locate(package, run.stages.cache).read_bytes())
     plan = package.manifest.prepare
     return rewrite(model, plan, "cuda") if isinstance(plan, Rewrite) else model
 
 
 def _search(run: Run) -> None:
-    """A gallery's index with its vectors on the GPU, against FAISS's flat index there alone."""
+    """Measure a gallery's index with its vectors on the GPU against FAISS's flat index on the GPU."""
     gpu = find_gpu()
     if gpu is None:
         run.note("FAISS on a GPU: this FAISS has none, or sees none (pip install 'likeness[gpu]')")

@@ -1,4 +1,4 @@
-"""Faces a second of the embedder: as requests meet it, the prepared graph alone, the file as it came."""
+"""Faces per second of the embedder: as requests use it, the prepared graph alone, and the file as shipped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Enrollments acknowledged, by sixteen clients, beside the stages and SQLite alone."""
+"""Acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def measure(run: Run) -> None:
 def enrolling(
     target: Target, photos: Reel[bytes], number: Iterator[int], clients: int, seconds: float
 ) -> Callable[[], int]:
-    """Each request a new subject with one photo, whatever its quality."""
+    """Return a client's endless requests, each of which enrolls one photo as a new subject, whatever its quality."""
 
     def requests() -> Iterator[bytes]:
         for each in number:

@@ -1,4 +1,4 @@
-"""What single features cost: importing and exporting many, sealing at rest, checking an AWS signature."""
+"""The cost of single features: bulk import and export, encryption at rest, AWS signatures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def measure(run: Run) -> None:
 
 
 def _many(run: Run) -> None:
-    """Templates through an import and out by an export, as jobs over HTTP."""
+    """Measure templates per second through an import and an export, as jobs over HTTP."""
     faces = run.effort.rival_faces
     templates = galleries.people(faces, run.stages.dimension)
     with run.server() as server, server.client() as client:
@@ -53,7 +53,7 @@ def _many(run: Run) -> None:
 
 
 def _sealing(run: Run) -> None:
-    """A template as it is stored: plain, and sealed with AES-256-GCM."""
+    """Measure storing a template as plain bytes and encrypted with AES-256-GCM."""
     template = galleries.people(1, run.stages.dimension)[0].tobytes()
     names = [f"{number:032x}" for number in range(BLOBS)]
     blobs = Blobs(Sealer([new_key()]))
@@ -79,7 +79,9 @@ def _sealing(run: Run) -> None:
 
 
 def _signatures(run: Run) -> None:
-    """Reading and checking AWS's Signature Version 4 of a Rekognition request, on one thread, its key at hand."""
+    """Measure reading and checking the AWS Signature Version 4 of a Rekognition request, on one thread with the key in
+    memory.
+    """
     small, large = b"{}", bytes(MIB)
     request, now = signed(small)
     key = sigv4.signing_key(SECRET, time.strftime("%Y%m%d", time.gmtime(now)), REGION)
@@ -107,7 +109,7 @@ def _signatures(run: Run) -> None:
 
 
 def signed(body: bytes) -> tuple[SignedRequest, float]:
-    """A request with a valid signature, and when it was signed."""
+    """Return a request with a valid signature, and the time it was signed."""
     now = float(int(time.time()))
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     headers = [

@@ -1,4 +1,4 @@
-"""What size costs: memory, start, and identify, enroll and delete at galleries from small to large in one server."""
+"""The cost of size: memory, start, identify, enroll and delete at gallery sizes from small to large in one server."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _fill(run: Run, client: httpx.Client, people: Vectors) -> None:
 
 
 def _costs(run: Run, client: httpx.Client) -> Costs:
-    """Each operation, some of it at a time, at all sizes in turn, a client that waits for each answer."""
+    """Measure each operation at all sizes in turn, with one client that waits for each answer."""
     costs: Costs = {operation: defaultdict(list) for operation in OPERATIONS}
     photos, number = Reel(run.stages.photos), count()
     for turn in range(run.effort.rounds + 1):
@@ -134,7 +134,7 @@ def _tell_costs(run: Run, costs: Costs) -> None:
 
 
 def _starts(run: Run, data: Path, people: Vectors, empty: int) -> None:
-    """From the snapshots that the server left at its end, and from SQL alone; what it has in memory then."""
+    """Measure starts from the server's snapshots and from SQL alone, and the memory used after each."""
     mapped, rebuilt, beyond = [], [], []
     for number in range(min(run.effort.starts, max(2, run.effort.starts // 2))):
         run.say(f"start {number + 1} from snapshots")
@@ -178,7 +178,7 @@ def _work(run: Run, people: Vectors) -> str:
 
 
 def _beyond(run: Run, server: Server, empty: int, people: Vectors) -> float:
-    """Of what the server takes more than an empty one, the share that isn't vectors, in vectors."""
+    """Return the server's memory beyond an empty one's and its vectors', as a share of the vectors."""
     with server.client() as client:
         for size in run.effort.growth:
             _identify(client, _name(size), run.stages.photos[0])

@@ -1,4 +1,4 @@
-"""Search by copies of fewer bits with exact scores at the end, against the vectors themselves."""
+"""Search by quantised copies with exact final scores, compared with searching the vectors themselves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def measure(run: Run) -> None:
 
 
 def agreement(one: Index, other: Index, queries: Vectors) -> float:
-    """Share of the probes that both answer with the same first face."""
+    """Return the share of probes for which both find the same first face."""
     same = 0
     for start in range(0, len(queries), searching.QUERIES):
         some = queries[start : start + searching.QUERIES]

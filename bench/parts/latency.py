@@ -1,4 +1,4 @@
-"""How long identifications take that come at a fixed rate, at shares of what the server can do."""
+"""The latency of identifications that arrive at a fixed rate, at shares of the server's capacity."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def measure(run: Run) -> None:
 
 
 def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.float64], loads: list[Load]) -> Figure:
-    """p99 at a share of the capacity, against the median answer of the same round's idle server."""
+    """Return p99 at a share of the capacity, relative to the median answer of the idle server in the same round."""
     return _p99(
         share,
         capacity,
@@ -69,8 +69,10 @@ def figure(share: float, unloaded: NDArray[np.float64], capacity: NDArray[np.flo
 
 
 def beside_ideal(share: float, capacity: NDArray[np.float64], loads: list[Load], seconds: float) -> Figure:
-    """The same against a queue that loses nothing: as many cores, each a request at a time, at the same capacity and
-    with the same arrivals. It says how much of the tail is Poisson's, and can't be mended on so many cores."""
+    """Return p99 relative to an ideal queue with as many cores, the same capacity and the same arrivals.
+
+    It shows how much of the tail comes from the random arrivals and can't be avoided on this many cores.
+    """
     ideal = np.array(
         [
             np.percentile(ideal_queue(arrivals(share * rate, seconds, number), cores(), cores() / rate), 99)
@@ -90,7 +92,7 @@ def _p99(
     details: Mapping[str, object],
     goal: Goal | None = None,
 ) -> Figure:
-    """Each round's against the round's `seconds`."""
+    """Return each round's p99 relative to the round's `seconds`."""
     p99 = np.array([load.percentile(99) for load in loads])
     work = f"identify, p99 at {share:.0%} of {np.median(capacity):.0f}/s"
     return Figure(PART, work, 1000 * float(np.median(p99)), "ms", against, Spread.of(p99 / seconds), goal, details)

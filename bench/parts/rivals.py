@@ -1,4 +1,4 @@
-"""Search by what else there is on PyPI, with how much of the exact answer it finds, beside ours, which is exact."""
+"""Search by other libraries on PyPI, each with its recall, compared with our exact search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact search among many vectors: concurrent queries in one pass, one alone, against FAISS at its best."""
+"""Exact search among many vectors: concurrent queries in one pass and a single one, compared with FAISS at its best."""
 
 from __future__ import annotations
 

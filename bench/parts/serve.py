@@ -1,4 +1,4 @@
-"""Whole photos by sixteen clients over HTTP, in turns with the stages alone and with what else there is."""
+"""Whole photos from sixteen clients over HTTP, in turn with the stages alone and with other software."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def measure(run: Run) -> None:
 
 
 def _others(run: Run, folder: Path) -> dict[str, Callable[[], int]]:
-    """What a user would otherwise run, as far as it is here and speaks of this package."""
+    """Return the other software that is installed here and supports this package."""
     if run.stages.package.manifest.name != EMBEDDER:
         run.note(f"{SAMPLE}, {DEEPFACE}: they run SFace alone")
         return {}
@@ -92,7 +92,9 @@ def verification(target: Target, first: bytes, second: bytes) -> bytes:
 
 
 def sent(target: Target, requests: list[bytes], seconds: float, own_cpu: list[float]) -> Callable[[], int]:
-    """All clients take the next of the same requests, turn after turn; ``own_cpu`` gets the cores the load took."""
+    """Let all clients send the same requests in turn; ``own_cpu`` gets the processor time, in cores, of the load
+    generator.
+    """
     reel = Reel(requests)
 
     def turn() -> int:

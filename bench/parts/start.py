@@ -1,4 +1,4 @@
-"""How long a server takes to get ready, with everything prepared and nobody enrolled, and how long commands take."""
+"""The time until a server is ready, with prepared models and no faces, and the time commands take."""
 
 from __future__ import annotations
 

@@ -505,11 +505,31 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
+def test_neither_reading_nor_deleting_creates_the_gallery(fresh: httpx.Client) -> None:
+    embedding = {"embeddings": [[1.0] * 128]}
+    photo: dict[str, Any] = {"files": {"file": COLLINS}}
+    assert fresh.get(SUBJECTS).json() == {"subjects": []}
+    assert fresh.get(FACES).json()["total_elements"] == 0
+    assert fresh.get(f"{FACES}/{NOBODY}/img").content == b""
+    assert fresh.post(f"{RECOGNITION}/recognize", **photo).json()["result"][0]["subjects"] == []
+    found = fresh.post(f"{RECOGNITION}/embeddings/recognize", json=embedding).json()
+    assert found["result"][0]["similarities"] == []
+    refused(fresh.post(f"{FACES}/{NOBODY}/verify", **photo), 404, 44)
+    refused(fresh.post(f"{RECOGNITION}/embeddings/faces/{NOBODY}/verify", json=embedding), 404, 44)
+    refused(fresh.put(f"{SUBJECTS}/x", json={"subject": "y"}), 404, 42)
+    refused(fresh.delete(f"{SUBJECTS}/x"), 404, 42)
+    assert fresh.delete(SUBJECTS).json() == fresh.delete(FACES).json() == {"deleted": 0}
+    refused(fresh.delete(f"{FACES}/{NOBODY}"), 404, 44)
+    assert fresh.post(f"{FACES}/delete", json=[NOBODY]).json() == []
+    assert fresh.get("/v1/galleries").json()["galleries"] == []
+
+
 def test_a_key_of_all_galleries_works_on_default_made_on_first_use(fresh: httpx.Client) -> None:
     assert fresh.get("/v1/galleries").json()["galleries"] == []
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: fresh.get(SUBJECTS), range(16)))
-    assert [answer.json() for answer in answers] == [{"subjects": []}] * 16, "many ask first, at once"
+        answers = list(pool.map(lambda name: fresh.post(SUBJECTS, json={"subject": f"s{name}"}), range(16)))
+    assert {answer.status_code for answer in answers} == {201}, "many create first, at once"
+    fresh.delete(SUBJECTS).raise_for_status()
     assert [one["id"] for one in fresh.get("/v1/galleries").json()["galleries"]] == ["default"]
     add(fresh, "Eileen", COLLINS)
     assert fresh.get("/v1/galleries/default").json()["subjects"] == 1

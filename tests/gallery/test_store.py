@@ -28,6 +28,7 @@ from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
 from app.gallery.records import Gallery, Metadata, NewFace
 from app.gallery.store import Store
+from app.gallery.subject_list import SubjectList
 from app.gallery.text import MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
@@ -127,7 +128,7 @@ def test_what_another_process_changes_is_seen_at_once(database_url: str, store: 
 
 
 def test_ids_are_exact(store: Store, gallery: Gallery) -> None:
-    ids = ["a", "A", "a ", " a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "a\u200db", "ß", "ss", "SS", "İ"]
+    ids = ["a", "A", "a ", " a", "á", "%", "_", "a_", "a%", "\\", "'", '"', "a/b", "á\u200db", "ß", "ss", "SS", "İ"]
     ids += ["😀", "👩‍👩‍👧", "日本", "ﬁ", "fi", "١", "1", "٠", "/", "...", " ", "a" * 255, "😀" * 255]
     for subject_id in ids:
         store.create_subject(gallery, subject_id, name=f"<{len(subject_id)}>")
@@ -143,6 +144,56 @@ def test_ids_written_differently_are_one_in_nfc(store: Store, gallery: Gallery) 
         store.create_subject(gallery, "\u00e9")
     long = store.create_subject(gallery, "e\u0301" * 255)
     assert len(long.id) == 255
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "ad\u200ba",
+        "\u202eada",
+        "ada\u2069",
+        "ada\u200d",
+        "ada\ufe0f",
+        "ada\U000e0061",
+        "\u00adada",
+        "ada\u3164",
+        "\ufeffada",
+    ],
+)
+def test_new_ids_hold_nothing_invisible(store: Store, gallery: Gallery, hidden: str) -> None:
+    store.create_subject(gallery, "ada")
+    for attempt in (
+        lambda: store.create_gallery(hidden, PACKAGE, DIMENSION),
+        lambda: store.create_subject(gallery, hidden),
+        lambda: enroll(store, gallery, hidden, [face()], crops=[None]),
+        lambda: SubjectList(store.database).rename(gallery, "ada", hidden),
+    ):
+        with pytest.raises(InvalidInput) as caught:
+            attempt()
+        assert caught.value.code == "invalid_id"
+    with pytest.raises(NotFound):
+        store.subject(gallery, hidden)
+
+
+def test_an_invisible_character_of_an_older_id_keeps_working(store: Store, gallery: Gallery) -> None:
+    store.create_subject(gallery, "ada")
+    with store.database.write() as connection:
+        connection.execute(sa.update(SUBJECTS).values(id="ad\u200ba"))
+    enroll(store, gallery, "ad\u200ba", [face()], crops=[None])
+    assert store.delete_subject(gallery, "ad\u200ba").face_count == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\u0646\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",
+        "\U0001f469\u200d\U0001f680",
+        "1\ufe0f\u20e3",
+        "\u2764\ufe0f",
+    ],
+)
+def test_scripts_and_emoji_are_written_as_they_need_it(store: Store, gallery: Gallery, name: str) -> None:
+    assert store.create_subject(gallery, name).id == name
 
 
 @pytest.mark.parametrize(

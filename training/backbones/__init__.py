@@ -33,12 +33,12 @@ def _registry() -> dict[str, Callable[..., nn.Module]]:
 
 
 def names() -> list[str]:
-    """Every name that :func:`build` takes."""
+    """Return every name that :func:`build` accepts."""
     return list(_registry())
 
 
 def build(name: str, dim: int = DEFAULT_DIMENSION, **options: object) -> nn.Module:
-    """A freshly initialised backbone: (B, 3, size, size) float in [-1, 1] -> (B, ``dim``).
+    """Build a freshly initialised backbone: (B, 3, size, size) float in [-1, 1] -> (B, ``dim``).
 
     ``options`` are the constructor's own (``width``, ``size``, ``dropout`` and so on).
     Raises Unusable with code ``backbone_unknown`` or ``backbone_option_unknown``, naming what comes nearest.

@@ -20,7 +20,7 @@ class Cost:
 
 
 def measure(backbone: nn.Module, size: int = 112) -> Cost:
-    """The cost of one (3, size, size) crop, counted by running it once. The mode (train, eval) is kept."""
+    """Count the cost of one (3, size, size) crop by running it once. The mode (train, eval) is kept."""
     macs = 0
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

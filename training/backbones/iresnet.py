@@ -28,12 +28,14 @@ PRELU_SLOPE = 0.25
 
 
 def scaled(channels: int, width: float, multiple: int = 8) -> int:
-    """``channels`` times ``width``, to a multiple of 8 (what vector units and tensor cores like), at least one."""
+    """Return ``channels`` times ``width`` as a multiple of 8 (efficient on vector units and tensor cores), at least
+    8.
+    """
     return max(multiple, round(channels * width / multiple) * multiple)
 
 
 def initialise(module: nn.Module) -> None:
-    """He's normal initialisation for convolutions and Xavier's for linear layers, in place."""
+    """Initialise convolutions by He's normal and linear layers by Xavier's method, in place."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, a=PRELU_SLOPE, mode="fan_out", nonlinearity="leaky_relu")
         # fan_out of a grouped convolution counts channels that no group sees

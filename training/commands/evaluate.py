@@ -1,4 +1,7 @@
-"""`python -m training evaluate …`: how well a model package recognises people, through the service's own pipeline.
+"""`python -m training evaluate …`: measure how well a model package recognises people, with the service's own pipeline.
+
+Needs no torch. Each command writes ``result.json`` (and plots) into ``--out`` and prints a table. Templates can be kept
+in a file (``--templates``), so that the next command need not make them again.
 
 No torch: what runs here is what serves. Each command writes ``result.json`` (and plots) into ``--out`` and prints a
 table. Templates can be kept in a file (``--templates``) so that the next command need not make them again.
@@ -356,7 +359,7 @@ def quality(
 def _copies(
     images: Path, shown: Templates, way: TemplateOptions, *, count: int, threshold: float, seed: int
 ) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
-    """Each degradation's figures, and error versus discard over all the copies together."""
+    """Return each degradation's figures, and error versus discard over all copies together."""
     photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
     sample = quality_study.sample_with_mates(shown, count, seed)
     ways = degradations()

@@ -1,4 +1,4 @@
-"""`python -m training train` and `export`: what is said on the command line, turned into calls."""
+"""`python -m training train` and `export`: command-line options turned into calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`python -m training try NAME`: a package in the real service, which identifies drawn people with it over REST.
+"""`python -m training try NAME`: serve a package and identify drawn people with it over REST. Needs no torch.
+
+It does what one would do by hand after an export: start a server, enroll people, search for them and for strangers,
+stop. It shows that the package works in the service; `evaluate` shows how good it is with real faces.
 
 What somebody would do by hand after an export: start a server on the package, enroll people, search for them and for
 strangers, stop. It shows that the package serves; how good it is with real faces is for `evaluate` to say. No torch.
@@ -38,7 +41,7 @@ START_S, STOP_S, ANSWER_S = 180.0, 30.0, 120.0
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What the service answered. Photos in which it found no face count as searches that found nobody."""
+    """The service's answers. Photos in which it found no face count as searches that found nobody."""
 
     package: str
     people: int
@@ -83,7 +86,7 @@ def try_package(
 
 
 def identify_drawn(client: httpx.Client, name: str, *, people: int, seed: int) -> Tried:
-    """Enrolls drawn people in a gallery of their own and searches for them. Raises Unusable where a call is refused."""
+    """Enroll drawn people in a new gallery and search for them. Raises Unusable if a call is rejected."""
     faces = ProceduralFaces(2 * people, ENROLLED + SEARCHED, seed=seed, first=FIRST)
     package = _listed(client, name)
     _answer(client.post("/v1/galleries", json={"id": GALLERY}))
@@ -105,7 +108,7 @@ def identify_drawn(client: httpx.Client, name: str, *, people: int, seed: int) -
 
 
 def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
-    """A drawn person's images as PNG files."""
+    """Return a drawn person's images as PNG files."""
     each = faces.images_per_person
     files = []
     for index in range(person * each, (person + 1) * each):
@@ -119,8 +122,9 @@ def _photos(faces: ProceduralFaces, person: int) -> list[bytes]:
 
 @contextmanager
 def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
-    """A client, holding the admin key, of a server that runs on the package as long as the block does, with ``data``
-    in ``folder``. Raises Unusable where it doesn't start."""
+    """Run a server on the package for the block and yield a client with the admin key; its data folder is in
+    ``folder``. Raises Unusable if it doesn't start.
+    """
     data, log = folder / "data", folder / "server.log"
     with (
         reserved_port() as port,
@@ -139,7 +143,9 @@ def served(name: str, models: Path, folder: Path) -> Iterator[httpx.Client]:
 
 
 def _listed(client: httpx.Client, name: str) -> str:
-    """The id of the package as the server lists it, where it is the one that makes templates."""
+    """Return the id of the loaded package with this name. Raises Unusable (``package_unknown``) if the server
+    doesn't run it.
+    """
     rows = _answer(client.get("/v1/models"))["models"]
     ids = [str(row["id"]) for row in rows if row["loaded"] and name in {row["id"], row["name"]}]
     if not ids:
@@ -148,7 +154,7 @@ def _listed(client: httpx.Client, name: str) -> str:
 
 
 def _enroll(client: httpx.Client, subject: str, photos: list[bytes]) -> bool:
-    """Whether any photo was taken."""
+    """Enroll a subject; return whether any photo was accepted."""
     files = [("images", (f"{place}.png", photo, "image/png")) for place, photo in enumerate(photos)]
     answer = client.post(f"/v1/galleries/{GALLERY}/subjects/{subject}/faces", files=files)
     if answer.status_code == httpx.codes.UNPROCESSABLE_ENTITY:  # no face in any
@@ -157,7 +163,7 @@ def _enroll(client: httpx.Client, subject: str, photos: list[bytes]) -> bool:
 
 
 def _identify(client: httpx.Client, photo: bytes) -> tuple[str | None, str | None]:
-    """The best candidate for the photo's first face and what was decided; neither where no face was found."""
+    """Return the best candidate and the decision for the photo's first face, (None, None) without a face."""
     answer = _answer(
         client.post(f"/v1/galleries/{GALLERY}/identify", files={"image": ("photo.png", photo, "image/png")})
     )

@@ -1,4 +1,4 @@
-"""Training data: what a set of crops is, and the readers of the formats that such sets come in."""
+"""Training data: sets of crops, and readers of the formats they come in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ("folder", "list", "rec", "tar", "procedural")
 
 
 def open_dataset(spec: str | Path, on_error: OnError = "raise") -> FaceSet:
-    """A set of crops by its path, its kind told by what is there, or said in front of it (``tar:shards/*.tar``).
+    """Open a set of crops by its path. Its kind is recognised, or given in front of the path (``tar:shards/*.tar``).
 
     ==============  =================================================================================
     folder          a folder with a folder for each person
@@ -92,7 +92,9 @@ def _procedural(spec: str) -> FaceSet:
 
 
 def read_drop_list(path: Path) -> list[str]:
-    """The people to leave out: the JSON or CSV that ``data overlap`` writes, or a text file with one name a line."""
+    """Read the people to leave out: the JSON or CSV that ``data overlap`` writes, or a text file with one name per
+    line.
+    """
     text = path.read_text(encoding="utf-8")
     if path.suffix.lower() == ".json":
         loaded = json.loads(text)

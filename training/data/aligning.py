@@ -1,5 +1,8 @@
 """Raw photos to training crops, by the service's own stages: decode, detect, choose the face, align.
 
+Photos are aligned in worker processes. Existing crops are not made again, so a stopped run continues where it was;
+failures are written down with their reason.
+
 Photos are worked on in processes. What is there already is not made again, so that a run that was stopped goes on where
 it was; what failed is written down with its reason.
 """
@@ -60,7 +63,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What every process needs to build its own pipeline."""
+    """What every worker process needs to build its own pipeline."""
 
     source: Path
     target: Path
@@ -79,13 +82,14 @@ class Summary:
 
 
 def detector_file(models: Path, cache: Path) -> Path:
-    """The detector's prepared ONNX file. Raises Unusable where its package is missing."""
+    """Return the detector's prepared ONNX file. Raises Unusable if its package is missing."""
     return prepared(select(find_packages(models), DETECTOR), cache, "cpu")
 
 
 def list_jobs(source: Path) -> list[Job]:
-    """Every photo below ``source``, by path; crops keep the folders and take ``.jpg``, behind the whole name where two
-    photos differ in their ending alone."""
+    """List every photo below ``source``, by path. Crops keep the folders and take ``.jpg``, after the whole name
+    where two photos differ only in their extension.
+    """
     if not source.is_dir():
         raise InvalidInput(f"{source} is not a folder.", code="dataset_not_found")
     photos = sorted(
@@ -103,8 +107,8 @@ def list_jobs(source: Path) -> list[Job]:
 def align_folder(
     stages: Stages, workers: int, *, retry: bool = False, progress: Callable[[int, int], None] = lambda _done, _of: None
 ) -> Summary:
-    """Aligns every photo of ``stages.source`` that has no crop in ``stages.target`` yet, and did not fail before, or is
-    to be tried again. ``progress`` is told (photos done, photos in all).
+    """Align every photo of ``stages.source`` that has no crop in ``stages.target`` yet and did not fail before, unless
+    failures are to be tried again. ``progress`` takes (photos done, photos in all).
 
     Raises Unusable ``worker_died`` where a process ended by itself; a second run goes on behind it.
     """
@@ -129,7 +133,9 @@ def align_folder(
 
 
 def read_failed(target: Path) -> dict[str, Outcome]:
-    """What failed in earlier runs, by photo. A last line cut short by a crash is left out: its photo is tried again."""
+    """Return the failures of earlier runs, by photo. A last line truncated by a crash is skipped: its photo is tried
+    again.
+    """
     file = target / FAILED
     if not file.is_file():
         return {}
@@ -169,7 +175,7 @@ def _result(future: Future[list[Outcome]]) -> list[Outcome]:
 
 
 class Aligner:
-    """One process's pipeline: a job in, its crop written, the outcome back."""
+    """One process's pipeline: writes a job's crop and returns the outcome."""
 
     def __init__(self, stages: Stages) -> None:
         self.stages = stages
@@ -197,14 +203,14 @@ class Aligner:
 
 
 def crop_jpeg(crop: Pixels) -> bytes:
-    """A crop, (S, S, 3) uint8 RGB, as JPEG at quality 95 with colour at full resolution."""
+    """Encode a crop, (S, S, 3) uint8 RGB, as JPEG at quality 95 with colour at full resolution."""
     file = io.BytesIO()
     Image.fromarray(crop).save(file, "JPEG", quality=JPEG_QUALITY, subsampling="4:4:4")
     return file.getvalue()
 
 
 def _write(path: Path, crop: Pixels) -> None:
-    """Never half a file."""
+    """Write the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, PUBLIC, durable=False) as file:
         file.write(crop_jpeg(crop))

@@ -1,4 +1,4 @@
-"""What cameras, networks and life do to a face crop, done to training crops on purpose.
+"""Augmentation: changes to training crops as cameras, networks and accessories cause them.
 
 Everything takes and gives (112, 112, 3) uint8 RGB (any size works), draws from a ``numpy.random.Generator`` alone,
 never writes into what it is given, and is meant for the loader's worker processes. Probabilities of ``recommended`` and
@@ -44,7 +44,7 @@ Random = np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class AugmentConfig:
-    """How likely each change is, 0-1; what isn't named doesn't happen. They come in this order, each on its own."""
+    """The probability of each change, 0-1, by default 0. Changes are applied in this order, independently."""
 
     flip: float = 0.0
     """Left-right. The trainer mirrors half of all crops by itself, so that a teacher can follow."""
@@ -72,15 +72,16 @@ class AugmentConfig:
 
     @classmethod
     def recommended(cls) -> AugmentConfig:
-        """AdaFace's three at 0.2 each, and a little of what it leaves out."""
+        """Return AdaFace's three changes at 0.2 each, and small probabilities of the others."""
         return cls(
             colour=0.2, grey=0.02, crop_and_paste=0.2, occlusion=0.1, blur=0.1, low_resolution=0.2, noise=0.05, jpeg=0.1
         )
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, object]) -> AugmentConfig:
-        """From a recipe's table. Raises Unusable with code ``augment_unknown`` that names the nearest setting, or
-        ``augment_range``."""
+        """Read a recipe's table. Raises Unusable with code ``augment_unknown``, naming the nearest setting, or
+        ``augment_range``.
+        """
         known = [field.name for field in dataclasses.fields(cls)]
         values: dict[str, float] = {}
         for name, value in settings.items():
@@ -95,7 +96,7 @@ class AugmentConfig:
 
 
 class Augment:
-    """A config made callable: ``(crop, random) -> crop``; may be sent to other processes."""
+    """A config as a callable, ``(crop, random) -> crop``, that can be sent to other processes."""
 
     def __init__(self, config: AugmentConfig) -> None:
         self.config = config
@@ -110,12 +111,12 @@ class Augment:
 
 
 def flip(crop: Pixels, _random: Random) -> Pixels:
-    """Left becomes right."""
+    """Mirror left and right."""
     return np.ascontiguousarray(crop[:, ::-1])
 
 
 def colour(crop: Pixels, random: Random) -> Pixels:
-    """Brightness, contrast and saturation, each by its own factor, in an order drawn by lot."""
+    """Change brightness, contrast and saturation by random factors, in random order."""
     image: NDArray[np.float32] = crop.astype(np.float32)
     factors = random.uniform(1 - COLOUR_RANGE, 1 + COLOUR_RANGE, 3)
     for step in random.permutation(3):
@@ -132,12 +133,12 @@ def colour(crop: Pixels, random: Random) -> Pixels:
 
 
 def grey(crop: Pixels, _random: Random) -> Pixels:
-    """Luma in all three channels."""
+    """Put the luma into all three channels."""
     return np.repeat(_pixels(crop.astype(np.float32) @ LUMA)[:, :, None], 3, axis=2)
 
 
 def crop_and_paste(crop: Pixels, random: Random) -> Pixels:
-    """A rectangle of the crop stays where it is, all around it is black."""
+    """Keep a rectangle of the crop in place and make everything around it black."""
     top, left, height, width = _rectangle(crop, random, CROP_AREA, CROP_ASPECT)
     out = np.zeros_like(crop)
     out[top : top + height, left : left + width] = crop[top : top + height, left : left + width]
@@ -145,12 +146,12 @@ def crop_and_paste(crop: Pixels, random: Random) -> Pixels:
 
 
 def occlusion(crop: Pixels, random: Random) -> Pixels:
-    """Something in front of the face: half the time a rectangle, else a mask over the mouth or dark glasses."""
+    """Cover part of the face: half the time a rectangle, else a mask over the mouth or dark glasses."""
     return (rectangle, rectangle, mask, dark_glasses)[random.integers(4)](crop, random)
 
 
 def rectangle(crop: Pixels, random: Random) -> Pixels:
-    """A rectangle of one colour or of noise."""
+    """Draw a rectangle of one colour or of noise."""
     top, left, height, width = _rectangle(crop, random, ERASED_AREA, ERASED_ASPECT)
     out = crop.copy()
     size = (height, width, 3) if random.random() < 0.5 else (1, 1, 3)
@@ -159,7 +160,7 @@ def rectangle(crop: Pixels, random: Random) -> Pixels:
 
 
 def mask(crop: Pixels, random: Random) -> Pixels:
-    """A mask from the bridge of the nose to below the chin, as wide as the crop."""
+    """Draw a mask from the bridge of the nose to below the chin, as wide as the crop."""
     height, width = crop.shape[:2]
     (_, eyes), nose, (_, mouth) = (
         CANONICAL_LANDMARKS[:2].mean(0),
@@ -175,7 +176,7 @@ def mask(crop: Pixels, random: Random) -> Pixels:
 
 
 def dark_glasses(crop: Pixels, random: Random) -> Pixels:
-    """Two dark lenses over the canonical eyes, and the bridge between them."""
+    """Draw two dark lenses over the canonical eyes, and the bridge between them."""
     height, width = crop.shape[:2]
     rx, ry = random.uniform(11, 16), random.uniform(7, 12)
     scale = np.array([width / CROP_SIDE, height / CROP_SIDE])
@@ -189,7 +190,7 @@ def dark_glasses(crop: Pixels, random: Random) -> Pixels:
 
 
 def blur(crop: Pixels, random: Random) -> Pixels:
-    """Gaussian, or along a line of any direction."""
+    """Blur by a Gaussian, or along a line in a random direction."""
     if random.random() < 0.5:
         return np.asarray(cv2.GaussianBlur(crop, (0, 0), random.uniform(*BLUR_SIGMA)), np.uint8)
     length = int(random.integers(BLUR_LENGTH[0], BLUR_LENGTH[1] + 1)) | 1
@@ -203,7 +204,7 @@ def blur(crop: Pixels, random: Random) -> Pixels:
 
 
 def low_resolution(crop: Pixels, random: Random) -> Pixels:
-    """Shrunk to a side of 0.2-1, enlarged again; by what interpolation, a lot decides for either way."""
+    """Shrink to 0.2-1 of the side and enlarge again, each with a random interpolation."""
     height, width = crop.shape[:2]
     share = random.uniform(*LOW_SIDE)
     small = (max(1, round(width * share)), max(1, round(height * share)))
@@ -213,7 +214,7 @@ def low_resolution(crop: Pixels, random: Random) -> Pixels:
 
 
 def noise(crop: Pixels, random: Random) -> Pixels:
-    """Gaussian noise of a standard deviation of 2-16 levels, the same in all channels or not."""
+    """Add Gaussian noise with a standard deviation of 2-16 levels, the same in all channels or not."""
     height, width = crop.shape[:2]
     channels = int(random.choice([1, 3]))
     grain = random.standard_normal((height, width, channels), np.float32)
@@ -221,7 +222,7 @@ def noise(crop: Pixels, random: Random) -> Pixels:
 
 
 def jpeg(crop: Pixels, random: Random) -> Pixels:
-    """Through a JPEG file of quality 15-90, colour at half resolution as cameras write it."""
+    """Compress as JPEG of quality 15-90, with colour at half resolution as cameras write it."""
     quality = int(random.integers(JPEG_QUALITY[0], JPEG_QUALITY[1] + 1))
     # the codec takes BGR
     _, data = cv2.imencode(".jpg", crop[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
@@ -249,7 +250,7 @@ def _pixels(image: NDArray[np.float32]) -> Pixels:
 def _rectangle(
     crop: Pixels, random: Random, area: tuple[float, float], aspect: tuple[float, float]
 ) -> tuple[int, int, int, int]:
-    """Top, left, height, width of a rectangle within the crop; its aspect is drawn evenly in the logarithm."""
+    """Return top, left, height and width of a random rectangle in the crop; its aspect is uniform in the logarithm."""
     height, width = crop.shape[:2]
     pixels = random.uniform(*area) * height * width
     ratio = math.exp(random.uniform(math.log(aspect[0]), math.log(aspect[1])))

@@ -31,14 +31,15 @@ class VerificationPack:
         return len(self.same)
 
     def pair(self, index: int) -> tuple[Pixels, Pixels]:
-        """Two (112, 112, 3) uint8 RGB crops."""
+        """Return two (112, 112, 3) uint8 RGB crops."""
         place = range(len(self))[index]
         return decode_crop(self.images[2 * place]), decode_crop(self.images[2 * place + 1])
 
 
 def read_pack(path: Path) -> VerificationPack:
-    """Raises InvalidInput: ``pack_refused`` for a pickle that names anything but data, ``pack_invalid`` for one that is
-    damaged or holds something else."""
+    """Read a verification pack. Raises InvalidInput: ``pack_refused`` for a pickle that names anything but data,
+    ``pack_invalid`` for a damaged one or other content.
+    """
     with path.open("rb") as file:
         try:
             loaded: object = _Unpickler(file, encoding="bytes").load()
@@ -47,13 +48,6 @@ def read_pack(path: Path) -> VerificationPack:
         except Exception as error:  # damaged pickles raise nearly anything
             raise InvalidInput(f"{path} is no readable pickle: {error}", code="pack_invalid") from error
     return _checked(path, loaded)
-
-
-def write_pack(path: Path, images: list[bytes], same: list[bool]) -> None:
-    """The same format, for packs of one's own: 2 P encoded images for P pairs."""
-    if len(images) != 2 * len(same):
-        raise ValueError(f"{len(same)} pairs need {2 * len(same)} images, not {len(images)}")
-    path.write_bytes(pickle.dumps((images, same), protocol=4))
 
 
 def _checked(path: Path, loaded: object) -> VerificationPack:
@@ -90,7 +84,7 @@ def _truth(value: object) -> bool:
 
 
 class _Inert:
-    """Takes the arguments and the state of a pickled object, and does nothing with them."""
+    """Accepts the arguments and state of a pickled object and ignores them."""
 
     def __init__(self, *_arguments: object) -> None:
         pass
@@ -104,7 +98,9 @@ class _Dtype(_Inert):
 
 
 class _Array(_Inert):
-    """numpy's arrays of bytes or of objects: the state is (version, shape, dtype, Fortran order, content)."""
+    """Stands in for numpy's arrays of bytes or objects: the state is (version, shape, dtype, Fortran order,
+    content).
+    """
 
     raw: bytes | None = None
     objects: list[object]
@@ -120,7 +116,7 @@ class _Array(_Inert):
 
 
 class _Scalar(_Inert):
-    """numpy's bool: a dtype and one byte."""
+    """Stands in for numpy's bool: a dtype and one byte."""
 
     def __init__(self, _dtype: object, content: bytes = b"\x00") -> None:
         super().__init__()
@@ -128,14 +124,14 @@ class _Scalar(_Inert):
 
 
 def _latin1(text: object, encoding: object = "latin1") -> bytes:
-    """Python 3 writes bytes so for the protocols that Python 2 reads."""
+    """Decode bytes as Python 3 pickles them for the protocols that Python 2 reads."""
     if isinstance(text, str) and encoding in ("latin1", b"latin1"):
         return text.encode("latin1")
     raise InvalidInput("The pack encodes text in an unusual way.", code="pack_refused")
 
 
 def _frombuffer(buffer: object, *_facts: object) -> _Array:
-    """How arrays are rebuilt in pickles of protocol 5."""
+    """Rebuild an array from a pickle of protocol 5."""
     array = _Array()
     array.__setstate__((1, (), None, False, bytes(buffer) if isinstance(buffer, bytes | bytearray) else None))
     return array
@@ -154,7 +150,7 @@ _NUMPY: dict[str, Callable[..., object]] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Answers the few names that packs need with stand-ins, and no other."""
+    """Resolves the few names that packs need to stand-ins, and rejects all others."""
 
     def find_class(self, module: str, name: str) -> Callable[..., object]:
         if module in _NUMPY_MODULES and name in _NUMPY:

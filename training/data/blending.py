@@ -1,4 +1,9 @@
-"""New faces out of two: more for a student to be taught on than a small set of crops holds.
+"""New faces blended from two: more training crops for a student than a small set holds.
+
+A distilled student needs no labels, only crops that its teacher can embed, and a small set lacks variety: a student
+that sees the same crops again and again memorises them. Mixtures of two crops, shown to teacher and student alike, help
+(Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022; mixup: Zhang et al., ICLR
+2018). Aligned crops share the same landmarks, so a mixture is again a face.
 
 A distilled student needs no labels, only crops that its teacher can judge, and what a small set lacks is variety: a
 student that sees the same crops again and again learns them by heart. Mixtures of two crops, shown to teacher and
@@ -36,7 +41,9 @@ BLENDS = "blends"
 
 
 def blend(first: Pixels, second: Pixels, generator: np.random.Generator) -> Pixels:
-    """Two aligned crops, (S, S, 3) uint8 RGB each, as one of the same shape: mixed, its shape gently warped.
+    """Blend two aligned crops, (S, S, 3) uint8 RGB each, into one of the same shape, gently warped.
+
+    The second crop's mean colour is matched to the first's, so that the mask leaves no seam.
 
     The second takes on the first's mean colour before, so that a mask leaves no seam.
     """
@@ -56,8 +63,9 @@ def blend(first: Pixels, second: Pixels, generator: np.random.Generator) -> Pixe
 def write_blends(
     faces: FaceSet, target: Path, count: int, seed: int, progress: Callable[[int, int], None] = lambda _d, _t: None
 ) -> None:
-    """One tar file of JPEGs: the set's own crops, a folder a person, then `count` blends of two people's crops each,
-    in a folder of their own. The same for the same seed and set. Raises what reading a damaged crop raises.
+    """Write a tar file of JPEGs: the set's own crops, one folder per person, then `count` blends of two people's
+    crops each, in a folder of their own. The same seed and set give the same file. Raises what reading a damaged
+    crop raises.
     """
     labels = np.asarray(faces.labels)
     total = len(faces) + count
@@ -74,14 +82,16 @@ def write_blends(
 
 
 def pick_two(labels: NDArray[np.int64], generator: np.random.Generator) -> tuple[int, int]:
-    """Two crops of different people, each crop as likely as any; of one person where there is no other."""
+    """Pick two crops of different people, every crop equally likely; of one person if there is no other."""
     one = int(generator.integers(len(labels)))
     others = np.flatnonzero(labels != labels[one])
     return one, int(generator.choice(others)) if len(others) else one
 
 
 def _smooth(generator: np.random.Generator, side: int, channels: int) -> NDArray[np.float32]:
-    """(side, side, channels) float32, about normally distributed, changing slowly from place to place."""
+    """Return (side, side, channels) float32 noise, about normally distributed, that changes slowly from place to
+    place.
+    """
     grid = generator.standard_normal((PATCHES, PATCHES, channels)).astype(np.float32)
     enlarged = cv2.resize(grid, (side, side), interpolation=cv2.INTER_CUBIC)
     return np.asarray(enlarged, np.float32).reshape(side, side, channels)

@@ -1,4 +1,4 @@
-"""What is wrong with a set of crops: broken files, duplicates, people with one image, images of somebody else.
+"""Finds problems in a set of crops: broken files, duplicates, people with one image, images of somebody else.
 
 Labels are doubted by embedding. An image is *misplaced* where it is below the threshold against the mean of its
 person's other images and above it against somebody else's; an *outlier* where it is below it against all; two people
@@ -42,7 +42,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """An image that its person's others don't resemble; ``nearest`` is who resembles it most."""
+    """An image that doesn't resemble its person's others; ``nearest`` is the person it resembles most."""
 
     image: str
     person: str
@@ -79,7 +79,7 @@ class Report:
 
 @dataclass(slots=True)
 class _Looks:
-    """What is kept of each readable crop: a digest of its pixels and a small grey picture."""
+    """What is kept of each readable crop: a digest of its pixels and a small grey image."""
 
     digests: dict[int, bytes]
     thumbnails: NDArray[np.float32]
@@ -96,7 +96,7 @@ def check_set(
     threshold_from: str,
     progress: Callable[[int], None] = lambda _images: None,
 ) -> Report:
-    """Reads every image once. ``threshold`` is the cosine from which on two are the same person."""
+    """Read every image once and report problems. ``threshold`` is the cosine from which two images show one person."""
     looks = _Looks({}, np.zeros((len(faces), THUMBNAIL * THUMBNAIL), np.float32))
     templates = embed_set(faces, embedder, progress=progress, each=looks.see)
     counts = np.bincount(templates.labels[templates.readable], minlength=len(faces.people))
@@ -136,7 +136,7 @@ def _doubt(faces: FaceSet, index: int, own: float, nearest: int, score: float) -
 
 
 def thumbnail(crop: Pixels) -> NDArray[np.float32]:
-    """(576,) float32 with mean 0 and length 1 (zeros for one colour), so that a dot product is a correlation."""
+    """Return (576,) float32 with mean 0 and length 1 (zeros for one colour), so that a dot product is a correlation."""
     grey = cv2.cvtColor(cv2.resize(crop, (THUMBNAIL, THUMBNAIL), interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
     flat = grey.ravel().astype(np.float32)
     flat -= flat.mean()
@@ -144,7 +144,7 @@ def thumbnail(crop: Pixels) -> NDArray[np.float32]:
 
 
 def group_equal(digests: dict[int, bytes]) -> list[list[int]]:
-    """Indices with the same digest, in groups of two or more."""
+    """Return groups of two or more indices with the same digest."""
     groups: dict[bytes, list[int]] = defaultdict(list)
     for index, digest in sorted(digests.items()):
         groups[digest].append(index)
@@ -154,7 +154,7 @@ def group_equal(digests: dict[int, bytes]) -> list[list[int]]:
 def near_duplicates(
     thumbnails: NDArray[np.float32], indices: NDArray[np.int64], labels: NDArray[np.int64], limit: int = NEAR_LIMIT
 ) -> list[list[int]]:
-    """Groups of ``indices`` whose thumbnails correlate by ``NEAR``, linked pair by pair."""
+    """Return groups of ``indices`` whose thumbnails correlate by ``NEAR``, linked pair by pair."""
     pairs: list[tuple[int, int]] = []
     parts = (
         [np.arange(len(indices))] if len(indices) <= limit else [np.flatnonzero(labels == p) for p in np.unique(labels)]
@@ -169,7 +169,7 @@ def near_duplicates(
 
 
 def _linked(pairs: list[tuple[int, int]]) -> list[list[int]]:
-    """Connected groups, each ascending (disjoint sets with path halving)."""
+    """Return the connected groups, each ascending (disjoint sets with path halving)."""
     parent: dict[int, int] = {}
 
     def root(x: int) -> int:
@@ -190,7 +190,7 @@ _Facts = tuple[int, float, int, float]
 
 
 def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_Facts]]:
-    """Misplaced images and outliers, each (index, own score, nearest other person, their score), worst first.
+    """Return misplaced images and outliers, each (index, own score, nearest other person, their score), worst first.
 
     The own score is against the mean of the person's *other* images, so that a wrong one does not vouch for itself.
     """
@@ -215,7 +215,7 @@ def doubts(templates: Templates, threshold: float) -> tuple[list[_Facts], list[_
 
 
 def alike_people(templates: Templates, threshold: float) -> list[Alike]:
-    """Pairs of people whose mean templates reach the threshold, by falling score."""
+    """Return pairs of people whose mean templates reach the threshold, by falling score."""
     centres = unit(sums(templates))
     found = []
     for start in range(0, len(centres), ROWS):

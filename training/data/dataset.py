@@ -1,4 +1,4 @@
-"""What every set of training crops is: indexed, labelled, its people named, in an order that never changes."""
+"""The interface of every set of training crops: indexed, labelled, people named, in a fixed order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnError: TypeAlias = Literal["raise", "skip"]
 
 
 def decode_crop(data: bytes) -> Pixels:
-    """A stored crop -> (112, 112, 3) uint8 RGB; larger ones are averaged over areas, smaller ones enlarged bilinearly.
+    """Decode a stored crop to (112, 112, 3) uint8 RGB; larger ones are area-averaged, smaller ones enlarged bilinearly.
 
     Raises what `app.face.image.decode` raises.
     """
@@ -48,19 +48,19 @@ class FaceSet(ABC):
 
     @abstractmethod
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        """Image ``index`` as (112, 112, 3) uint8 RGB, and its label. Raises IndexError beyond the end."""
+        """Return image ``index`` as (112, 112, 3) uint8 RGB, and its label. Raises IndexError beyond the end."""
 
     def describe(self, index: int) -> str:
-        """Where image ``index`` comes from, for a person to find it."""
+        """Describe where image ``index`` comes from, so that a person can find it."""
         return f"image {index} of {self.people[self.labels[index]]}"
 
     def files(self) -> Iterable[Path]:
-        """The files that the images are read from; none where they are made."""
+        """Return the files that the images are read from; none if they are generated."""
         return ()
 
 
 def label_people(names: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Each image's person -> its label (N,) int64, and the people in the order of their labels.
+    """Return each image's label (N,) int64, and the people in the order of their labels.
 
     People are sorted by code point, and by length first where all are digits (2 before 10), so that the labels depend
     on the set of people alone.
@@ -90,7 +90,7 @@ class StoredFaces(FaceSet):
 
     @abstractmethod
     def encoded(self, index: int) -> bytes:
-        """Image ``index`` as it is stored: JPEG, PNG or another format that the service reads."""
+        """Return image ``index`` as stored: JPEG, PNG or another format that the service reads."""
 
     def __getitem__(self, index: int) -> tuple[Pixels, int]:
         place = range(len(self))[index]  # raises IndexError beyond the end
@@ -122,7 +122,7 @@ class StoredFaces(FaceSet):
 
 
 class Subset(FaceSet):
-    """Some of a set's images: people who are left without any drop out, and labels close the gaps."""
+    """Some of a set's images: people without any image drop out, and labels close the gaps."""
 
     def __init__(self, whole: FaceSet, indices: Sequence[int] | NDArray[np.int64]) -> None:
         self.whole = whole
@@ -142,7 +142,7 @@ class Subset(FaceSet):
 
 
 def without_people(whole: FaceSet, drop: Sequence[str], *, at_least: int = 1) -> Subset:
-    """The set without the people named, and without those who have fewer than ``at_least`` images."""
+    """Return the set without the people named, and without those who have fewer than ``at_least`` images."""
     gone = set(drop)
     counts = np.bincount(whole.labels, minlength=len(whole.people))
     keep = np.array([name not in gone for name in whole.people], bool) & (counts >= at_least)

@@ -1,5 +1,7 @@
-"""Batches for the trainer: decoded crops in one memory-mapped array, and what each batch holds as a pure function of
-(seed, epoch, place in the epoch), whatever process prepares it. That is what makes a resumed run bit-equal.
+"""Batches for the trainer: decoded crops in one memory-mapped array.
+
+Each batch is a pure function of (seed, epoch, place in the epoch), whichever process prepares it. That makes a resumed
+run bit-equal.
 """
 
 from __future__ import annotations
@@ -50,17 +52,17 @@ class Crops:
         return len(self.labels)
 
     def images(self, indices: Sequence[int] | NDArray[np.int64]) -> Pixels:
-        """(n, 112, 112, 3), copied."""
+        """Return copies of crops, (n, 112, 112, 3)."""
         return self.pixels[self.rows[np.asarray(indices, np.int64)]]
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Crops:
-        """Some of the crops; people left without any drop out and labels close the gaps."""
+        """Return some of the crops; people without any drop out and labels close the gaps."""
         chosen = np.asarray(indices, np.int64)
         kept, labels = np.unique(self.labels[chosen], return_inverse=True)
         return Crops(self.pixels, self.rows[chosen], labels.astype(np.int64), [self.people[k] for k in kept])
 
     def without_labels(self, names: Collection[str]) -> Crops:
-        """The same crops, those of the people `names` labelled UNLABELLED."""
+        """Return the same crops, with those of the people `names` labelled UNLABELLED."""
         known = [name not in names for name in self.people]
         labels = np.where(known, np.cumsum(known) - 1, UNLABELLED)[self.labels]
         people = [name for name in self.people if name not in names]
@@ -68,7 +70,7 @@ class Crops:
 
 
 def fingerprint(pixels: Pixels, sampled: int | None = 256) -> str:
-    """16 hex digits that change with the number of crops or any of up to `sampled` ones, None: any crop."""
+    """Return 16 hex digits that change with the number of crops or any of up to `sampled` ones (None: any crop)."""
     digest = hashlib.sha256(str(pixels.shape).encode())
     for index in np.linspace(0, len(pixels) - 1, num=min(sampled or len(pixels), len(pixels)), dtype=np.int64):
         digest.update(np.ascontiguousarray(pixels[index]).tobytes())
@@ -76,7 +78,10 @@ def fingerprint(pixels: Pixels, sampled: int | None = 256) -> str:
 
 
 def read_crops(dataset: FaceSet, folder: Path | None, progress: Callable[[int], None] = lambda _n: None) -> Crops:
-    """Decodes a whole set once: into memory, or into `folder` as `crops.npy` to be memory-mapped by every later run.
+    """Decode a whole set once: into memory, or into `folder` as `crops.npy`, which later runs memory-map.
+
+    An existing file is used only if it was made from the same images, by `FaceSet.describe` and their files' sizes and
+    times; otherwise it is replaced, also while another run still reads the old one.
 
     What lies in `folder` is used only if it was made from the same images, by `FaceSet.describe` and their files' sizes
     and times; else it is made anew, beside a run that still reads the old one.
@@ -111,7 +116,7 @@ def _source_digest(dataset: FaceSet) -> str:
 
 
 def _stamp(path: Path) -> str:
-    """What changes where a file is written again; reading it says what is wrong with one that is missing."""
+    """Return the file's size and time, or `missing`; reading the file reports the error."""
     try:
         found = path.stat()
     except OSError:
@@ -146,13 +151,15 @@ class Batch:
         )
 
     def pin_memory(self) -> Batch:
-        """Called by DataLoader where crops travel to a GPU."""
+        """Pin the tensors. DataLoader calls this if crops travel to a GPU."""
         return Batch(*(t.pin_memory() for t in (self.images, self.labels, self.indices, self.mirrored)))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Which crops, and where in the run: the k-th crop draws from a generator seeded (seed, epoch, start + k)."""
+    """The crops of a batch and its place in the run: the k-th crop draws from a generator seeded (seed, epoch, start
+    + k).
+    """
 
     epoch: int
     start: int
@@ -160,7 +167,7 @@ class BatchKey:
 
 
 class BatchSource(Dataset[Batch]):
-    """A key in, a batch out; safe in worker processes because it has no state."""
+    """Returns the batch of a key; safe in worker processes because it has no state."""
 
     def __init__(self, crops: Crops, seed: int, augment: Augment | None) -> None:
         self.crops = crops
@@ -182,7 +189,7 @@ class BatchSource(Dataset[Batch]):
 
 
 def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iterator[BatchKey]:
-    """This rank's share of every batch of the run from the `first` (counted over epochs) on, without end.
+    """Yield this rank's share of every batch from the `first` (counted over epochs) on, endlessly.
 
     A batch is cut into `world` equal slices, so what all ranks see together doesn't depend on their number. Where the
     sampler's own cursor stands doesn't matter: several may draw from one sampler.
@@ -197,7 +204,7 @@ def batch_keys(sampler: BatchSampler, first: int, rank: int, world: int) -> Iter
 
 
 class _Keys:
-    """Makes an endless iterator what DataLoader calls a sampler."""
+    """Wraps an endless iterator as what DataLoader calls a sampler."""
 
     def __init__(self, keys: Iterator[BatchKey]) -> None:
         self._keys = keys
@@ -207,7 +214,7 @@ class _Keys:
 
 
 def batches(source: BatchSource, keys: Iterator[BatchKey], workers: int, device: torch.device) -> Iterator[Batch]:
-    """Batches in the order of their keys, prepared ahead by `workers` processes (0: here)."""
+    """Yield batches in the order of their keys, prepared ahead by `workers` processes (0: in this one)."""
     loader = DataLoader(
         source,
         batch_size=None,
@@ -224,8 +231,9 @@ def _as_is(batch: Batch) -> Batch:
 
 
 def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Indices of the crops to train on and of those held out: `share` of the people, at least two if any, chosen by
-    `seed` among those with two crops or more and a label."""
+    """Return the indices of the crops to train on and of those held out: `share` of the people, at least two if any,
+    chosen by `seed` among those with two crops or more and a label.
+    """
     people, counts = np.unique(labels, return_counts=True)
     several = people[(counts > 1) & (people != UNLABELLED)]
     count = 0 if share == 0 else min(len(several), max(2, round(share * len(people))))
@@ -235,7 +243,9 @@ def split_people(labels: NDArray[np.int64], share: float, seed: int) -> tuple[ND
 
 
 def whole_people(labels: NDArray[np.int64], limit: int, seed: int) -> NDArray[np.int64]:
-    """Indices of at most `limit` crops of people with two or more, whole people in an order chosen by `seed`."""
+    """Return the indices of at most `limit` crops of people with two or more, whole people in an order chosen by
+    `seed`.
+    """
     chosen: list[NDArray[np.int64]] = []
     total = 0
     for person in np.random.default_rng(seed).permutation(np.unique(labels)):

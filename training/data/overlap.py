@@ -1,4 +1,4 @@
-"""People that two sets share, found by embedding: who is in a training set must not be in the set it is measured on."""
+"""Finds people that two sets share, by embedding: nobody in a training set may be in the set it is evaluated on."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ class Overlap:
 
     @property
     def drop(self) -> list[str]:
-        """The people of A to leave out."""
+        """Return the people of A to leave out."""
         return [match.drop for match in self.matches]
 
 
 def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: float) -> list[Match]:
-    """Matches by falling score. A person of A matches where its mean template reaches ``threshold`` against a person of
-    B, or one of its images reaches ``pair_threshold`` against one of B's."""
+    """Return matches by falling score. A person of A matches where its mean template reaches ``threshold`` against a
+    person of B, or one of its images reaches ``pair_threshold`` against one of B's.
+    """
     means, best_mean = best_means(a, b)
     pair_score, pair_image, own_image = _best_pairs(a, b)
     found = np.flatnonzero((means >= threshold) | (pair_score >= pair_threshold))
@@ -62,7 +63,7 @@ def find_overlap(a: Templates, b: Templates, threshold: float, pair_threshold: f
 
 
 def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """For each person of A the best cosine of mean templates, and whose in B: (P,) float32 and (P,) int64."""
+    """Return for each person of A the best cosine of mean templates, and whose in B: (P,) float32 and (P,) int64."""
     own, others = unit(sums(a)), unit(sums(b))
     scores = np.full(len(own), -1, np.float32)
     places = np.zeros(len(own), np.int64)
@@ -75,7 +76,9 @@ def best_means(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray
 
 
 def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """For each person of A its best single image against any of B's: score, B's image, its own image, each (P,)."""
+    """Return for each person of A its best single image against any of B's: score, B's image, its own image, each
+    (P,).
+    """
     score = np.full(len(a.people), -1, np.float32)
     theirs = np.zeros(len(a.people), np.int64)
     own = np.zeros(len(a.people), np.int64)
@@ -95,7 +98,9 @@ def _best_pairs(a: Templates, b: Templates) -> tuple[NDArray[np.float32], NDArra
 
 
 def write_overlap(path: Path, overlap: Overlap) -> None:
-    """``.csv``: one row a match; anything else: JSON with all of it. Both are what a recipe's ``data.drop`` takes."""
+    """Write the overlap: ``.csv`` has one row per match, anything else is JSON with all of it. A recipe's
+    ``data.drop`` takes both.
+    """
     rows = [asdict(match) for match in overlap.matches]
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".csv":

@@ -21,7 +21,7 @@ from app.errors import InvalidInput
 
 
 class SamplerError(InvalidInput, ValueError):
-    """A sampler was asked for what the data or the ranks cannot give."""
+    """The data or the ranks cannot give what the sampler was asked for."""
 
     code = "invalid_sampler"
 
@@ -32,7 +32,7 @@ def require(condition: bool, message: str) -> None:
 
 
 class People:
-    """Which positions show whom: `labels` (N,) integers, any values."""
+    """The positions of each person's images: `labels` (N,) integers, any values."""
 
     def __init__(self, labels: Sequence[int] | NDArray[np.integer], *, at_least: int = 1) -> None:
         values = np.asarray(labels)
@@ -67,18 +67,18 @@ class BatchSampler(Sampler[list[int]]):
         self._shuffled: tuple[int, NDArray[np.intp]] | None = None
 
     def batch(self, index: int) -> NDArray[np.intp]:
-        """(batch_size,) positions of this epoch's batch number `index`, over all ranks."""
+        """Return the (batch_size,) positions of this epoch's batch number `index`, over all ranks."""
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Batches in a whole epoch, also where one is resumed."""
+        """Return the batches of a whole epoch, also in a resumed one."""
         raise NotImplementedError
 
     def rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, *key])
 
     def order(self, size: int) -> NDArray[np.intp]:
-        """This epoch's permutation of 0…size−1."""
+        """Return this epoch's permutation of 0…size−1."""
         if self._shuffled is None or self._shuffled[0] != self.epoch:
             self._shuffled = self.epoch, self.rng().permutation(size)
         return self._shuffled[1]
@@ -92,7 +92,7 @@ class BatchSampler(Sampler[list[int]]):
         self.cursor = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Another epoch starts at its first batch; the one already under way goes on."""
+        """Start another epoch at its first batch; the current one continues if it is the same."""
         if epoch != self.epoch:
             self.epoch, self.cursor = epoch, 0
 
@@ -139,7 +139,7 @@ class PKSampler(BatchSampler):
         return np.concatenate([self._draw(rng, self.known.images(person)) for person in chosen])
 
     def _draw(self, rng: np.random.Generator, images: NDArray[np.intp]) -> NDArray[np.intp]:
-        """K images, each once before any twice."""
+        """Draw K images, each once before any twice."""
         whole, rest = divmod(self.images, len(images))
         return np.concatenate([images] * whole + [rng.choice(images, rest, replace=False)])
 
@@ -214,7 +214,7 @@ def build(
     rank: int = 0,
     world_size: int = 1,
 ) -> BatchSampler:
-    """The sampler of that name. `batch_size` is over all ranks; `pk` takes batch_size / images people in each."""
+    """Build the sampler of that name. `batch_size` is over all ranks; `pk` takes batch_size / images people in each."""
     if name == "pk":
         require(batch_size % images == 0, f"a batch of {batch_size} does not divide into {images} images a person")
         people = batch_size // images

@@ -1,4 +1,4 @@
-"""A set's templates by a model package, and what is asked of them: centres of people, best matches."""
+"""A set's templates by a model package, with the centres of people and the threshold for one person."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class Templates:
 
     @property
     def readable(self) -> NDArray[np.int64]:
-        """Indices of the images that have a template."""
+        """Return the indices of the images that have a template."""
         return np.setdiff1d(np.arange(len(self.labels)), np.array(sorted(self.broken), np.int64))
 
 
 def find_package(name: str, models: Path) -> Package:
-    """The package in the folder ``name``, or called so in ``models``. Raises Unusable."""
+    """Return the package in the folder ``name``, or with that name in ``models``. Raises Unusable."""
     folder = Path(name)
     return load_package(folder) if (folder / "manifest.json").is_file() else select(find_packages(models), name)
 
 
 @contextmanager
 def embedder_of(package: Package, cache: Path, device: Device = "auto") -> Iterator[Embedder]:
-    """A package's embedder, closed at the end."""
+    """Yield a package's embedder; closed at the end."""
     embedder = Embedder(open_embedder(package, cache, device))
     try:
         yield embedder
@@ -65,7 +65,7 @@ def embed_set(
     progress: Callable[[int], None] = lambda _images: None,
     each: Callable[[int, Pixels], None] = lambda _index, _crop: None,
 ) -> Templates:
-    """Every image's template. ``progress`` is told how many more are done, ``each`` gets each readable crop in turn."""
+    """Embed every image. ``progress`` takes how many more are done, ``each`` gets each readable crop in turn."""
     vectors = np.zeros((len(faces), embedder.dimension), np.float32)
     broken: dict[int, LikenessError] = {}
     with ThreadPoolExecutor(os.cpu_count()) as readers:
@@ -90,20 +90,24 @@ def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """Rows of length 1; zero rows stay zero."""
+    """Scale rows to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, np.finfo(np.float32).tiny), np.float32)
 
 
 def sums(templates: Templates) -> Vectors:
-    """(P, D): the sum of each person's templates; its direction is the person's centre."""
+    """Return (P, D): the sum of each person's templates; its direction is the person's centre."""
     out = np.zeros((len(templates.people), templates.vectors.shape[1]), np.float32)
     np.add.at(out, templates.labels, templates.vectors)
     return out
 
 
 def choose_threshold(package: Package, comparisons: int, fpir: float, threshold: float | None) -> tuple[float, str]:
-    """The score from which on two are the same person, and how it was come by, in words.
+    """Return the score from which two images show one person, and how it was chosen, in words.
+
+    Without ``threshold`` it is the package's operating point at which a share ``fpir`` of the people searched for among
+    ``comparisons`` others are falsely found, or the strictest measured one if that is stricter still. Raises Unusable
+    ``threshold_needed`` if the package has no operating points.
 
     Without ``threshold``: the package's operating point at which ``fpir`` of the people searched for among
     ``comparisons`` others are found there though they are not; the strictest that was measured where that is stricter

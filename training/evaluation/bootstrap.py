@@ -25,7 +25,9 @@ ROUNDS = 1000
 def equal_error_rate_interval(
     scores: ArrayLike, mated: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: who is on either side of a pair."""
+    """Return the interval of `metrics.equal_error_rate`. ``people`` is (P, 2) integers from 0: the person on either
+    side of a pair.
+    """
     scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
     value = metrics.equal_error_rate(scores[labels], scores[~labels])
     order = np.argsort(scores, kind="stable")
@@ -49,8 +51,9 @@ def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
 def fold_accuracy_interval(
     scores: ArrayLike, mated: ArrayLike, folds: ArrayLike, people: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0
 ) -> Interval:
-    """Of the mean of `metrics.fold_accuracy`: each fold's threshold is found again in every round, from the
-    other folds' pairs as they were drawn."""
+    """Return the interval of the mean of `metrics.fold_accuracy`: every round finds each fold's threshold again,
+    from the other folds' pairs as they were drawn.
+    """
     scores, labels, sides = np.asarray(scores, np.float64), np.asarray(mated, bool), np.asarray(people, np.int64)
     value = metrics.fold_accuracy(scores, labels, folds).mean
     order = np.argsort(scores, kind="stable")
@@ -77,14 +80,15 @@ def _fold_accuracy(ascending: Floats, is_mated: Bools, fold_of: Ints, counts: In
 
 
 def _pair_counts(mated: Bools, sides: Ints, rounds: int, seed: int) -> Iterator[Ints]:
-    """(P,) how often each pair counts, round by round."""
+    """Yield (P,) how often each pair counts, round by round."""
     for weight in metrics.people_weights(int(sides.max()) + 1, rounds, seed):
         yield np.where(mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
 
 
 def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS, seed: int = 0) -> Interval:
-    """Of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay those of all
-    images: only what they say of the people drawn is computed anew."""
+    """Return the interval of `metrics.normalised_mutual_information` of (N,) labels and clusters. The clusters stay
+    those of all images; only the information about the people drawn is computed again.
+    """
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     cluster = np.unique(np.asarray(assigned), return_inverse=True)[1]
     joint, images = np.unique(np.stack([who, cluster], axis=1), axis=0, return_counts=True)
@@ -114,18 +118,18 @@ class Resampling:
     """(rounds, people)."""
 
     def of(self, photos: Sequence[str]) -> Ints:
-        """(rounds, photos) how often the person of each photo is drawn."""
+        """Return (rounds, photos) how often the person of each photo is drawn."""
         return self.weights[:, [self.column[person_of(photo)] for photo in photos]]
 
 
 def resampling(photos: Sequence[str], *, rounds: int = ROUNDS, seed: int = 0) -> Resampling:
-    """Over all people that these photos show."""
+    """Resample all people that these photos show."""
     people = sorted({person_of(photo) for photo in photos})
     return Resampling({name: i for i, name in enumerate(people)}, metrics.people_weights(len(people), rounds, seed))
 
 
 def share_samples(happened: ArrayLike, weights: Ints) -> Floats:
-    """(rounds, …) the share of searches in which ``happened``, (S, …), is true; ``weights`` is (rounds, S)."""
+    """Return (rounds, …) the share of searches in which ``happened``, (S, …), is true; ``weights`` is (rounds, S)."""
     total = weights.sum(axis=1).astype(np.float64)
     total[total == 0] = math.nan
     shares: Floats = ((weights @ np.asarray(happened, np.float64)).T / total).T
@@ -135,7 +139,7 @@ def share_samples(happened: ArrayLike, weights: Ints) -> Floats:
 def found_samples(
     ranking: metrics.Ranking, nonmated_best: ArrayLike, fpirs: Sequence[float], mates: Ints, strangers: Ints
 ) -> Floats:
-    """(rounds, len(fpirs)) 1 − FNIR, the threshold at each FPIR found again from the strangers drawn.
+    """Return (rounds, len(fpirs)) 1 − FNIR, with the threshold at each FPIR found again from the strangers drawn.
 
     ``mates`` (rounds, P) and ``strangers`` (rounds, S): how often each search is drawn. Who is enrolled stays.
     """
@@ -150,8 +154,9 @@ def found_samples(
 
 
 def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
-    """Of a share of ``trials`` people. Where all or none of them are counted, every round says the same, though another
-    set need not: there the far end is Wilson's. NaN, between 0 and 1, where nobody was there to be counted."""
+    """Return the interval of a share of ``trials`` people. If all or none of them are counted, every round is the
+    same, though another set might differ: there the far end is Wilson's. NaN, between 0 and 1, without trials.
+    """
     if trials == 0:
         return metrics.wilson(0, 0)
     interval = metrics.percentile_interval(value, samples)

@@ -1,4 +1,4 @@
-"""Photos made worse on purpose, each in one way: to see whether quality falls where recognition does."""
+"""Photos degraded in one way each, to see whether quality falls where recognition does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Degradation:
         return f"{self.way} {self.strength:g}"
 
     def apply(self, pixels: Pixels, rng: np.random.Generator) -> Pixels:
-        """A worse copy of (H, W, 3) uint8 RGB."""
+        """Return a degraded copy of (H, W, 3) uint8 RGB."""
         return WAYS[self.way].apply(pixels, self.strength, rng)
 
 
@@ -43,12 +43,12 @@ class Way:
 
 
 def blurred(pixels: Pixels, sigma: float, _rng: np.random.Generator) -> Pixels:
-    """Out of focus: a Gaussian of ``sigma`` pixels."""
+    """Blur by a Gaussian of ``sigma`` pixels: out of focus."""
     return np.asarray(cv2.GaussianBlur(pixels, (0, 0), sigma), np.uint8)
 
 
 def smeared(pixels: Pixels, pixels_moved: float, rng: np.random.Generator) -> Pixels:
-    """Moved during the exposure in some direction."""
+    """Blur along a line in some direction: motion during the exposure."""
     length, degrees = round(pixels_moved), float(rng.uniform(0, 180))
     middle = (length - 1) / 2
     line = np.zeros((length, length), np.float32)
@@ -60,47 +60,49 @@ def smeared(pixels: Pixels, pixels_moved: float, rng: np.random.Generator) -> Pi
 
 
 def shrunk(pixels: Pixels, factor: float, _rng: np.random.Generator) -> Pixels:
-    """Fewer pixels: ``factor`` times the size, averaged."""
+    """Shrink to ``factor`` times the size, averaged."""
     return np.asarray(cv2.resize(pixels, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def exposed(pixels: Pixels, factor: float, rng: np.random.Generator) -> Pixels:
-    """``factor`` times the light, with noise, clipped and rounded to 8 bits as a camera does."""
+    """Multiply the light by ``factor``, with noise, clipped and rounded to 8 bits as a camera does."""
     light = pixels.astype(np.float32) * factor + rng.normal(0, READ_NOISE, pixels.shape)
     return np.asarray(np.clip(light, 0, 255), np.uint8)
 
 
 def grainy(pixels: Pixels, sigma: float, rng: np.random.Generator) -> Pixels:
-    """Gaussian noise of ``sigma`` grey levels."""
+    """Add Gaussian noise of ``sigma`` grey levels."""
     return np.asarray(np.clip(pixels + rng.normal(0, sigma, pixels.shape), 0, 255), np.uint8)
 
 
 def compressed(pixels: Pixels, jpeg_quality: float, _rng: np.random.Generator) -> Pixels:
-    """Through JPEG and back."""
+    """Compress as JPEG and decode again."""
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "JPEG", quality=round(jpeg_quality))
     return np.asarray(Image.open(data).convert("RGB"), np.uint8)
 
 
 def tilted(pixels: Pixels, degrees: float, _rng: np.random.Generator) -> Pixels:
-    """Turned in the picture's plane."""
+    """Rotate in the picture's plane."""
     height, width = pixels.shape[:2]
     matrix = cv2.getRotationMatrix2D((width / 2, height / 2), degrees, 1)
     return np.asarray(cv2.warpAffine(pixels, matrix, (width, height)), np.uint8)
 
 
 def turned_aside(pixels: Pixels, degrees: float, _rng: np.random.Generator) -> Pixels:
-    """The foreshortening of a head turned to the side (not its occlusion: a flat card hides nothing)."""
+    """Foreshorten as a head turned to the side (without its occlusion: a flat card hides nothing)."""
     return _card(pixels, degrees, up=False)
 
 
 def nodded(pixels: Pixels, degrees: float, _rng: np.random.Generator) -> Pixels:
-    """The same up or down."""
+    """Foreshorten as a head turned up or down."""
     return _card(pixels, degrees, up=True)
 
 
 def _card(pixels: Pixels, degrees: float, *, up: bool) -> Pixels:
-    """The photo as a flat card turned about its upright (or lying) middle axis, seen from three of its widths."""
+    """Return the photo as a flat card turned about its upright (or lying) middle axis, seen from three times its
+    width.
+    """
     height, width = pixels.shape[:2]
     corners = np.array([[-0.5, -0.5], [0.5, -0.5], [0.5, 0.5], [-0.5, 0.5]])
     angle, distance = math.radians(degrees), 3.0
@@ -116,12 +118,12 @@ def _card(pixels: Pixels, degrees: float, *, up: bool) -> Pixels:
 
 
 def cut_right(pixels: Pixels, keep: float, _rng: np.random.Generator) -> Pixels:
-    """The left ``keep`` of the photo."""
+    """Keep the left ``keep`` of the photo."""
     return np.ascontiguousarray(pixels[:, : round(pixels.shape[1] * keep)])
 
 
 def cut_top(pixels: Pixels, keep: float, _rng: np.random.Generator) -> Pixels:
-    """The lower ``keep`` of the photo."""
+    """Keep the lower ``keep`` of the photo."""
     return np.ascontiguousarray(pixels[round(pixels.shape[0] * (1 - keep)) :])
 
 
@@ -144,5 +146,5 @@ WAYS: Mapping[str, Way] = MappingProxyType(
 
 
 def degradations() -> list[Degradation]:
-    """Every way at every strength."""
+    """Return every way at every strength."""
     return [Degradation(name, strength) for name, way in WAYS.items() for strength in way.strengths]

@@ -1,4 +1,6 @@
-"""1:N on templates that are already made: people enrolled with one photo each are searched for by another one.
+"""1:N on existing templates: people enrolled with one photo each are searched for by another one.
+
+A photo without a face is never found: as a probe it is a miss, as a stranger it finds nobody. Nothing is left out.
 
 A photo without a face is never found: searched for, it is a miss; as a stranger it finds nobody. Nothing is left out.
 """
@@ -25,7 +27,7 @@ CMC_DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Who is enrolled and who searches, by photo: ``mates[i]`` shows the person of ``enrolled[i]``."""
+    """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[i]``."""
 
     seed: int
     enrolled: tuple[str, ...]
@@ -34,8 +36,10 @@ class Draw:
 
 
 def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | None = None) -> Draw:
-    """``people`` at random among those with two photos or more: one photo enrolled, another one searches. Of everyone
-    else (or of ``strangers`` of them) one photo each searches too. Raises ValueError where there are too few people."""
+    """Draw ``people`` at random among those with two photos or more: one photo enrolled, another one as probe. One
+    photo each of everyone else (or of ``strangers`` of them) is a probe too. Raises ValueError if there are too few
+    people.
+    """
     rng = np.random.default_rng(seed)
     of: dict[str, list[str]] = {}
     for photo in sorted(photos):
@@ -57,7 +61,9 @@ def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the service's own threshold for an FPIR does: the manifest's operating points, corrected for the gallery."""
+    """The figures at the service's own threshold for an FPIR: the manifest's operating points, corrected for the
+    gallery.
+    """
 
     asked: float
     threshold: float
@@ -98,8 +104,9 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Identifications:
-    """All draws' figures, what they come to, and each draw's FNIR over FPIR (as ``fnmr`` and ``fmr`` of a curve; none
-    without strangers)."""
+    """All draws' figures, their summary, and each draw's FNIR over FPIR (as ``fnmr`` and ``fmr`` of a curve; none
+    without strangers).
+    """
 
     draws: tuple[Identification, ...]
     summary: Mapping[str, Summary]
@@ -110,7 +117,7 @@ class Identifications:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """A figure, a share of ``searches``, and what the rounds of the bootstrap gave for it."""
+    """A figure, a share of ``searches``, and its values in the rounds of the bootstrap."""
 
     value: float
     samples: Floats
@@ -122,7 +129,7 @@ class _Sampled:
 
     @property
     def missing(self) -> _Sampled:
-        """The share that is left of all."""
+        """Return the complement of the share: 1 − value."""
         return _Sampled(1 - self.value, 1 - self.samples, self.searches)
 
 
@@ -135,8 +142,9 @@ def measure(
     rounds: int = bootstrap.ROUNDS,
     seed: int = 0,
 ) -> Identifications:
-    """Searches each draw's mates and strangers among its enrolled. ``service_threshold`` answers the service's
-    threshold for an FPIR, or None where it has none; ``rounds`` and ``seed`` are the bootstrap's."""
+    """Search for each draw's mates and strangers among its enrolled. ``service_threshold`` returns the service's
+    threshold for an FPIR, or None if it has none; ``rounds`` and ``seed`` are the bootstrap's.
+    """
     drawn = bootstrap.resampling(templates.names, rounds=rounds, seed=seed)
     searched = [_Searched(templates, draw, drawn) for draw in draws]
     asked = [(fpir, threshold) for fpir in fpirs if (threshold := service_threshold(fpir)) is not None]
@@ -162,11 +170,11 @@ class _Searched:
         self.mates_drawn, self.strangers_drawn = drawn.of(draw.mates), drawn.of(draw.strangers)
 
     def missed(self, threshold: float) -> _Sampled:
-        """FNIR at a threshold that was not found here."""
+        """Return the FNIR at a threshold that was not found here."""
         return self._of_mates((self.ranking.rank > 1) | (self.ranking.mate_score < threshold))
 
     def alarmed(self, threshold: float) -> _Sampled:
-        """FPIR at it."""
+        """Return the FPIR at that threshold."""
         found = self.strangers >= threshold
         share = float(np.mean(found)) if len(found) else math.nan
         return _Sampled(share, bootstrap.share_samples(found, self.strangers_drawn), len(found))
@@ -175,7 +183,7 @@ class _Searched:
         return [self._of_mates(self.ranking.rank <= rank) for rank in range(1, depth + 1)]
 
     def found(self, fpirs: Sequence[float]) -> list[_Sampled]:
-        """1 − FNIR at each FPIR, the threshold from these strangers."""
+        """Return 1 − FNIR at each FPIR, the threshold from these strangers."""
         samples = bootstrap.found_samples(self.ranking, self.strangers, fpirs, self.mates_drawn, self.strangers_drawn).T
         values = [1 - metrics.fnir_at_fpir(self.ranking, self.strangers, fpir) for fpir in fpirs]
         return [_Sampled(value, own, len(self.ranking.rank)) for value, own in zip(values, samples, strict=True)]
@@ -184,7 +192,7 @@ class _Searched:
         return [fpir for fpir in fpirs if metrics.allowed_errors(fpir, len(self.strangers)) > 0]
 
     def curve(self) -> Curve:
-        """FNIR over FPIR at every threshold from the lowest score on."""
+        """Return FNIR over FPIR at every threshold from the lowest score on."""
         curve = metrics.error_curve(self.ranking.first_score, self.strangers)
         finite = curve.threshold > -math.inf
         return Curve(curve.threshold[finite], curve.fmr[finite], curve.fnmr[finite])
@@ -195,7 +203,7 @@ class _Searched:
 
 
 def _figures(searched: _Searched, fpirs: Sequence[float], asked: Sequence[tuple[float, float]]) -> dict[str, _Sampled]:
-    """By the names that the summary prints."""
+    """Return the figures by the names that the summary prints."""
     figures = {"rank-1": searched.cmc(1)[0]}
     possible = searched.measurable(fpirs)
     figures |= {
@@ -257,7 +265,7 @@ def _mean(of_draws: Sequence[_Sampled]) -> Interval:
 
 
 def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]:
-    """The mates' ranking, and each stranger's highest score."""
+    """Return the mates' ranking, and each stranger's highest score."""
     enrolled, mates = templates.rows(draw.enrolled), templates.rows(draw.mates)
     strangers = templates.rows(draw.strangers)
     ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), np.arange(len(mates)))

@@ -1,4 +1,4 @@
-"""A trained net in PyTorch, called as a package's session is, to be timed beside the package made of it."""
+"""A trained network in PyTorch with the interface of a package's session, to time the two in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ DTYPES = {Precision.FP32: None, Precision.BF16: torch.bfloat16, Precision.FP16: 
 
 
 class InTorch:
-    """(N, 112, 112, 3) uint8 RGB -> (N, D) float32 unit vectors; autocast where ``precision`` isn't fp32."""
+    """A network in PyTorch: (N, 112, 112, 3) uint8 RGB -> (N, D) float32 unit vectors; autocast unless ``precision``
+    is fp32.
+    """
 
     def __init__(self, module: nn.Module, device: str, precision: Precision) -> None:
         self._module, self._device, self._dtype = module, torch.device(device), DTYPES[precision]
@@ -37,7 +39,10 @@ class InTorch:
 def open_run(
     source: Path, device: Target, precisions: Sequence[Precision], *, compiled: bool, threads: int
 ) -> dict[str, Runs]:
-    """The net of a run or checkpoint in each precision, with ``compiled`` also by torch.compile, by names for people.
+    """Return the network of a run or checkpoint in each precision, with ``compiled`` also by torch.compile, by display
+    name.
+
+    ``threads`` applies to all of this process's PyTorch. Raises NotFound (``checkpoint_not_found``).
 
     ``threads`` holds for all of this process's PyTorch. Raises NotFound (``checkpoint_not_found``).
     """

@@ -1,4 +1,4 @@
-"""The figures that faces are judged by: verification, identification, retrieval. NumPy only.
+"""Metrics of face recognition: verification, identification, retrieval. NumPy only.
 
 Words and definitions are those of ISO/IEC 19795-1 and NIST FRTE. Scores are float, higher = more alike. One decision
 rule holds everywhere: two faces match when their score is **at or above** the threshold.
@@ -35,7 +35,9 @@ class Interval:
 
 
 def wilson(events: int, trials: int, z: float = Z95) -> Interval:
-    """A proportion with Wilson's score interval (JASA 22, 1927): right for plain counts of independent trials."""
+    """Return a proportion with Wilson's score interval (JASA 22, 1927): right for plain counts of independent
+    trials.
+    """
     if trials <= 0:
         return Interval(math.nan, 0.0, 1.0)
     p = events / trials
@@ -45,14 +47,14 @@ def wilson(events: int, trials: int, z: float = Z95) -> Interval:
 
 
 def percentile_interval(value: float, samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """``value`` with the bootstrap's percentile interval."""
+    """Return ``value`` with the bootstrap's percentile interval."""
     tail = (1 - confidence) / 2
     low, high = np.nanquantile(np.asarray(samples, np.float64), [tail, 1 - tail])
     return Interval(value, float(low), float(high))
 
 
 def people_weights(people: int, rounds: int, seed: int = 0) -> Ints:
-    """(rounds, people) int64: how often each person is drawn in each round of a bootstrap over people.
+    """Return (rounds, people) int64: how often each person is drawn in each round of a bootstrap over people.
 
     Faces of one person are not independent; drawing whole people keeps their dependence in the interval. A pair of
     people i, j then counts weight_i × weight_j times (Bolle et al., "The subsets bootstrap", CVIU 93, 2004).
@@ -65,17 +67,17 @@ def people_weights(people: int, rounds: int, seed: int = 0) -> Ints:
 
 
 def fmr_at(threshold: float, nonmated: ArrayLike) -> float:
-    """False match rate: the share of non-mated scores at or above ``threshold``."""
+    """Return the false match rate: the share of non-mated scores at or above ``threshold``."""
     return float(np.mean(np.asarray(nonmated, np.float64) >= threshold))
 
 
 def fnmr_at(threshold: float, mated: ArrayLike) -> float:
-    """False non-match rate: the share of mated scores below ``threshold``."""
+    """Return the false non-match rate: the share of mated scores below ``threshold``."""
     return float(np.mean(np.asarray(mated, np.float64) < threshold))
 
 
 def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
-    """The lowest threshold whose FMR on these non-mated scores does not exceed ``fmr``.
+    """Return the lowest threshold whose FMR on these non-mated scores does not exceed ``fmr``.
 
     Tied scores are all kept out or all let in. Infinite where even the highest score may not pass.
     """
@@ -91,7 +93,7 @@ def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
 
 
 def allowed_errors(rate: float, trials: int) -> int:
-    """How many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999…"""
+    """Return how many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999…"""
     if not 0 <= rate <= 1:
         raise ValueError("an error rate lies between 0 and 1")
     return math.floor(rate * trials * (1 + 1e-12) + 1e-12)
@@ -107,7 +109,7 @@ class Curve:
 
 
 def error_curve(mated: ArrayLike, nonmated: ArrayLike) -> Curve:
-    """The DET curve (1 − FNMR over FMR is the ROC), from "all match" (FMR 1, FNMR 0) to "none does" (0, 1)."""
+    """Return the DET curve (1 − FNMR over FMR is the ROC), from "all match" (FMR 1, FNMR 0) to "none does" (0, 1)."""
     mated = np.sort(np.asarray(mated, np.float64))
     nonmated = np.sort(np.asarray(nonmated, np.float64))
     if mated.size == 0 or nonmated.size == 0:
@@ -119,13 +121,13 @@ def error_curve(mated: ArrayLike, nonmated: ArrayLike) -> Curve:
 
 
 def equal_error_rate(mated: ArrayLike, nonmated: ArrayLike) -> float:
-    """Where the DET curve, drawn with straight lines between its points, crosses FMR = FNMR."""
+    """Return the rate where the DET curve, with straight lines between its points, crosses FMR = FNMR."""
     curve = error_curve(mated, nonmated)
     return crossing(curve.fmr, curve.fnmr)
 
 
 def crossing(fmr: Floats, fnmr: Floats) -> float:
-    """Where FMR = FNMR on straight lines between the points of a curve from (1, 0) to (0, 1)."""
+    """Return where FMR = FNMR on straight lines between the points of a curve from (1, 0) to (0, 1)."""
     gap = fnmr - fmr  # ascending from -1 to 1
     after = int(np.argmax(gap >= 0))
     before = after - 1
@@ -134,16 +136,18 @@ def crossing(fmr: Floats, fnmr: Floats) -> float:
 
 
 def best_threshold(scores: ArrayLike, mated: ArrayLike) -> float:
-    """The threshold that decides most pairs rightly: midway in the gap between two scores, the median one of several
-    equally good gaps."""
+    """Return the threshold that decides most pairs correctly: the middle of the gap between two scores, the median
+    of several equally good gaps.
+    """
     scores = np.asarray(scores, np.float64)
     order = np.argsort(scores, kind="stable")
     return best_cut(scores[order], np.where(np.asarray(mated, bool)[order], -1, 1))
 
 
 def best_cut(ascending: Floats, won: NDArray[np.int64]) -> float:
-    """`best_threshold` of scores in order, where refusing the i-th one wins ``won[i]``: 1 for a non-mated pair, -1 for
-    a mated one, or more where a pair counts more than once."""
+    """Return `best_threshold` of sorted scores, where refusing the i-th one wins ``won[i]``: 1 for a non-mated pair,
+    -1 for a mated one, or more if a pair counts more than once.
+    """
     last = np.flatnonzero(np.append(ascending[1:] > ascending[:-1], True))
     edges = ascending[last]
     cuts = np.concatenate([edges[:1] - 1e-6, (edges[:-1] + edges[1:]) / 2, edges[-1:] + 1e-6])
@@ -164,8 +168,9 @@ class FoldAccuracy:
 
 
 def fold_accuracy(scores: ArrayLike, mated: ArrayLike, folds: ArrayLike) -> FoldAccuracy:
-    """Accuracy as LFW View 2 defines it (Huang et al., UMass TR 07-49): each fold is decided with the threshold that
-    is best on all the other folds. ``folds`` (N,) names each pair's fold."""
+    """Return accuracy as LFW View 2 defines it (Huang et al., UMass TR 07-49): each fold is decided with the
+    threshold that is best on all the other folds. ``folds`` (N,) names each pair's fold.
+    """
     scores = np.asarray(scores, np.float64)
     labels = np.asarray(mated, bool)
     fold_of = np.asarray(folds)
@@ -196,7 +201,7 @@ def match_rate_interval(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """1 − FNMR at ``fmr``, bootstrapped over people: the threshold is found anew in every round.
+    """Return 1 − FNMR at ``fmr``, bootstrapped over people: the threshold is found again in every round.
 
     ``people`` is (N, 2) integers from 0: who is on either side of each pair. A non-mated pair counts
     weight_i × weight_j times, a mated one weight_i times.
@@ -215,8 +220,9 @@ def match_rate_interval(
 
 
 def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: float) -> float:
-    """1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times; a score of -inf never matches. NaN
-    where no mated or no non-mated score counts."""
+    """Return 1 − FNMR at ``fmr`` where the i-th highest score counts ``counts[i]`` times; a score of -inf never
+    matches. NaN if no mated or no non-mated score counts.
+    """
     nonmated = np.where(is_mated, 0, counts)
     total_mated = int(counts[is_mated].sum())
     total_nonmated = int(nonmated.sum())
@@ -258,7 +264,7 @@ class AllPairs:
     mated_second: Ints
 
     def threshold(self, fmr: float, *, without: Bools | None = None, fewer: int = 0) -> float:
-        """The lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
+        """Return the lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
 
         ``without`` (P,) marks top pairs to leave out, ``fewer`` says how many pairs of the whole set that removes.
         Raises ValueError where the kept top scores don't reach down to that rate.
@@ -278,7 +284,10 @@ def all_pairs(
     block: int = 1024,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
-    """Compares each of (N, D) unit ``templates`` with each other once; ``people`` (N,) says who is who.
+    """Compare each of (N, D) unit ``templates`` with each other once; ``people`` (N,) are their people.
+
+    Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
+    ``progress`` takes the rows done in each step.
 
     Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
     ``progress`` is told the rows done in each step.
@@ -310,7 +319,7 @@ def all_pairs(
 
 
 def _upper_blocks(templates: NDArray[np.float32], block: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """(start, scores of rows start… with all rows from start on), block by block."""
+    """Yield (start, scores of rows start… with all rows from start on), block by block."""
     for start in range(0, len(templates), block):
         yield start, templates[start : start + block] @ templates[start:].T
 
@@ -330,8 +339,9 @@ def _where(scores: NDArray[np.float32], mask: Bools, start: int) -> tuple[NDArra
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What each probe's search gave. ``rank`` is where its own subject stands (1 = first; ties count against it),
-    ``mate_score`` that subject's score, ``best_score`` the highest of all. All (P,)."""
+    """The result of each probe's search. ``rank`` is the place of its own subject (1 = first; ties count against
+    it), ``mate_score`` that subject's score, ``best_score`` the highest of all. All (P,).
+    """
 
     rank: Ints
     mate_score: Floats
@@ -339,12 +349,14 @@ class Ranking:
 
     @property
     def first_score(self) -> Floats:
-        """The score of each probe's own subject where that stands first, else -inf: no threshold finds it."""
+        """Return the score of each probe's own subject if that ranks first, else -inf: no threshold finds it."""
         return np.where(self.rank == 1, self.mate_score, -math.inf)
 
 
 def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
-    """``scores`` (P, S) of each probe with each subject, ``mates`` (P,) each probe's own subject's column."""
+    """Rank subjects by ``scores`` (P, S) of each probe with each subject; ``mates`` (P,) is each probe's own
+    subject's column.
+    """
     scores = np.asarray(scores, np.float64)
     mates = np.asarray(mates, np.int64)
     mate_score = np.take_along_axis(scores, mates[:, None], axis=1)[:, 0]
@@ -353,21 +365,25 @@ def rank_subjects(scores: ArrayLike, mates: ArrayLike) -> Ranking:
 
 
 def cmc(rank: ArrayLike, depth: int) -> Floats:
-    """Cumulative match characteristic: (depth,) shares of probes found at rank 1, 2, … ``depth`` or better."""
+    """Return the cumulative match characteristic: (depth,) shares of probes found at rank 1, 2, … ``depth`` or
+    better.
+    """
     ranks = np.asarray(rank, np.int64)
     counts = np.bincount(np.clip(ranks, 0, depth + 1), minlength=depth + 2)[1 : depth + 1]
     return np.cumsum(counts) / ranks.size
 
 
 def threshold_at_fpir(nonmated_best: ArrayLike, fpir: float) -> float:
-    """The lowest threshold at which no more than ``fpir`` of the searches of people who are not enrolled return
-    anybody; ``nonmated_best`` is each such search's highest score."""
+    """Return the lowest threshold at which no more than ``fpir`` of the searches for people who are not enrolled
+    return anybody; ``nonmated_best`` is each such search's highest score.
+    """
     return threshold_at_fmr(nonmated_best, fpir)
 
 
 def fnir_at_fpir(ranking: Ranking, nonmated_best: ArrayLike, fpir: float) -> float:
-    """False negative identification rate: the share of enrolled people's probes whose own subject does not come
-    first at or above the threshold (NIST FRTE 1:N, rank 1)."""
+    """Return the false negative identification rate: the share of enrolled people's probes whose own subject does
+    not come first at or above the threshold (NIST FRTE 1:N, rank 1).
+    """
     threshold = threshold_at_fpir(nonmated_best, fpir)
     return float(np.mean((ranking.rank > 1) | (ranking.mate_score < threshold)))
 
@@ -405,8 +421,9 @@ class Retrieval:
 def retrieval(
     templates: NDArray[np.float32], labels: ArrayLike, ks: Sequence[int] = (1, 2, 4, 8), block: int = 1024
 ) -> Retrieval:
-    """Searches each of (N, D) unit ``templates`` among all others. Images that are alone of their label are only
-    searched among, not searched for. Equal scores keep the order of the set."""
+    """Search for each of (N, D) unit ``templates`` among all others. Images alone with their label are searched
+    among, but not searched for. Equal scores keep the order of the set.
+    """
     who = np.unique(np.asarray(labels), return_inverse=True)[1]
     mates = np.bincount(who)[who] - 1
     depth = min(len(who) - 1, max(int(mates.max(initial=0)), *ks))
@@ -427,7 +444,7 @@ def retrieval(
 
 
 def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, depth: int) -> Bools:
-    """(rows, depth): is the n-th nearest other image of the same label?"""
+    """Return (rows, depth): whether the n-th nearest other image has the same label."""
     scores = templates[rows] @ templates.T
     scores[np.arange(len(rows)), rows] = -np.inf
     nearest = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
@@ -435,22 +452,19 @@ def _neighbours_alike(templates: NDArray[np.float32], who: Ints, rows: Ints, dep
 
 
 def clusters(templates: NDArray[np.float32], count: int, seed: int = 0) -> Ints:
-    """(N,) the k-means cluster of each template, of ``count``."""
+    """Return (N,) the k-means cluster of each template, of ``count``."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  only this needs scikit-learn
 
     return np.asarray(KMeans(count, n_init=1, random_state=seed).fit_predict(templates), np.int64)
 
 
 def normalised_mutual_information(labels: ArrayLike, assigned: ArrayLike) -> float:
-    """2 I(L; C) / (H(L) + H(C)) of (N,) labels and clusters: 1 where each says all about the other, 0 where nothing."""
+    """Return 2 I(L; C) / (H(L) + H(C)) of (N,) labels and clusters: 1 where each determines the other, 0 where they
+    are independent.
+    """
     from sklearn.metrics import normalized_mutual_info_score  # noqa: PLC0415  only this needs scikit-learn
 
     return float(normalized_mutual_info_score(np.asarray(labels), np.asarray(assigned)))
-
-
-def clustering_nmi(templates: NDArray[np.float32], labels: ArrayLike, seed: int = 0) -> float:
-    """Normalised mutual information between the labels and k-means clusters, k = number of labels."""
-    return normalised_mutual_information(labels, clusters(templates, len(np.unique(np.asarray(labels))), seed))
 
 
 # --- Error versus discard --------------------------------------------------------------------------------------------
@@ -458,7 +472,7 @@ def clustering_nmi(templates: NDArray[np.float32], labels: ArrayLike, seed: int 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """What is left after the worst ``share`` of mated pairs is dropped."""
+    """The rest after the worst ``share`` of mated pairs is dropped."""
 
     share: float
     fnmr: float
@@ -469,8 +483,8 @@ class Discard:
 def error_versus_discard(
     mated: ArrayLike, pair_quality: ArrayLike, threshold: float, shares: Sequence[float]
 ) -> list[Discard]:
-    """FNMR of what is left when the worst share of mated pairs by quality is dropped (Grother and Tabassi, "Performance
-    of biometric quality measures", TPAMI 29(4), 2007). A pair's quality is the lower one of its two faces.
+    """Return the FNMR of the rest when the worst share of mated pairs by quality is dropped (Grother and Tabassi,
+    "Performance of biometric quality measures", TPAMI 29(4), 2007). A pair's quality is the lower one of its two faces.
 
     The threshold stays. Of equal qualities those that come first are dropped first.
     """

@@ -63,7 +63,7 @@ NOBODY = SamePeople(np.empty(0, np.int64), 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """``pairs`` and what they gave. ``left_out`` (P,) marks the top pairs that `SamePeople` names."""
+    """``pairs`` and the points measured on them. ``left_out`` (P,) marks the top pairs that `SamePeople` names."""
 
     pairs: AllPairs
     points: tuple[OperatingPoint, ...]
@@ -73,7 +73,7 @@ class Measurement:
 
 
 def numbered(people: Sequence[str]) -> Ints:
-    """(N,) people as numbers from 0."""
+    """Number people from 0: (N,)."""
     return np.unique(np.asarray(people), return_inverse=True)[1].astype(np.int64)
 
 
@@ -84,13 +84,13 @@ def compare_all(
     highest_fmr: float = RATES[0],
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
-    """Every pair of (N, D) unit ``vectors`` once; keeps the scores that rates up to ``highest_fmr`` need."""
+    """Compare every pair of (N, D) unit ``vectors`` once; keep the scores that rates up to ``highest_fmr`` need."""
     floor = _floor(vectors, people, min(1.0, MARGIN * highest_fmr))
     return metrics.all_pairs(vectors, people, floor=floor, progress=progress)
 
 
 def _floor(vectors: Vectors, people: Ints, share: float) -> float:
-    """A score that about ``share`` of the non-mated pairs reach, from a sample of rows."""
+    """Return a score that about ``share`` of the non-mated pairs reach, from a sample of rows."""
     rows = np.random.default_rng(0).permutation(len(vectors))[:SAMPLE_ROWS]
     other = people[rows][:, None] != people[None, :]
     if share >= 1:
@@ -107,7 +107,7 @@ def measure(
     rounds: int = ROUNDS,
     seed: int = 0,
 ) -> Measurement:
-    """Thresholds at ``rates`` with the FNMR beside each; rates that the set is too small for are left away.
+    """Return the thresholds at ``rates`` with the FNMR at each; rates that the set is too small for are omitted.
 
     The pairs of ``same`` count as neither: mated ones chosen by their scores would flatter the FNMR.
     """
@@ -133,8 +133,10 @@ def measure(
 def _bootstrap(
     pairs: AllPairs, people: Ints, kept: Bools, points: Sequence[tuple[float, float]], weights: Ints
 ) -> NDArray[np.float64]:
-    """(rounds, points, 2) the threshold at each point's rate, and the FNMR at the point's own threshold, with the
-    people drawn anew. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight times."""
+    """Return (rounds, points, 2): the threshold at each point's rate, and the FNMR at the point's own threshold,
+    with people resampled. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight
+    times.
+    """
     score = pairs.top.score[kept]
     first, second = people[pairs.top.first[kept]], people[pairs.top.second[kept]]
     order = np.argsort(pairs.mated, kind="stable")
@@ -154,7 +156,7 @@ def _bootstrap(
 
 
 def _weighted_comparisons(weight: Ints, faces: Ints) -> int:
-    """Σ over pairs of different people of weight·weight × faces·faces."""
+    """Return Σ over pairs of different people of weight·weight × faces·faces."""
     shown = weight * faces
     return int((int(shown.sum()) ** 2 - int((shown * shown).sum())) // 2)
 
@@ -168,7 +170,7 @@ SAME_PHOTO = 0.9
 
 
 def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float) -> SamePeople:
-    """Finds, in (N, D) unit ``vectors`` of ``people`` numbered from 0, who is one person under two names.
+    """Find, in (N, D) unit ``vectors`` of ``people`` numbered from 0, people who appear under two names.
 
     - two names whose photos' mean score is at or above ``above``, or 0.8 × that over 10 comparisons or more;
     - a photo whose mean score with another person's photos, five or more, is at or above 0.8 × ``above``;
@@ -191,7 +193,7 @@ def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float
 
 
 def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
-    """Pairs of people; the product of two people's mean vectors is the mean of all their photos' scores."""
+    """Return pairs of people; the product of two people's mean vectors is the mean of all their photos' scores."""
     found: list[tuple[int, int]] = []
     for start in range(0, len(means), BLOCK):
         scores = means[start : start + BLOCK] @ means.T
@@ -202,7 +204,7 @@ def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, in
 
 
 def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
-    """(photo's row, person it shows) where that is not the photo's own."""
+    """Return (photo's row, person it shows) where that is not the photo's own."""
     others = np.flatnonzero(counts >= MANY_PHOTOS)
     found: list[tuple[int, int]] = []
     for start in range(0, len(vectors), BLOCK):
@@ -214,14 +216,14 @@ def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, abo
 
 
 def _keys(rows: Ints, others: Ints, count: int) -> Ints:
-    """Of every pair of a row and another."""
+    """Return a key for every pair of rows."""
     one, other = np.meshgrid(rows, others)
     keys: Ints = (np.minimum(one, other) * count + np.maximum(one, other)).ravel().astype(np.int64)
     return keys
 
 
 def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
-    """What the manifest holds of a measurement."""
+    """Return a measurement as the manifest's calibration."""
     return Calibration(
         name=name,
         measured_on=measured_on,
@@ -241,7 +243,7 @@ def _scores(pairs: AllPairs) -> Scores:
 
 
 def _point(point: OperatingPoint) -> Point:
-    """Rounded to what can be meant: a threshold to 1e-6, upwards, a rate to 1e-7."""
+    """Round to the meaningful digits: a threshold to 1e-6, upwards, a rate to 1e-7."""
     threshold = math.ceil(point.threshold.value * 1e6) / 1e6
     return Point(
         fmr=point.fmr,
@@ -255,7 +257,9 @@ def _point(point: OperatingPoint) -> Point:
 
 
 def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
-    """The manifest with ``new`` in place of the calibration of that name, or beside the others.
+    """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
+
+    If ``new`` is the default, no other one is; the only calibration always is.
 
     Where ``new`` is the default no other one is; the first calibration of all always is.
     """

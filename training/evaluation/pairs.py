@@ -1,4 +1,12 @@
-"""Pair lists in LFW's format.
+"""Pairs of photos to compare: pair lists in LFW's format, and verification packs.
+
+A list's first line is either ``N`` (View 1: N mated pairs, then N non-mated ones) or ``folds N`` (View 2: for each fold
+N mated pairs, then N non-mated ones). A mated pair is ``name n1 n2``, a non-mated one ``name1 n1 name2 n2``; columns
+are separated by tabs (or by spaces, if no name contains one). n = 1 means the photo ``name/name_0001.jpg``.
+
+A verification pack (``lfw.bin``, ``cfp_fp.bin`` …) names no people. Images with the same bytes, and the two of a mated
+pair, count as one person, all others as different people. Intervals therefore come out too narrow rather than too wide
+if a pack shows many pairs of few people.
 
 The first line says either ``N`` (View 1: N mated pairs, then N non-mated ones) or ``folds N`` (View 2: for each fold
 N mated pairs, then N non-mated ones). A mated pair is ``name n1 n2``, a non-mated one ``name1 n1 name2 n2``; columns
@@ -32,14 +40,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PairList:
-    """``folds`` is 1 where the list names none."""
+    """The pairs of a list; ``folds`` is 1 if it names none."""
 
     pairs: tuple[Pair, ...]
     folds: int
 
     @property
     def photos(self) -> tuple[str, ...]:
-        """Every photo named, once, sorted."""
+        """Return every photo named, once, sorted."""
         return tuple(sorted({photo for pair in self.pairs for photo in (pair.first, pair.second)}))
 
     @property
@@ -50,18 +58,14 @@ class PairList:
     def fold_of(self) -> NDArray[np.int64]:
         return np.array([pair.fold for pair in self.pairs], np.int64)
 
-    def only_folds(self, folds: range) -> PairList:
-        """The pairs of some of the folds."""
-        return PairList(tuple(pair for pair in self.pairs if pair.fold in folds), len(folds))
-
 
 def person_of(photo: str) -> str:
-    """``name`` of ``name/name_0001``: a photo's folder."""
+    """Return ``name`` of ``name/name_0001``: a photo's folder."""
     return photo.rpartition("/")[0]
 
 
 def read_pairs(path: Path) -> PairList:
-    """Raises ValueError, with the line, where the file does not keep to the format or to its own counts."""
+    """Read a pair list. Raises ValueError, with the line, if the file breaks the format or its own counts."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not lines:
         raise ValueError(f"{path} is empty: a pair list starts with its counts")
@@ -104,7 +108,7 @@ def _photo(name: str, number: str) -> str:
 
 
 class PackPhotos:
-    """Photos by name, ``person/image``, both numbers of the pack's own. Raises InvalidInput as `read_pack` does."""
+    """A pack's photos by name, ``person/image``, numbered here. Raises InvalidInput as `read_pack` does."""
 
     def __init__(self, path: Path) -> None:
         pack = read_pack(path)
@@ -124,7 +128,7 @@ class PackPhotos:
 
 
 def _people(ends: NDArray[np.int64], same: NDArray[np.bool_], images: int) -> list[int]:
-    """A person's number for each image: the least of the images that mated pairs join it with."""
+    """Return a person's number for each image: the lowest image that mated pairs join it with."""
     parent = list(range(images))
 
     def root(image: int) -> int:

@@ -1,4 +1,4 @@
-"""Photos of a folder or a tar file, and their templates made by the service's own pipeline."""
+"""Photos of a folder, a tar file or a verification pack, and their templates made by the service's own pipeline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _key(path: PurePosixPath) -> str:
 
 
 class FolderPhotos:
-    """``root/…/folder/file.jpg``."""
+    """Photos of a folder, ``root/…/folder/file.jpg``."""
 
     def __init__(self, root: Path) -> None:
         found = (path for path in sorted(root.rglob("*")) if path.suffix.lower() in ENDINGS)
@@ -97,7 +97,7 @@ def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def open_photos(path: Path) -> Photos:
-    """Of a folder, a tar file or a verification pack. Raises ValueError where there is nothing to read."""
+    """Open a folder, a tar file or a verification pack. Raises ValueError if it holds no photos."""
     if path.is_dir():
         photos: Photos = FolderPhotos(path)
     elif path.is_file() and path.suffix == PACK_ENDING:
@@ -113,7 +113,9 @@ def open_photos(path: Path) -> Photos:
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """One row a photo, in the order of ``names``. A photo without a face has a zero vector and quality 0."""
+    """The templates of photos, one row per photo in the order of ``names``. A photo without a face has a zero vector
+    and quality 0.
+    """
 
     package: str
     names: tuple[str, ...]
@@ -128,12 +130,12 @@ class Templates:
     """How long it took, for figures of speed."""
 
     def rows(self, names: Sequence[str]) -> NDArray[np.int64]:
-        """Row numbers of these photos."""
+        """Return the row numbers of these photos."""
         row = {name: i for i, name in enumerate(self.names)}
         return np.array([row[name] for name in names], np.int64)
 
     def only(self, names: Sequence[str]) -> Templates:
-        """Those of some photos, in their order. Raises ValueError where one is not among these."""
+        """Return the templates of some photos, in their order. Raises ValueError if one is missing."""
         missing = sorted(set(names) - set(self.names))
         if missing:
             raise ValueError(
@@ -151,7 +153,7 @@ class Templates:
         )
 
     def save(self, path: Path) -> None:
-        """As .npz, for `load`."""
+        """Write the templates as .npz, for `load`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         about = {"package": self.package, "failures": dict(self.failures), "seconds": self.seconds}
         np.savez(
@@ -187,7 +189,9 @@ def make_templates(
     threads: int,
     progress: Callable[[int], None] = lambda _photos: None,
 ) -> Templates:
-    """Runs ``embed`` (photo's name → unit vector, quality) over ``names`` in ``threads`` threads.
+    """Run ``embed`` (photo's name → unit vector, quality) over ``names`` in ``threads`` threads.
+
+    A LikenessError fails only its photo; any other error ends the run.
 
     A LikenessError of one photo is that photo's failure and no one else's; any other error ends the run.
     """

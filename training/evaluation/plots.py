@@ -25,7 +25,7 @@ BINS = 120
 
 
 def _figure() -> tuple[Figure, Axes]:
-    """A figure of its own, outside of pyplot's global state; saving it needs no display."""
+    """Return a figure outside of pyplot's global state; saving it needs no display."""
     from matplotlib.figure import Figure  # noqa: PLC0415  only drawing needs matplotlib
 
     figure = Figure(figsize=SIZE_INCHES, layout="constrained")
@@ -45,7 +45,7 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def _thin(curve: Curve) -> tuple[Any, Any]:
-    """FMR and FNMR at no more than `CURVE_POINTS` points, evenly along the drawn line."""
+    """Return FMR and FNMR at no more than `CURVE_POINTS` points, evenly along the drawn line."""
     scale = np.log10(np.maximum(curve.fmr, 1e-8)), np.log10(np.maximum(curve.fnmr, 1e-8))
     length = np.concatenate([[0], np.cumsum(np.abs(np.diff(scale[0])) + np.abs(np.diff(scale[1])))])
     rows = np.unique(np.searchsorted(length, np.linspace(0, length[-1], CURVE_POINTS)))
@@ -53,7 +53,7 @@ def _thin(curve: Curve) -> tuple[Any, Any]:
 
 
 def det(curves: Mapping[str, Curve], path: Path) -> None:
-    """FNMR over FMR, both logarithmic (ISO/IEC 19795-1)."""
+    """Draw FNMR over FMR, both logarithmic (ISO/IEC 19795-1)."""
     figure, axes = _figure()
     anything = False
     for name, curve in curves.items():
@@ -69,7 +69,7 @@ def det(curves: Mapping[str, Curve], path: Path) -> None:
 
 
 def roc(curves: Mapping[str, Curve], path: Path) -> None:
-    """1 − FNMR over a logarithmic FMR."""
+    """Draw 1 − FNMR over a logarithmic FMR."""
     figure, axes = _figure()
     for name, curve in curves.items():
         fmr, fnmr = _thin(curve)
@@ -80,7 +80,7 @@ def roc(curves: Mapping[str, Curve], path: Path) -> None:
 
 
 def cmc(shares: Sequence[Interval], path: Path) -> None:
-    """Share of searches whose person is found at rank 1, 2, … or better, with its interval as a band."""
+    """Draw the share of searches whose person is found at rank 1, 2, … or better, with its interval as a band."""
     figure, axes = _figure()
     ranks = range(1, len(shares) + 1)
     axes.fill_between(ranks, [each.low for each in shares], [each.high for each in shares], alpha=0.25)
@@ -91,8 +91,9 @@ def cmc(shares: Sequence[Interval], path: Path) -> None:
 
 
 def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -> None:
-    """FNIR over a logarithmic FPIR: a thin line for each draw of people, and at each of ``rates``, by FPIR, the mean
-    with its interval."""
+    """Draw FNIR over a logarithmic FPIR: a thin line for each draw of people, and at each of ``rates``, by FPIR, the
+    mean with its interval.
+    """
     figure, axes = _figure()
     for curve in curves:
         fpir, missed = _thin(curve)
@@ -106,13 +107,15 @@ def fnir(curves: Sequence[Curve], rates: Mapping[float, Interval], path: Path) -
 
 
 def _arms(figures: Sequence[Interval]) -> NDArray[np.float64]:
-    """(2, N) how far each interval reaches below and above its figure; a bootstrap's may lie to one side of it."""
+    """Return (2, N) how far each interval reaches below and above its figure; a bootstrap's may lie to one side of
+    it.
+    """
     ends = [(each.value - each.low, each.high - each.value) for each in figures]
     return np.maximum(np.array(ends, np.float64).T, 0)
 
 
 def bars(figures: Mapping[str, Interval], path: Path) -> None:
-    """A bar for each figure, with its interval."""
+    """Draw a bar for each figure, with its interval."""
     figure, axes = _figure()
     values = [each.value for each in figures.values()]
     axes.bar(range(len(values)), values, yerr=_arms(list(figures.values())), capsize=3, alpha=0.7)
@@ -122,7 +125,7 @@ def bars(figures: Mapping[str, Interval], path: Path) -> None:
 
 
 def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """Both kinds of scores as densities, with named thresholds."""
+    """Draw mated and non-mated scores as densities, with named thresholds."""
     figure, axes = _figure()
     bins = np.linspace(-1, 1, BINS + 1).tolist()
     axes.hist(np.asarray(nonmated), bins, density=True, alpha=0.6, label="non-mated")
@@ -134,7 +137,7 @@ def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, threshold
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """The same from a `training.evaluation.metrics.AllPairs` histogram of non-mated scores."""
+    """Draw the same from a `training.evaluation.metrics.AllPairs` histogram of non-mated scores."""
     figure, axes = _figure()
     group = HISTOGRAM_BINS // 200
     counts = histogram.reshape(-1, group).sum(axis=1)
@@ -162,7 +165,7 @@ def lines(
     ylabel: str,
     log_y: bool = False,
 ) -> None:
-    """One line for each of ``rows`` over ``x``."""
+    """Draw one line for each of ``rows`` over ``x``."""
     figure, axes = _figure()
     for name, values in rows.items():
         axes.plot(x, values, marker="o", markersize=3, label=name)
@@ -174,7 +177,7 @@ def lines(
 
 
 def intervals(rows: Mapping[str, tuple[Interval, Sequence[float]]], path: Path, *, xlabel: str) -> None:
-    """One line below the other for each of ``rows``: a bar for the interval and a dot for each single value."""
+    """Draw one line below the other for each of ``rows``: a bar for the interval and a dot for each single value."""
     figure, axes = _figure()
     figure.set_figheight(1.2 + 0.24 * len(rows))
     for place, (interval, values) in enumerate(rows.values()):

@@ -1,5 +1,8 @@
 """Protocols on finished templates: pairs (1:1) and retrieval. `training.evaluation.identification` has 1:N.
 
+A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one as
+correctly rejected. Nothing is left out of a figure.
+
 A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one
 as rightly refused. Nothing is left out of a figure.
 """
@@ -52,7 +55,7 @@ class Verification:
 
 
 def pair_scores(templates: Templates, pairs: PairList) -> Floats:
-    """(P,) float64 cosine of each pair, `NO_MATCH` where a photo has no face."""
+    """Return the (P,) float64 cosine of each pair, `NO_MATCH` where a photo has no face."""
     first = templates.rows([pair.first for pair in pairs.pairs])
     second = templates.rows([pair.second for pair in pairs.pairs])
     scores = np.einsum("pd,pd->p", templates.vectors[first], templates.vectors[second], dtype=np.float64)
@@ -61,7 +64,7 @@ def pair_scores(templates: Templates, pairs: PairList) -> Floats:
 
 
 def pair_people(pairs: PairList) -> Ints:
-    """(P, 2) people of each pair, numbered from 0."""
+    """Return the (P, 2) people of each pair, numbered from 0."""
     names = [person_of(photo) for pair in pairs.pairs for photo in (pair.first, pair.second)]
     return np.unique(names, return_inverse=True)[1].reshape(-1, 2).astype(np.int64)
 
@@ -75,7 +78,7 @@ def verification(
     rounds: int = 1000,
     seed: int = 0,
 ) -> Verification:
-    """``folds`` (P,) or None for no accuracy over folds."""
+    """Measure 1:1 over a list of pairs. ``folds`` is (P,), or None for no accuracy over folds."""
     scores, mated = pair_scores(templates, pairs), pairs.mated
     people = pair_people(pairs)
     nonmated_count = int((~mated).sum())
@@ -103,7 +106,9 @@ def verification(
 
 
 def curve_points(curve: Curve, count: int = 400) -> list[tuple[float, float, float]]:
-    """(threshold, FMR, FNMR) at up to ``count`` places spread evenly over both error rates' logarithms, for JSON."""
+    """Return (threshold, FMR, FNMR) at up to ``count`` places spread evenly over both error rates' logarithms, for
+    JSON.
+    """
     last = len(curve.fmr) - 1
     wanted = np.geomspace(1e-7, 1, count // 2)
     by_fmr = np.searchsorted(-curve.fmr, -wanted, side="left")
@@ -121,8 +126,9 @@ def retrieval_figures(
     ks: Sequence[int] = (1, 2, 4, 8),
     nmi: bool = False,
 ) -> dict[str, Interval]:
-    """Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi`` also that
-    of k-means clusters, which take their time."""
+    """Return Recall@k, MAP@R and R-precision, with intervals by bootstrap over the people searched for; with ``nmi``
+    also that of k-means clusters, which is slow.
+    """
     result = metrics.retrieval(vectors, people, ks)
     per_image = {f"Recall@{k}": result.recall_of[k].astype(np.float64) for k in ks}
     per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}

@@ -1,4 +1,4 @@
-"""Does quality mean something? Errors left when the worst faces are dropped, and what degraded copies get."""
+"""Whether quality predicts errors: those left when the worst faces are dropped, and the scores of degraded copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 @dataclass(frozen=True, slots=True)
 class Discarding:
-    """FNMR over the share dropped: by quality, and by the scores themselves (what no quality can beat)."""
+    """FNMR over the share dropped: by quality, and by the scores themselves (the best that any quality could do)."""
 
     threshold: float
     by_quality: tuple[Discard, ...]
@@ -33,7 +33,7 @@ class Discarding:
 
 
 def discarding(mated: Floats, pair_quality: Floats, threshold: float, shares: Sequence[float] = SHARES) -> Discarding:
-    """``pair_quality`` is the lower one of a pair's two."""
+    """Measure error versus discard; ``pair_quality`` is the lower one of a pair's two qualities."""
     return Discarding(
         threshold=threshold,
         by_quality=tuple(metrics.error_versus_discard(mated, pair_quality, threshold, shares)),
@@ -43,14 +43,14 @@ def discarding(mated: Floats, pair_quality: Floats, threshold: float, shares: Se
 
 
 def discarding_of(pairs: AllPairs, quality: Floats, threshold: float) -> Discarding:
-    """Of all mated pairs of a set; ``quality`` (N,) of its faces."""
+    """Measure error versus discard of all mated pairs of a set; ``quality`` (N,) of its faces."""
     lower = np.minimum(quality[pairs.mated_first], quality[pairs.mated_second])
     return discarding(pairs.mated.astype(np.float64), lower.astype(np.float64), threshold)
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What one degradation did to a sample of photos."""
+    """The effect of one degradation on a sample of photos."""
 
     name: str
     photos: int
@@ -81,7 +81,7 @@ def degraded_copies(
     threshold: float,
     seed: int = 0,
 ) -> tuple[Copies, CopyPairs]:
-    """Degrades each photo of ``sample``, embeds the copy and compares it with its person's other photos."""
+    """Degrade each photo of ``sample``, embed the copy and compare it with its person's other photos."""
     rows_of = _rows_by_person(originals)
     scores: list[float] = []
     lower: list[float] = []
@@ -109,7 +109,7 @@ def degraded_copies(
 
 
 def sample_with_mates(originals: Templates, count: int, seed: int = 0) -> list[str]:
-    """``count`` photos at random, of people who have another one with a face."""
+    """Return ``count`` random photos of people who have another one with a face."""
     rows_of = _rows_by_person(originals)
     names = [originals.names[row] for rows in rows_of.values() if len(rows) > 1 for row in rows]
     order = np.random.default_rng(seed).permutation(len(names))[:count]
@@ -125,7 +125,7 @@ def _rows_by_person(originals: Templates) -> dict[str, list[int]]:
 
 
 def _png(pixels: Pixels) -> bytes:
-    """Without any further loss, whatever the degradation was."""
+    """Encode without further loss, whatever the degradation was."""
     data = io.BytesIO()
     Image.fromarray(pixels).save(data, "PNG", compress_level=1)
     return data.getvalue()

@@ -1,4 +1,6 @@
-"""What a command of `training.commands.evaluate` has found: its tables, ``result.json``, ``scores.csv``."""
+"""Shows and writes the results of the commands in `training.commands.evaluate`: tables, ``result.json``,
+``scores.csv``.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from training.evaluation.speed import Speed
 
 
 def _plain(value: object) -> Any:
-    """Dataclasses and their like as JSON; numbers that JSON has no name for as null."""
+    """Turn dataclasses and mappings into JSON values; numbers that JSON can't hold become null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -36,7 +38,7 @@ def _plain(value: object) -> Any:
 
 
 def write(out: Path, document: Mapping[str, object]) -> None:
-    """``result.json`` in `out`, which is made where it is missing."""
+    """Write ``result.json`` in `out`, which is created if missing."""
     out.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
     (out / "result.json").write_text(text + "\n", encoding="utf-8")
@@ -45,7 +47,7 @@ def write(out: Path, document: Mapping[str, object]) -> None:
 def write_found(
     out: Path, kind: str, made: Templates, settings: Mapping[str, object], found: Mapping[str, object]
 ) -> None:
-    """As `write`, with what the figures were found from."""
+    """Write a result together with its package, settings and photos."""
     photos = {"count": len(made.names), "seconds": round(made.seconds, 1), "failures": dict(made.failures)}
     write(out, {"kind": kind, "package": made.package, "settings": settings, "photos": photos, **found})
 
@@ -149,7 +151,7 @@ def show_speed(rows: Sequence[Speed]) -> None:
 
 
 def show_compared(figures: Mapping[str, Any]) -> None:
-    """A row for each run, of what ``result.json`` has of its ``verification``."""
+    """Show a row for each run, from the ``verification`` of its ``result.json``."""
     table = Table("run", "accuracy", "EER", "1 − FNMR at FMR 1e-3", "no face")
     for label, found in figures.items():
         accuracy = found["accuracy"]

@@ -1,4 +1,4 @@
-"""The service's own stages, put together for measuring: the same code that answers requests, without HTTP or SQL."""
+"""The service's own stages for measuring: the same code that answers requests, without HTTP or SQL."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Service:
     dimension: int
 
     def embed_photo(self, data: bytes) -> tuple[Vector, float]:
-        """Unit vector and quality of the photo's most prominent face. Raises NoFace, and what decoding raises."""
+        """Return unit vector and quality of the photo's most prominent face. Raises NoFace, and what decoding
+        raises.
+        """
         photo = self.pipeline.embed(data, self.embedder)
         if not photo.faces:
             raise NoFace("The photo shows no face.")
@@ -42,11 +44,11 @@ class Service:
         return face.template.vector, face.quality.score
 
     def embed_crop(self, data: bytes) -> tuple[Vector, float]:
-        """Unit vector of an image that is an aligned crop already; its quality is not known and counts as 100."""
+        """Return the unit vector of an image that is already an aligned crop; its unknown quality counts as 100."""
         return self.embed_pixels(self.crop(data)), 100.0
 
     def crop(self, data: bytes) -> Pixels:
-        """(112, 112, 3) of an image that has this size. Raises InvalidImage for another."""
+        """Return an image of this size as (112, 112, 3). Raises InvalidImage for another size."""
         pixels = self.pixels(data)
         if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
             raise InvalidImage(
@@ -55,11 +57,11 @@ class Service:
         return pixels
 
     def pixels(self, data: bytes) -> Pixels:
-        """The whole photo, (H, W, 3) uint8 RGB, upright."""
+        """Return the whole photo, (H, W, 3) uint8 RGB, upright."""
         return decode(data, self.limits).pixels
 
     def embed_pixels(self, crop: Pixels) -> Vector:
-        """Unit vector of one (112, 112, 3) uint8 RGB aligned crop."""
+        """Return the unit vector of one (112, 112, 3) uint8 RGB aligned crop."""
         templates, _ = self.embedder.embed([crop])
         return templates[0].vector
 
@@ -68,7 +70,7 @@ class Service:
 def open_service(
     package: Path, models: Path, cache: Path, device: Device, threads: int, *, flip: bool = False
 ) -> Iterator[Service]:
-    """Loads the embedder of the folder ``package`` and the detector of ``models``; closes both at the end."""
+    """Load the embedder of the folder ``package`` and the detector of ``models``; both are closed at the end."""
     session = open_embedder(load_package(package), cache, device, 1)
     detector = select(find_packages(models), DETECTOR)
     limits = Limits(max_bytes=64 * MIB)

@@ -1,5 +1,6 @@
-"""How fast packages, and the nets they were made of in PyTorch, embed beside each other: the same crops through each in
-turn, round by round, so that whatever else the machine does in a round slows all of them."""
+"""Times packages, and networks in PyTorch, against each other: the same crops through each in turn, round by round,
+so that other load on the machine slows all of them alike.
+"""
 
 from __future__ import annotations
 

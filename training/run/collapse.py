@@ -1,4 +1,4 @@
-"""Notices a run that goes wrong while its loss looks well."""
+"""Detects a run that collapses although its loss looks good."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ALIKE = 0.99
 
 
 class CollapseAlarm:
-    """A loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), embeddings all alike, and
-    embeddings of length zero, which have no direction and so get no gradient from most losses.
+    """Warns of a loss that falls while accuracy is 0 (a margin beyond π − m rewards moving away), of embeddings that
+    are all alike, and of embeddings of length zero, which get no gradient from most losses.
 
     `observe` answers a warning once in each such episode.
     """
@@ -30,7 +30,9 @@ class CollapseAlarm:
         self._zero = 0
 
     def observe(self, loss: float, accuracy: float | None, embeddings: Tensor) -> str | None:
-        """`accuracy` of the class-level head in 0…1, None without one; `embeddings` (B, D) of one batch."""
+        """Return a warning if the batch shows a new problem. `accuracy` of the class-level head in 0…1, None without
+        one; `embeddings` (B, D).
+        """
         self._first = loss if self._first is None else self._first
         wrong = accuracy is not None and accuracy <= self._chance and loss < FALLEN * self._first
         self._wrong = self._wrong + 1 if wrong else 0

@@ -29,12 +29,14 @@ THREADS = 2
 
 
 def embedding_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of 1 − cos; (B, D) each, the teacher's of length 1. Half the squared distance of the unit vectors."""
+    """Return the mean of 1 − cos; (B, D) each, the teacher's of length 1. It is half the squared distance of unit
+    vectors.
+    """
     return (1 - (F.normalize(student.float()) * teacher).sum(dim=1)).mean()
 
 
 def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean squared difference of all pairs' scores; (B, D) and (B, E), so dimensions may differ.
+    """Return the mean squared difference of all pairs' scores; (B, D) and (B, E), so dimensions may differ.
 
     The score matrix form of similarity-preserving distillation (Tung and Mori, ICCV 2019), on unit vectors.
     """
@@ -45,7 +47,7 @@ def relation_loss(student: Tensor, teacher: Tensor) -> Tensor:
 
 
 class Projection(nn.Module):
-    """A linear map from the student's dimension to the teacher's; nothing where they agree."""
+    """A linear map from the student's dimension to the teacher's; the identity where they agree."""
 
     def __init__(self, student: int, teacher: int) -> None:
         super().__init__()
@@ -68,7 +70,7 @@ class Teacher:
         self.package = session.package_id
 
     def targets(self, batch: Batch) -> Tensor:
-        """(B, D) unit float32 on the CPU for the batch's crops."""
+        """Return (B, D) unit float32 targets on the CPU for the batch's crops."""
         if self._table is not None:
             both = self._table[self._rows[batch.indices.cpu().numpy()]]  # (B, 2, D): as it is, mirrored
             mirrored = batch.mirrored.cpu().numpy().astype(np.int64)
@@ -84,7 +86,7 @@ class Teacher:
 def open_teacher(
     package: Package, crops: Crops, *, cache: Path | None, mirror_mean: bool, progress: Callable[[int], None]
 ) -> Teacher:
-    """The teacher for a set; with `cache` (a folder) its templates of every crop are made once and kept there."""
+    """Open the teacher for a set; with a `cache` folder, its templates of every crop are made once and kept there."""
     from app.inference.session import open_embedder  # noqa: PLC0415  onnxruntime only where there is a teacher
 
     session = open_embedder(package, teacher_cache_dir(), device="auto", threads=1)
@@ -95,7 +97,9 @@ def open_teacher(
 def teacher_table(
     session: EmbedderSession, pixels: Pixels, cache: Path, progress: Callable[[int], None] = lambda _n: None
 ) -> Vectors:
-    """(M, 2, D) float32 templates of every crop and of its mirror image, kept in `cache`, one file for each teacher."""
+    """Return the (M, 2, D) float32 templates of every crop and its mirror image, kept in `cache`, one file per
+    teacher.
+    """
     key = hashlib.sha256(f"{session.package_id} {fingerprint(pixels, sampled=None)}".encode()).hexdigest()[:16]
     path = cache / f"teacher-{key}.npy"
     if not path.is_file():
@@ -119,18 +123,18 @@ def teacher_table(
 
 
 def run_teacher(session: EmbedderSession, images: Pixels) -> Vectors:
-    """(B, 112, 112, 3) uint8 -> (B, D), in the teacher's favourite batches."""
+    """Embed (B, 112, 112, 3) uint8 crops as (B, D), in the teacher's preferred batch sizes."""
     starts = range(0, len(images), TEACHER_BATCH)
     return np.concatenate([session.run(np.ascontiguousarray(images[i : i + TEACHER_BATCH])) for i in starts])
 
 
 def teacher_cache_dir() -> Path:
-    """Where prepared graphs of teachers are kept."""
+    """Return the folder of teachers' prepared graphs."""
     return Path("build") / "packages"
 
 
 def find_teacher(name: str, models: Path) -> Package:
-    """The package named, or in the folder named. Raises NotFound (`package_not_found`)."""
+    """Return the package with this name or in this folder. Raises NotFound (`package_not_found`)."""
     for folder in (Path(name), models / name):
         if (folder / "manifest.json").is_file():
             return load_package(folder)

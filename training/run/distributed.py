@@ -1,4 +1,4 @@
-"""One process or many by the same path: joining the process group, and batch statistics over all ranks.
+"""Joining the process group, and batch statistics over all ranks. One process and many take the same path.
 
 Every rank computes the losses on the gathered global batch, so pair-level losses see all pairs and the gradient is that
 of a single process: the gather's backward sums what every rank sends back (the same, once a rank), and the mean over
@@ -25,7 +25,7 @@ from training.losses.base import upcast
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among those that train together."""
+    """This process's rank, the number of ranks, and its device."""
 
     rank: int
     size: int
@@ -37,7 +37,7 @@ class World:
 
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
-        """Run the block on the first rank, then on all others: they find the files that it made."""
+        """Run the block on the first rank, then on all others, so that they find the files it made."""
         if self.size > 1 and not self.is_first:
             dist.barrier()
         yield

@@ -1,4 +1,4 @@
-"""From a recipe to what a run is fed with: crops, sampler, unseen people, teacher, augmentation."""
+"""From a recipe to the inputs of a run: crops, sampler, unseen people, teacher, augmentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from training.run.trainer import Material
 
 
 def prepare_material(recipe: Recipe, models: Path, console: Console | None = None) -> Material:
-    """Reads, filters and splits the data, and makes the teacher's templates where they are not there yet.
+    """Read, filter and split the data, and make the teacher's templates if they are missing.
 
     `models` is the folder of model packages that `distill.teacher` may name. Raises InvalidInput (`recipe_data`) where
     nothing is left to train on.
@@ -55,14 +55,14 @@ def prepare_material(recipe: Recipe, models: Path, console: Console | None = Non
 
 
 def read_source(source: str, cache: Path | None, console: Console) -> Crops:
-    """All crops of a data source, decoded (into `cache` where given), with a progress bar."""
+    """Read all crops of a data source, decoded (into `cache` if given), with a progress bar."""
     dataset = open_dataset(source)
     with _bar(console, f"reading {source}", len(dataset)) as progress:
         return read_crops(dataset, cache, progress)
 
 
 def _kept(whole: Crops, recipe: Recipe) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    """Indices of the crops whose people are neither dropped nor have too few."""
+    """Return the indices of the crops whose people are neither dropped nor have too few images."""
     dropped = set(read_drop_list(Path(recipe.data.drop))) if recipe.data.drop else set()
     counts = np.bincount(whole.labels, minlength=len(whole.people))
     wanted = [name not in dropped and counts[i] >= recipe.data.min_images for i, name in enumerate(whole.people)]
@@ -70,7 +70,7 @@ def _kept(whole: Crops, recipe: Recipe) -> np.ndarray[tuple[int, ...], np.dtype[
 
 
 def _held_out(recipe: Recipe, rest: Crops, console: Console) -> Crops | None:
-    """The unseen people that are evaluated on; None where there are fewer than two with several crops."""
+    """Return the unseen people to evaluate on, None if fewer than two have several crops."""
     unseen = rest
     if recipe.evaluate.source is not None:
         unseen = read_source(recipe.evaluate.source, _folder(recipe.data.cache, "evaluate"), console)
@@ -101,7 +101,7 @@ def _folder(cache: str | None, part: str) -> Path | None:
 
 @contextmanager
 def _bar(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, silence elsewhere; the caller is told how many more are done."""
+    """Show a progress bar on a terminal only; the callback takes how many more are done."""
     if not console.is_terminal:
         yield lambda _more: None
         return

@@ -1,4 +1,4 @@
-"""What a run says while it goes: a progress bar or plain lines, `metrics.jsonl`, and TensorBoard where installed."""
+"""The log of a run: a progress bar or plain lines, `metrics.jsonl`, and TensorBoard if installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 
 class Reporter:
-    """Silent on all ranks but the first (`out` None). `images` are counted over all ranks, for images a second."""
+    """Logs on the first rank only (`out` is None on the others). `images` count over all ranks."""
 
     def __init__(self, out: Path | None, steps: int, first: int, console: Console | None = None) -> None:
         self._out = out
@@ -45,13 +45,13 @@ class Reporter:
             self._board.close()
 
     def stepped(self, step: int, images: int) -> None:
-        """`step` steps are done; this one had `images` crops."""
+        """Count a finished step and its `images` crops over all ranks."""
         self._images += images
         if self._progress:
             self._progress.update(self._task, completed=step)
 
     def log(self, step: int, figures: Mapping[str, float]) -> None:
-        """Figures of training at a step, with the images a second since the last time."""
+        """Log the training figures of a step, with the images per second since the last call."""
         if self._out is None:
             return
         now = time.monotonic()
@@ -68,7 +68,7 @@ class Reporter:
             )
 
     def evaluated(self, step: int, figures: Mapping[str, float]) -> None:
-        """Figures of an evaluation at a step; its time doesn't count against images a second."""
+        """Log the figures of an evaluation; its time doesn't count against images per second."""
         if self._out is None:
             return
         self._write("evaluation", step, figures)
@@ -78,7 +78,7 @@ class Reporter:
         self._mark = (time.monotonic(), self._images)
 
     def warn(self, step: int, message: str) -> None:
-        """Something that a person should look at."""
+        """Log a problem that a person should look at."""
         if self._out is None:
             return
         self._append({"kind": "warning", "step": step, "message": message})
@@ -102,7 +102,7 @@ def _clock(seconds: float) -> str:
 
 
 def _tensorboard(out: Path) -> Any | None:
-    """A SummaryWriter, or None where tensorboard isn't installed."""
+    """Return a SummaryWriter, or None if tensorboard isn't installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  optional
     except ImportError:

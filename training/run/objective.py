@@ -1,4 +1,4 @@
-"""What a run minimises: the weighted sum of its losses and of the teacher's, on the global batch of all ranks."""
+"""What a run minimises: the weighted sum of its losses and the teacher's, over the global batch of all ranks."""
 
 from __future__ import annotations
 
@@ -61,15 +61,17 @@ class Term(nn.Module):
 
 
 def between_towers(triplets: Triplets) -> Triplets:
-    """Those whose anchor comes from one tower and whose positive and negative come from the other (see `TwoTowers`)."""
+    """Return the triplets whose anchor comes from one tower, and whose positive and negative come from the other
+    (see `TwoTowers`).
+    """
     anchor, positive, negative = (part % 2 for part in triplets)
     across = (anchor != positive) & (anchor != negative)
     return Triplets(*(part[across] for part in triplets))
 
 
 class Objective(nn.Module):
-    """`forward(embeddings, labels, images, teacher)` takes this rank's share of the batch and answers
-    the whole batch's loss and each term by name, the same on every rank; all in float32.
+    """`forward(embeddings, labels, images, teacher)` takes this rank's share of the batch and returns the whole batch's
+    loss and each term by name, the same on every rank, in float32.
 
     Each rank computes the whole batch's loss from gathered embeddings; a sharded term (PartialFC) gathers by itself.
     """
@@ -119,19 +121,19 @@ class Objective(nn.Module):
         return total, parts
 
     def set_margin(self, share: float) -> None:
-        """Sets the margins of class-level losses to this share of their full size."""
+        """Set the margins of class-level losses to this share of their full size."""
         for term in self._terms():
             if term.class_level:
                 term.loss.margin_scale = share  # type: ignore[assignment]  # a float attribute of ClassLoss and PartialFC
 
     def seed(self, seed: int) -> None:
-        """Seeds the miners' generators, so that nothing random is left over from one step to the next."""
+        """Seed the miners' generators, so that no random state carries over from one step to the next."""
         for term in self._terms():
             if term.miner is not None:
                 term.miner.generator.manual_seed(seed)
 
     def average_gradients(self) -> None:
-        """Averages over ranks what all of them hold; shards of class weights belong to one rank each."""
+        """Average the gradients of what all ranks hold; shards of class weights belong to one rank each."""
         for term in self._terms():
             if not term.sharded:
                 mean_gradients(term)
@@ -139,7 +141,7 @@ class Objective(nn.Module):
             mean_gradients(self.projection)
 
     def sharded_parameters(self) -> set[Tensor]:
-        """Parameters of which this rank holds its own part."""
+        """Return the parameters of which this rank holds its own part."""
         found: set[Tensor] = set()
         for term in self._terms():
             if isinstance(term.loss, PartialFC):
@@ -148,8 +150,9 @@ class Objective(nn.Module):
 
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Share of (B, D) embeddings whose own class scores highest, without margin; None without a class-level loss
-        that has all its classes here, and without labels."""
+        """Return the share of (B, D) embeddings whose own class scores highest without margin. None without labels,
+        or without a class-level loss that has all its classes here.
+        """
         known = labels != UNLABELLED
         if not bool(known.any()):
             return None
@@ -164,7 +167,7 @@ class Objective(nn.Module):
     # ------------------------------------------------------------ state that doesn't depend on the number of ranks
 
     def whole_state(self) -> dict[str, Any]:
-        """Collective."""
+        """Return the state of all ranks together. Collective."""
         terms = [
             term.loss.full_state_dict() if isinstance(term.loss, PartialFC) else term.loss.state_dict()
             for term in self._terms()
@@ -181,7 +184,7 @@ class Objective(nn.Module):
             self.projection.load_state_dict(state["projection"])
 
     def whole_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Collective."""
+        """Return the optimiser's state of all ranks together. Collective."""
         sharded = self._partial_fc()
         return optimizer.state_dict() if sharded is None else sharded.full_optimizer_state(optimizer)
 
@@ -200,7 +203,7 @@ class Objective(nn.Module):
 
 
 def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: int | None) -> Objective:
-    """The recipe's losses for `people` classes and a training set of `crops`.
+    """Build the recipe's losses for `people` classes and a training set of `crops`.
 
     Raises LossError for an unknown loss, miner or key, InvalidInput (`invalid_recipe`) for what doesn't go together.
     """
@@ -225,7 +228,7 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
 
 
 def _check_keys(config: Loss) -> None:
-    """Those of a `[[losses]]` table that are not every loss's have to be the loss's own."""
+    """Reject keys of a `[[losses]]` table that neither every loss nor this loss has."""
     kinds: dict[str, type[nn.Module]] = {**losses.CLASS_LEVEL, **losses.PAIR_LEVEL}
     known = [*Loss.model_fields, *losses.hyperparameters(kinds[config.name])]
     for key in config.hyper:

@@ -1,4 +1,4 @@
-"""Learning rates as pure functions of the step, and which parameter gets which rate and decay."""
+"""Learning rates as pure functions of the step, and the learning rate and decay of each parameter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADAM_BETA2 = 0.999
 
 
 def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
-    """The share of the peak learning rate at ``step`` (from 0) of ``steps``.
+    """Return the share of the peak learning rate at ``step`` (from 0) of ``steps``.
 
     Warm-up rises linearly to 1 over the first ``warmup`` steps; then cosine: (1 + cos πt)/2 (Loshchilov and Hutter,
     SGDR, 2017), poly: (1 − t)^power, step: γ^(milestones passed), with t the share done of what follows the warm-up.
@@ -34,12 +34,12 @@ def rate_factor(schedule: Schedule, step: int, steps: int) -> float:
 
 
 def margin_share(schedule: Schedule, step: int) -> float:
-    """The share of the full margin at ``step``: linear from 0 to 1 over ``margin_warmup`` steps."""
+    """Return the share of the full margin at ``step``: linear from 0 to 1 over ``margin_warmup`` steps."""
     return 1.0 if step >= schedule.margin_warmup else step / schedule.margin_warmup
 
 
 def parameter_groups(model: nn.Module, losses: nn.Module, config: Optimizer) -> list[dict[str, object]]:
-    """Groups with ``lr`` and ``peak_lr``: backbone with and without decay, head (class weights, centres), β.
+    """Return groups with ``lr`` and ``peak_lr``: backbone with and without decay, head (class weights, centres), β.
 
     Vectors and scalars of the backbone (normalisations, biases, PReLU slopes, tokens) are never decayed.
     """
@@ -59,7 +59,9 @@ def parameter_groups(model: nn.Module, losses: nn.Module, config: Optimizer) -> 
 def build_optimizer(
     groups: Iterable[dict[str, object]], config: Optimizer, *, by_row: bool = False
 ) -> torch.optim.Optimizer:
-    """torch's own, or with `by_row` the ones that step only the rows a sparse gradient names (PartialFC)."""
+    """Build torch's own optimiser, or with `by_row` one that steps only the rows a sparse gradient names
+    (PartialFC).
+    """
     kept = [group for group in groups if group["params"]]
     if config.name == "sgd":
         sgd = RowSGD if by_row else torch.optim.SGD

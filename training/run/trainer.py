@@ -1,4 +1,8 @@
-"""The training loop, from a recipe to checkpoints: one path for one process and for many.
+"""The training loop, from a recipe to checkpoints, for one process and for many.
+
+Nothing random carries over between steps: every step seeds its generators from (recipe's seed, step), every crop from
+(seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the same steps, and a checkpoint
+continues on any number of ranks.
 
 Nothing random is kept between steps: every step seeds its generators from (recipe's seed, step), every crop from
 (seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the steps of one that was not, and
@@ -42,7 +46,7 @@ KEPT_DUMPS = 5
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a run trains and is measured on; `held_out` are unseen people, None where nothing is measured."""
+    """The inputs of a run; `held_out` are the unseen people to evaluate on, None without evaluation."""
 
     crops: Crops
     sampler: BatchSampler
@@ -53,7 +57,9 @@ class Material:
 
 @dataclass(slots=True)
 class StepResult:
-    """`embeddings` and `labels` are the last batch's, for the figures that are only logged now and then."""
+    """The results of one step; `embeddings` and `labels` are the last batch's, for figures that are logged now and
+    then.
+    """
 
     loss: float
     parts: dict[str, float]
@@ -66,7 +72,7 @@ class StepResult:
 
 @dataclass(slots=True)
 class Progress:
-    """The part of a run's state that is plain values."""
+    """The run's state in plain values."""
 
     step: int = 0
     skipped: int = 0
@@ -77,7 +83,7 @@ class Progress:
 
 
 class Trainer:
-    """A run: `train()` from where it stands to the recipe's last step; `out` is the run's folder."""
+    """A run: `train()` continues to the recipe's last step; `out` is the run's folder."""
 
     def __init__(self, recipe: Recipe, material: Material, out: Path, world: World) -> None:
         _check_world(recipe, material, world)
@@ -105,7 +111,7 @@ class Trainer:
     # -------------------------------------------------------------------------------------------------- the loop
 
     def train(self, until: int | None = None) -> Progress:
-        """Trains up to step `until` (default: the recipe's last) and leaves a checkpoint there.
+        """Train up to step `until` (default: the recipe's last) and write a checkpoint there.
 
         Raises Unusable (`training_diverged`) when too many steps in a row had no finite gradient.
         """
@@ -129,7 +135,7 @@ class Trainer:
         return self.progress
 
     def train_step(self) -> StepResult:
-        """One optimiser step: `accumulate` batches forward and backward, clip, step, average."""
+        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average."""
         recipe, step = self.recipe, self.progress.step
         set_rates(self.optimizer, rate_factor(recipe.schedule, step, recipe.train.steps))
         self.objective.set_margin(margin_share(recipe.schedule, step))
@@ -161,7 +167,9 @@ class Trainer:
         return StepResult(float(loss), values, float(norm), not finite, images, embeddings, labels)
 
     def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
-        """One batch forward and backward: (batch, all ranks' loss, its terms, this rank's embeddings, labels)."""
+        """Run one batch forward and backward; return batch, all ranks' loss, its terms, this rank's embeddings,
+        labels.
+        """
         recipe, world = self.recipe, self.world
         batch = self._next_batch()
         images, labels = batch.images.to(world.device), batch.labels.to(world.device)
@@ -178,7 +186,7 @@ class Trainer:
         return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), labels
 
     def _clip(self) -> Tensor:
-        """The gradient's length over all parameters of all ranks, before it is cut to `clip_norm`."""
+        """Clip the gradient to `clip_norm`; return its length before, over all parameters of all ranks."""
         sharded = self.objective.sharded_parameters()
         squares = {part: torch.zeros((), dtype=torch.float64, device=self.world.device) for part in (True, False)}
         gradients = []
@@ -223,7 +231,7 @@ class Trainer:
             report.warn(step, message)
 
     def _evaluate(self, report: Reporter) -> None:
-        """Measures on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
+        """Measure on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
         if self.material.held_out is None:
             return
         mine = self.evaluate() if self.world.is_first else {}
@@ -237,7 +245,7 @@ class Trainer:
             self.save("best.pt")
 
     def evaluate(self) -> dict[str, float]:
-        """Verification figures over all pairs of the held-out crops."""
+        """Return verification figures over all pairs of the held-out crops."""
         held_out = self.material.held_out
         if held_out is None:
             raise InvalidInput("There are no unseen people to evaluate on.", code="nothing_to_evaluate")
@@ -246,14 +254,14 @@ class Trainer:
         return verification_figures(vectors, held_out.labels, self.recipe.evaluate.fmr)
 
     def averaged(self) -> FaceModel | TwoTowers:
-        """The model to evaluate and export: the averaged one where the recipe has one."""
+        """Return the model to evaluate and export: the averaged one if the recipe has one."""
         model: FaceModel | TwoTowers = self.average.model if self.average else self.model  # type: ignore[assignment]  # a copy of self.model
         return model
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 
     def save(self, name: str | None = None) -> Path:
-        """Writes a checkpoint: `name`, or that of the step (older ones beyond `train.keep` go)."""
+        """Write a checkpoint under `name`, or that of the step (older ones beyond `train.keep` are deleted)."""
         path = self.out / name if name else checkpoint.step_path(self.out, self.progress.step)
         state = self.state()  # every rank has a part in this
         if self.world.is_first:
@@ -273,7 +281,7 @@ class Trainer:
         return path
 
     def state(self) -> dict[str, Any]:
-        """Everything that the next step depends on, the same for any number of ranks."""
+        """Return everything that the next step depends on, the same for any number of ranks."""
         progress = self.progress
         return {
             "recipe": self.recipe.model_dump(mode="json"),
@@ -287,7 +295,7 @@ class Trainer:
         }
 
     def restore(self, path: Path) -> None:
-        """Takes over a checkpoint of this recipe, made on any number of ranks.
+        """Load a checkpoint of this recipe, made on any number of ranks.
 
         Raises InvalidInput (`recipe_mismatch`) where what the state belongs to differs from the recipe's.
         """
@@ -320,7 +328,7 @@ class Trainer:
         return next(self._batches)
 
     def _parallel(self) -> nn.Module:
-        """The model as it is called in training: compiled if wanted, and under DDP where there are several ranks."""
+        """Return the model as training calls it: compiled if wanted, and under DDP on several ranks."""
         module: nn.Module = torch.compile(self.model) if self.recipe.train.compile else self.model  # type: ignore[assignment]  # an OptimizedModule
         if self.world.size == 1:
             return module
@@ -332,7 +340,7 @@ class Trainer:
         return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype=dtype)
 
     def _quiet(self, micro: int) -> AbstractContextManager[object]:
-        """DDP exchanges gradients with the last batch of a step only."""
+        """Make DDP exchange gradients only with the last batch of a step."""
         last = micro == self.recipe.train.accumulate - 1
         if last or not isinstance(self.parallel, DistributedDataParallel):
             return nullcontext()
@@ -350,7 +358,7 @@ class Trainer:
 
 
 def seed_step(seed: int, number: int, stream: int = 0) -> int:
-    """Seeds every global generator from the recipe's seed, the batch's number and a stream; answers the mixed seed."""
+    """Seed every global generator from the recipe's seed, the batch's number and a stream; return the mixed seed."""
     mixed = int(np.random.SeedSequence((seed, number, stream)).generate_state(1, np.uint32)[0])
     torch.manual_seed(mixed)
     np.random.seed(mixed)  # noqa: NPY002  for code that uses the global generator in spite of all
@@ -359,7 +367,7 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
 
 
 def buffer_copies(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """Every buffer of a module (running statistics, counters) and a copy of what is in it."""
+    """Return every buffer of a module (running statistics, counters) with a copy of its values."""
     return [(buffer, buffer.clone()) for buffer in module.buffers()]
 
 
@@ -369,7 +377,7 @@ def put_back(copies: list[tuple[Tensor, Tensor]]) -> None:
 
 
 def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) -> dict[str, float]:
-    """All pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
+    """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
     scores = vectors @ vectors.T
     rows, columns = np.triu_indices(len(labels), 1)
     alike = labels[rows] == labels[columns]
@@ -385,7 +393,7 @@ def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) ->
 
 
 def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
-    """What a checkpoint's state means anything with, by the section to blame; the rest may change underway."""
+    """Return the values that a checkpoint's state depends on, by recipe section; the rest may change during a run."""
     sections = ("seed", "model", "losses", "sampler", "partial_fc", "distill", "optimizer")
     data = recipe.data.model_dump(exclude={"cache", "workers"})
     return {

@@ -22,12 +22,13 @@ from app.compat.compreface.requests import (
     face_id_of,
     gallery_of,
     image_id_of,
+    is_stored,
     read_ids,
     read_images,
 )
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
-from app.gallery.records import FaceRow
+from app.gallery.records import FaceRow, Gallery
 from app.operations import Chosen
 from app.pipeline import Choice
 
@@ -69,7 +70,7 @@ async def add_face(
     if not subject.strip():
         raise Refused(VALIDATION, "Subject name is empty")
     entry_of(request).subject = fit_id(subject)
-    gallery = await gallery_of(request, service)
+    gallery = await gallery_of(request, service, create=True)
     images, params = await read_images(request, service, FILE, query)
 
     def enroll() -> FaceRow:
@@ -97,6 +98,8 @@ async def delete_faces_of(request: Request, service: ServiceDep, subject: str | 
     gallery = await gallery_of(request, service)
 
     def delete() -> int:
+        if not is_stored(gallery):
+            return 0
         if subject is None:
             return service.galleries.delete_subjects(gallery.id).faces
         try:
@@ -120,7 +123,7 @@ async def delete_faces(request: Request, service: ServiceDep) -> list[Json]:
         deleted = []
         for face_id in wanted:
             with suppress(FaceNotFound, SubjectNotFound):
-                deleted.append(_delete(service, gallery.id, face_id))
+                deleted.append(_delete(service, gallery, face_id))
         return deleted
 
     return await service.run(delete)
@@ -133,7 +136,7 @@ async def delete_face(request: Request, service: ServiceDep, face_id: str) -> Js
     entry = entry_of(request)
     entry.target = wanted
     gallery = await gallery_of(request, service)
-    return await service.run(lambda: _delete(service, gallery.id, wanted))
+    return await service.run(lambda: _delete(service, gallery, wanted))
 
 
 @router.handles(endpoints.SHOW_IMAGE)
@@ -155,13 +158,13 @@ async def show_image(request: Request, service: ServiceDep, face_id: str) -> Res
     return Response(await service.run(read), media_type=BYTES)
 
 
-def _delete(service: Service, gallery: str, face_id: str) -> Json:
+def _delete(service: Service, gallery: Gallery, face_id: str) -> Json:
     """Delete a face, also if it moves to another subject meanwhile. Raises NotFound (``face_not_found``)."""
     store = service.galleries.store
     while True:
-        found = store.find_face(store.gallery(gallery), face_id)
+        found = store.find_face(gallery, face_id)
         try:
-            service.galleries.delete_face(gallery, found.subject, face_id)
+            service.galleries.delete_face(gallery.id, found.subject, face_id)
         except (FaceNotFound, SubjectNotFound):
             continue
         return {"image_id": image_id_of(face_id), "subject": found.subject}

@@ -25,6 +25,7 @@ from app.compat.compreface.requests import (
     VerifyEmbeddingsRequest,
     face_id_of,
     gallery_of,
+    is_stored,
     read_images,
     read_json,
     template_of,
@@ -32,8 +33,8 @@ from app.compat.compreface.requests import (
 from app.compat.similarity import Similarity
 from app.decisions import CoarseScores, cosine
 from app.errors import AmbiguousFace
-from app.gallery.records import Candidate, FaceRow
-from app.types import Face, Template
+from app.gallery.records import Candidate, FaceRow, Gallery
+from app.types import Face, Photo, Template
 
 router = Router(COMPREFACE)
 
@@ -104,11 +105,11 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
         raise Refused(VALIDATION, message)
 
     def work() -> Json:
-        photo = service.operations.embed_for(gallery.id, images["file"])
+        photo = _embed(service, gallery, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         templates = [_template(face) for face in faces]
         similarity = _scale(service, templates[0].package)
-        rankings = _rank(service, gallery.id, templates, params.prediction_count)
+        rankings = _rank(service, gallery, templates, params.prediction_count)
         result = [
             face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
             for face, ranking in zip(faces, rankings, strict=True)
@@ -138,7 +139,7 @@ async def recognize_embeddings(
         similarity = _scale(service, gallery.embedder)
         scores = CoarseScores.of(service.operations.thresholds(gallery.embedder))
         templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
-        rankings = _rank(service, gallery.id, templates, query.prediction_count)
+        rankings = _rank(service, gallery, templates, query.prediction_count)
         return {
             "result": [
                 {"embedding": one, "similarities": _coarse_subjects(similarity, scores, ranking)}
@@ -202,8 +203,16 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
     return await service.run(work)
 
 
-def _rank(service: Service, gallery: str, templates: Sequence[Template], count: int) -> list[list[Candidate]]:
-    return service.operations.rank(gallery, templates, min(count, MAX_PREDICTIONS))
+def _embed(service: Service, gallery: Gallery, image: bytes) -> Photo:
+    if is_stored(gallery):
+        return service.operations.embed_for(gallery.id, image)
+    return service.operations.embed(image, gallery.embedder)[0]
+
+
+def _rank(service: Service, gallery: Gallery, templates: Sequence[Template], count: int) -> list[list[Candidate]]:
+    if not is_stored(gallery):
+        return [[] for _ in templates]
+    return service.operations.rank(gallery.id, templates, min(count, MAX_PREDICTIONS))
 
 
 def _subjects(similarity: Similarity, ranking: Sequence[Candidate]) -> list[Json]:

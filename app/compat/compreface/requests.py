@@ -19,6 +19,8 @@ from app.api.schemas import Base64
 from app.compat.compreface.errors import EMPTY_FIELD, INCORRECT_ARGUMENT, VALIDATION, Refused
 from app.errors import Conflict, GalleryNotFound, InvalidInput, MissingImage, NotFound
 from app.gallery.records import Gallery
+from app.gallery.templates import TemplatePlan, TemplateSet
+from app.timestamps import utc_now
 from app.types import Template, Vector
 
 FILE = ImageFields(("file",))
@@ -27,6 +29,8 @@ MAX_PREDICTIONS = 1000
 MAX_PAGE = 2000
 """Faces on one page; larger sizes count as this one, as in CompreFace."""
 DEFAULT = "default"
+NOT_STORED = 0
+"""The key of no gallery: the database counts from 1."""
 CREATED, THERE_ALREADY = 201, 409
 """HTTP statuses for the audit log."""
 Model = TypeVar("Model", bound=BaseModel)
@@ -180,11 +184,11 @@ def template_of(embedding: Sequence[float], package: str, dimension: int) -> Tem
     return Template(unit, package)
 
 
-async def gallery_of(request: Request, service: Service) -> Gallery:
+async def gallery_of(request: Request, service: Service, *, create: bool = False) -> Gallery:
     """Return the gallery that a call is about: a key of CompreFace belongs to one collection, and no path names it.
 
-    It is the one gallery that the key is restricted to, or `default`, which an unrestricted key's first call creates.
-    Raises NotFound (``gallery_not_found``).
+    It is the one gallery that the key is restricted to, or `default`. With ``create``, a key that sees all galleries
+    creates `default`; without, it gets an empty gallery that is not stored. Raises NotFound (``gallery_not_found``).
     """
     grant, entry = grant_of(request), entry_of(request)
     name = _gallery_name(grant)
@@ -196,7 +200,7 @@ async def gallery_of(request: Request, service: Service) -> Gallery:
         except NotFound:
             if grant.galleries is not None:
                 raise
-            return _create_default(service, grant, entry)
+            return _create_default(service, grant, entry) if create else _nobody(service)
 
     return await service.run(find)
 
@@ -208,6 +212,18 @@ def _gallery_name(grant: Grant) -> str:
         return next(iter(grant.galleries))
     message = f"The key may see {len(grant.galleries)} galleries, and none is {DEFAULT!r}: use a key for one gallery."
     raise GalleryNotFound(message)
+
+
+def is_stored(gallery: Gallery) -> bool:
+    """Whether the gallery is in the database; False for what `gallery_of` returns in place of a missing `default`."""
+    return gallery.key != NOT_STORED
+
+
+def _nobody(service: Service) -> Gallery:
+    """Return `default` as it would be if it were created now, without anybody in it."""
+    package = service.embedders.default
+    own = TemplateSet(package.id, package.manifest.dimension or 0)
+    return Gallery(NOT_STORED, DEFAULT, TemplatePlan.of_one(own), "crop", {}, utc_now())
 
 
 def _create_default(service: Service, grant: Grant, asked: AuditEntry) -> Gallery:

@@ -13,7 +13,8 @@ from app.api.router import Router
 from app.compat.compreface import endpoints
 from app.compat.compreface.answers import Json
 from app.compat.compreface.errors import INCORRECT_ARGUMENT, VALIDATION, Refused
-from app.compat.compreface.requests import SubjectRequest, gallery_of, read_json
+from app.compat.compreface.requests import SubjectRequest, gallery_of, is_stored, read_json
+from app.gallery.subject_rows import subject_not_found
 
 router = Router(COMPREFACE)
 
@@ -46,7 +47,7 @@ async def create_subject(request: Request, service: ServiceDep) -> Json:
     """Create a subject."""
     name = checked_name((await read_json(request, service, SubjectRequest)).subject)
     entry_of(request).subject = fit_id(name)
-    gallery = await gallery_of(request, service)
+    gallery = await gallery_of(request, service, create=True)
     made = await service.run(lambda: service.galleries.store.create_subject(gallery, name))
     return {"subject": made.id}
 
@@ -62,6 +63,8 @@ async def rename_subject(request: Request, service: ServiceDep, subject: Subject
     gallery = await gallery_of(request, service)
     if name == subject:
         return {"updated": False}
+    if not is_stored(gallery):
+        raise subject_not_found(gallery, subject)
     await service.run(lambda: service.galleries.rename_subject(gallery.id, subject, name))
     return {"updated": True}
 
@@ -70,6 +73,8 @@ async def rename_subject(request: Request, service: ServiceDep, subject: Subject
 async def delete_subject(request: Request, service: ServiceDep, subject: SubjectId) -> Json:
     """Delete a subject."""
     gallery = await gallery_of(request, service)
+    if not is_stored(gallery):
+        raise subject_not_found(gallery, subject)
     gone = await service.run(lambda: service.galleries.delete_subject(gallery.id, subject))
     return {"subject": gone.id}
 
@@ -78,5 +83,7 @@ async def delete_subject(request: Request, service: ServiceDep, subject: Subject
 async def delete_all_subjects(request: Request, service: ServiceDep) -> Json:
     """Delete all subjects."""
     gallery = await gallery_of(request, service)
+    if not is_stored(gallery):
+        return {"deleted": 0}
     gone = await service.run(lambda: service.galleries.delete_subjects(gallery.id))
     return {"deleted": gone.subjects}

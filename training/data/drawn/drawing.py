@@ -70,7 +70,7 @@ _DOME = 1 - _SPAN**2
 
 
 def draw(person: Person, view: View) -> Pixels:
-    """One image of ``person``: (112, 112, 3) uint8 RGB, the same for the same arguments."""
+    """Draw one image of ``person``: (112, 112, 3) uint8 RGB, the same for the same arguments."""
     sketch = _Sketch()
     _head(sketch, person, view)
     _eyes(sketch, person, view)
@@ -83,7 +83,7 @@ def draw(person: Person, view: View) -> Pixels:
 
 
 def _on_head(person: Person, xy: Points, lift: float = 0.0) -> Points:
-    """(N, 2) points of the face's front -> (N, 3) on the ellipsoid, ``lift`` pixels above it."""
+    """Place (N, 2) points of the face's front on the ellipsoid, ``lift`` pixels above it: (N, 3)."""
     half = np.where(xy[:, 1] < 0, person.crown, person.chin)
     room = 1 - (xy[:, 0] / person.head_width) ** 2 - (xy[:, 1] / half) ** 2
     z = DEPTH * person.head_width * np.sqrt(np.maximum(room, 0.02)) + lift
@@ -95,7 +95,7 @@ def _flat(xy: Points) -> Points:
 
 
 def _outline(person: Person, angles: NDArray[np.float64], more: float = 0.0) -> Points:
-    """The head's outline at ``angles`` (0 is right, pi/2 the chin), ``more`` pixels outside of it: (N, 2)."""
+    """Return the head's outline at ``angles`` (0 is right, pi/2 the chin), ``more`` pixels outside of it: (N, 2)."""
     c, s = np.cos(angles), np.sin(angles)
     power = np.where(s > 0, 2 / person.jaw, 0.9)
     half = np.where(s > 0, person.chin, person.crown)
@@ -148,7 +148,7 @@ def _beard(sketch: _Sketch, person: Person) -> None:
 
 
 def _almond(person: Person, side: int, openness: float) -> tuple[Points, Points]:
-    """Upper and lower lid of the eye at ``side`` (-1 left, 1 right), each (9, 2), corner to corner."""
+    """Return the upper and lower lid of the eye at ``side`` (-1 left, 1 right), each (9, 2), corner to corner."""
     x = _SPAN * person.eye_width
     tilt = -side * person.eye_tilt * x
     upper = np.stack([x, -person.eye_height * openness * _DOME**0.8 + tilt], 1)
@@ -259,7 +259,7 @@ def _marks(sketch: _Sketch, person: Person) -> None:
 
 
 def _hairline(person: Person) -> Points:
-    """The lower edge of the hair from the left temple to the right: (N, 2) on the face's front."""
+    """Return the lower edge of the hair from the left temple to the right: (N, 2) on the face's front."""
     x = np.linspace(-0.97, 0.97, 13)
     high = -person.crown * person.hairline
     style = person.hair_style
@@ -335,7 +335,7 @@ def _rotation(view: View) -> NDArray[np.float64]:
 
 
 def _landmarks(person: Person, view: View) -> Points:
-    """(5, 3) in head coordinates, in the canonical order."""
+    """Return (5, 3) in head coordinates, in the canonical order."""
     eyes = [[side * person.eye_x, person.eye_y] for side in (-1, 1)]
     mouth = [list(_mouth_corner(person, view, side)) for side in (-1, 1)]
     points = _on_head(person, np.array([*eyes, [0, person.nose_y], *mouth]))
@@ -344,14 +344,14 @@ def _landmarks(person: Person, view: View) -> Points:
 
 
 def _project(points: Points, matrix: NDArray[np.float64]) -> Points:
-    """Perspective: (N, 3) -> (N, 2), what is nearer is larger."""
+    """Project (N, 3) to (N, 2) in perspective: nearer points are larger."""
     turned = points @ matrix
     xy: Points = turned[:, :2] * (VIEWER / (VIEWER - turned[:, 2:]))
     return xy
 
 
 def _paint(sketch: _Sketch, person: Person, view: View) -> Pixels:
-    """All parts onto the background, aligned: (112, 112, 3) uint8 RGB."""
+    """Draw all parts onto the background, aligned: (112, 112, 3) uint8 RGB."""
     matrix = _rotation(view)
     found = _project(_landmarks(person, view), matrix) + view.jitter
     # A little roll is left in, as alignment leaves some in photographs.
@@ -396,7 +396,7 @@ _SURFACE = _normals()
 
 
 def _photograph(canvas: Pixels, view: View) -> Pixels:
-    """Light, exposure, colour, sharpness and noise of one shot."""
+    """Apply light, exposure, colour, sharpness and noise of one shot."""
     lit = 1 - view.contrast + view.contrast * 1.25 * np.maximum(0, _SURFACE @ view.light.astype(np.float32))
     light = cv2.resize(lit.reshape(28, 28), (SIDE, SIDE), interpolation=cv2.INTER_LINEAR)
     image = canvas.astype(np.float32) * light[:, :, None] * (view.exposure * view.tint).astype(np.float32)

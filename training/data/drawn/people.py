@@ -65,12 +65,12 @@ GLASSES_OFF = 0.1
 
 
 def _near(random: Random, mean: float, deviation: float) -> float:
-    """A normal draw, cut off at two and a half deviations."""
+    """Return a normal draw, cut off at two and a half deviations."""
     return mean + deviation * float(np.clip(random.standard_normal(), -2.5, 2.5))
 
 
 def mix(a: Colour, b: Colour, share: float) -> Colour:
-    """``a`` with ``share`` (0-1) of ``b``."""
+    """Mix ``a`` with ``share`` (0-1) of ``b``."""
     return (a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share, a[2] + (b[2] - a[2]) * share)
 
 
@@ -79,7 +79,7 @@ def scaled(colour: Colour, factor: float) -> Colour:
 
 
 def _between(random: Random, palette: tuple[Colour, ...]) -> Colour:
-    """A colour on the line from one of the palette to its neighbour, slightly off."""
+    """Return a colour between two neighbours of the palette, slightly changed."""
     place = random.uniform(0, len(palette) - 1.001)
     colour = mix(palette[int(place)], palette[int(place) + 1], place % 1)
     off = random.uniform(-8, 8, 3)
@@ -142,7 +142,7 @@ class Person:
 
     @classmethod
     def random(cls, random: Random) -> Person:
-        """A person from a random stream; the order of draws is part of what a seed means."""
+        """Return a person from a random stream; the order of draws is part of what a seed means."""
         hair = _between(random, HAIR)
         skin = _between(random, SKIN)
         return cls(
@@ -206,7 +206,7 @@ class View:
 
     @classmethod
     def random(cls, random: Random) -> View:
-        """A view from a random stream; the order of draws is part of what a seed means."""
+        """Return a view from a random stream; the order of draws is part of what a seed means."""
         height, width = random.integers(1, 6, 2)
         r, g, b = random.uniform(20, 235, 3).tolist()
         light = random.normal(0, 1, 3) * [1, 0.7, 0.3] + [0, -0.35, 1]
