@@ -38,6 +38,7 @@ from app.errors import (
     UnsupportedImage,
 )
 from app.face.heif import read_container
+from app.face.pixels import to_rgb
 from app.types import Pixels
 
 REDUCTIONS = (8, 4, 2)
@@ -53,7 +54,6 @@ SMALL_PIXELS = 1_000_000
 NO_MEMORY_RETRY_S = 5.0
 COMPOSED_FACTOR = 3
 """Pixels of a HEIF picture and its tiles together, in multiples of the limit of one picture."""
-WHITE = (255, 255, 255)
 
 _PILLOW_ERRORS = (
     OSError,  # truncated, "broken data stream", unidentified
@@ -200,7 +200,7 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
             raise ValueError("the coded picture has another size than the container says")
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
-        rgb = _to_rgb(image)
+        rgb = to_rgb(image)
         full = (header.height, header.width) if orientation >= 5 else (header.width, header.height)
         return _upright(rgb, orientation, scale, full, header)
     except Image.DecompressionBombError as error:
@@ -471,65 +471,6 @@ def _reduce(image: ImageFile.ImageFile, wanted: int) -> int:
     width, height = image.size
     image.draft(None, (width // factor, height // factor))
     return round(width / image.size[0])
-
-
-def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
-    """(H, W, 3) uint8 RGB of a loaded image of any of Pillow's modes."""
-    if image.mode.startswith("I;16"):
-        return _grey(_sixteen_bits(image))
-    if image.mode in ("I", "F"):
-        with np.errstate(invalid="ignore"):  # signalling NaNs
-            values = np.asarray(image, np.float64)
-        return _grey(_stretched(values))
-    if image.mode == "LAB":
-        return np.asarray(_from_lab(image), np.uint8)
-    return np.asarray(_opaque(image), np.uint8)
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    """RGB, what is transparent composited on white."""
-    if not image.has_transparency_data:
-        return image if image.mode == "RGB" else image.convert("RGB")
-    rgba = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
-    paper = Image.new("RGB", image.size, WHITE)
-    paper.paste(rgba.convert("RGB"), mask=rgba.getchannel("A"))
-    return paper
-
-
-def _from_lab(image: Image.Image) -> Image.Image:
-    lab, srgb = ImageCms.createProfile("LAB"), ImageCms.createProfile("sRGB")
-    transform = ImageCms.buildTransform(ImageCms.ImageCmsProfile(lab), ImageCms.ImageCmsProfile(srgb), "LAB", "RGB")
-    return transform.apply(image)
-
-
-def _sixteen_bits(image: Image.Image) -> NDArray[np.uint8]:
-    """The upper 8 bits of grey values; ``transparency`` is a PNG's one transparent value."""
-    values = np.asarray(image)
-    grey = (values >> (_significant_bits(image) - 8)).clip(0, 255).astype(np.uint8)
-    transparent = image.info.get("transparency")
-    if isinstance(transparent, int):
-        grey[values == transparent] = 255
-    return grey
-
-
-def _significant_bits(image: Image.Image) -> int:
-    """16, but for TIFFs of 12 bits a sample (tag 258), which Pillow opens as 16."""
-    bits = image.tag_v2.get(258, (16,)) if isinstance(image, TiffImageFile) else (16,)
-    return 12 if bits in ((12,), 12) else 16
-
-
-def _stretched(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Values of no declared range, from their lowest to their highest; what is not finite is black."""
-    finite = np.isfinite(values)
-    if not finite.any():
-        raise ValueError("no finite pixel")
-    low, high = float(values[finite].min()), float(values[finite].max())
-    share = (np.where(finite, values, low) - low) / ((high - low) or 1.0)
-    return np.asarray(np.rint(share * 255), np.uint8)
-
-
-def _grey(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.repeat(values[:, :, None], 3, axis=2)
 
 
 def _upright(pixels: NDArray[np.uint8], orientation: int, scale: int, full: tuple[int, int], header: Header) -> Decoded:
