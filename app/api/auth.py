@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ KEY_FILE = ADMIN_KEY_FILE
 KEY_PREFIX = "lk_"
 KEY_BYTES = 32
 """Random bytes: 256 bits, so that a fast hash protects the key as well as a slow one."""
+FOLLOW_S = 0.5
+"""How often a server looks whether the file of the admin key was replaced."""
 OPEN_PATHS = frozenset(operation.path for operation in ENDPOINTS if operation.public)
 """Paths that need no key."""
 PAGE_PATH, PAGE_FILES = "/", "/page/"
@@ -50,6 +53,38 @@ ADMIN = Grant(ADMIN_KEY_ID, frozenset({Scope.ADMIN}))
 """What the admin key allows: everything, in all galleries, without a rate limit."""
 
 
+class AdminKey:
+    """The admin key by its SHA-256. It follows its file, at most FOLLOW_S later; a file without a key changes nothing.
+
+    `monotonic` returns monotonic seconds.
+    """
+
+    def __init__(self, key: str, path: Path | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._digest = _digest(key)
+        self._path = path
+        self._monotonic = monotonic
+        self._state: tuple[int, ...] = ()
+        self._due = 0.0
+
+    def matches(self, given: str) -> bool:
+        """Compare in constant time."""
+        now = self._monotonic()
+        if self._path is not None and now >= self._due:
+            self._due = now + FOLLOW_S
+            self._follow(self._path)
+        return hmac.compare_digest(_digest(given), self._digest)
+
+    def _follow(self, path: Path) -> None:
+        try:
+            found = path.stat()
+            state = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if state != self._state:
+                self._digest = _digest(read_admin_key(path))
+                self._state = state
+        except (OSError, Unusable):  # deleted or being written by hand: the last key stays
+            return
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """Checks keys: the admin key by its SHA-256, the others through `keys`.
@@ -58,7 +93,7 @@ class Guard:
     key is not looked up unless it has worked before.
     """
 
-    digest: bytes
+    admin: AdminKey
     keys: Keys
     failures: Rate
     attempts: Buckets
@@ -70,9 +105,8 @@ class Guard:
     """Keys that are looked up now and have not worked before."""
 
     @classmethod
-    def of(cls, admin_key: str, keys: Keys, failures: Rate, vector_rate: Rate | None = None) -> Guard:
-        digest = hashlib.sha256(admin_key.encode()).digest()
-        return cls(digest, keys, failures, Buckets(), Buckets(), vector_rate)
+    def of(cls, admin: AdminKey, keys: Keys, failures: Rate, vector_rate: Rate | None = None) -> Guard:
+        return cls(admin, keys, failures, Buckets(), Buckets(), vector_rate)
 
     async def check(self, headers: Headers, path: str, address: str) -> Grant:
         """Return what the request's key allows.
@@ -83,7 +117,7 @@ class Guard:
         given = given_key(headers, path)
         if given is None:
             raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
-        if hmac.compare_digest(hashlib.sha256(given.encode()).digest(), self.digest):
+        if self.admin.matches(given):
             return ADMIN
         return await self.admit(
             self.keys.recall(given), lambda: self.keys.check(given), address, known=self.keys.is_known(given)
@@ -210,6 +244,10 @@ def replace_key(folder: Path) -> str:
     with replacing(folder / KEY_FILE) as file:
         file.write(key.encode() + b"\n")
     return key
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
 def _new_key() -> str:

@@ -104,6 +104,10 @@ class RequestMiddleware:
             await _problem(scope, error)(scope, receive, answer)
         except ClientDisconnect:
             answer.status = CLIENT_GONE
+        except MemoryError:
+            log.exception("not enough memory", extra={"fields": {"request_id": scope["request_id"]}})
+            if answer.status == CLIENT_GONE:
+                await _problem(scope, Overloaded("There is not enough memory now."))(scope, receive, answer)
         except Exception:
             log.exception("internal error", extra={"fields": {"request_id": scope["request_id"]}})
             if answer.status == CLIENT_GONE:

@@ -10,8 +10,9 @@ import typer
 from app.access.grants import Scope
 from app.api import schemas
 from app.cli import options, output
-from app.cli.connect import Data, connect, own_key
+from app.cli.connect import Data, connect, own_key, takes_key
 from app.config import load_settings
+from app.server import data_folder
 
 keys = typer.Typer(no_args_is_help=True, epilog="Example: likeness keys create --scope recognize --gallery staff")
 key = typer.Typer(invoke_without_command=True, hidden=True)
@@ -19,7 +20,7 @@ audit = typer.Typer(no_args_is_help=True, epilog="Example: likeness audit export
 
 KeyId = Annotated[str, typer.Argument(metavar="ID", help="The key's id.")]
 Rotate = Annotated[
-    bool, typer.Option("--rotate", help="Create a new admin key. A running server uses the old one until it restarts.")
+    bool, typer.Option("--rotate", help="Create a new admin key. Running servers take it within a second.")
 ]
 EXPORT_PAGE = 1000
 
@@ -105,7 +106,12 @@ def show_admin_key(rotate: Rotate = False) -> None:
         return
     from app import main  # noqa: PLC0415 - slow to import
 
-    output.say(main.rotate_admin_key(settings.data_dir))
+    new = main.rotate_admin_key(settings.data_dir)
+    output.say(new)
+    for url in data_folder.all_running_at(settings.data_dir):
+        if not takes_key(settings, url, new):
+            output.warn(f"The server at {url} doesn't follow the file of the key: restart it, it takes the old key")
+            raise typer.Exit(output.Exit.NO)
 
 
 @key.callback()

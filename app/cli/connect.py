@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import ssl
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 
-from app.client import Client, Unreachable
+from app.client import ApiError, Client, Unreachable
 from app.db.key_file import ADMIN_KEY_FILE, read_admin_key
 from app.errors import Unusable
 from app.server import data_folder
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 IN_PROCESS_URL = "http://in-process"
 TIMEOUT_S = 300.0
+KEY_ATTEMPTS, KEY_PAUSE_S = 4, 0.6
+"""How often a new admin key is tried at a server, which follows its file; the pause before each attempt, in seconds."""
 _SQLITE = "sqlite:///"
 
 
@@ -78,8 +82,29 @@ def find_server(server: str | None, key: str | None) -> Client | None:
     url = data_folder.running_at(settings.data_dir)
     if url is None:
         return None
+    return _own_client(settings, url, key or own_key(settings))
+
+
+def _own_client(settings: Settings, url: str, key: str) -> Client:
+    """Return a client for a server of this data folder."""
     transport = own_certificate(settings.tls_cert) if settings.tls_cert else None
-    return Client(url, key or own_key(settings), timeout_s=TIMEOUT_S, transport=transport)
+    return Client(url, key, timeout_s=TIMEOUT_S, transport=transport)
+
+
+def takes_key(settings: Settings, url: str, key: str) -> bool:
+    """Return whether the server takes the key, after a few attempts if it doesn't; one that is gone or starts does."""
+    with _own_client(settings, url, key) as client:
+        for _ in range(KEY_ATTEMPTS):
+            time.sleep(KEY_PAUSE_S)
+            try:
+                client.server_key()
+            except ApiError as error:
+                if error.status == HTTPStatus.UNAUTHORIZED:
+                    continue
+            except Unreachable:
+                pass
+            return True
+    return False
 
 
 def own_key(settings: Settings) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,6 +16,8 @@ from app.config import PREFIX, PROJECT, load_settings
 from app.errors import InvalidImage, InvalidInput
 
 if TYPE_CHECKING:
+    from app.adding.add import Added, Crops
+    from app.config import Settings
     from app.inference.package import Package
     from app.tuning.contest import Speeds
     from app.types import Pixels
@@ -22,6 +26,10 @@ CALIBRATION_PHOTOS = 2000
 """Photos that are searched for calibration faces, at most."""
 TUNE_PHOTOS = 100
 """Photos that are measured with, drawn evenly from the folder."""
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
+"""Of a package's name, as in its manifest."""
+LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
+"""People whose photos tell forms of input apart, and how many of a folder's are looked at."""
 commands = typer.Typer()
 models = typer.Typer(no_args_is_help=True, epilog="Example: likeness models list")
 
@@ -71,6 +79,132 @@ def pull(
         output.say_json({"model": chosen.id, "path": str(path), "licence": chosen.manifest.licence.name})
     else:
         output.say(f"{chosen.id}: {path} ({chosen.manifest.licence.name})")
+
+
+@models.command(epilog="Example: likeness models add glintr100.onnx --name auraface --licence Apache-2.0")
+def add(
+    file: Annotated[Path, typer.Argument(help="ONNX file of a face embedder for aligned 112×112 crops.")],
+    *,
+    name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
+    task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
+    licence: Annotated[
+        str | None, typer.Option(help="Licence of the weights, an SPDX identifier where there is one.")
+    ] = None,
+    non_commercial: Annotated[bool, typer.Option("--non-commercial", help="It forbids commercial use.")] = False,
+    colour: Annotated[Literal["rgb", "bgr"] | None, typer.Option(help="Colour order, if you know it.")] = None,
+    normalisation: Annotated[
+        Literal["0-255", "127.5", "128", "0-1", "imagenet"] | None,
+        typer.Option(help="Normalisation, if you know it: (x - 127.5) / 127.5 is 127.5."),
+    ] = None,
+    photos: Annotated[
+        Path | None,
+        typer.Option(help="Folder with a folder of photos for each person. Default: the packaged drawn faces."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Add an ONNX file as a model package.
+
+    Colour order and normalisation are measured: those with which the file tells people apart best. A running server
+    finds the package at once. It decides nothing before its operating points are measured.
+    """
+    from app.adding.add import Description, Stated  # noqa: PLC0415 - slow to import
+    from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
+    from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
+    from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
+
+    if task != "embed":
+        raise typer.BadParameter("only embedders can be added; write a manifest for other models", param_hint="--task")
+    if re.fullmatch(NAME_PATTERN, name) is None:
+        raise typer.BadParameter("must be up to 100 of a-z, 0-9 and . _ -", param_hint="--name")
+    settings = load_settings()
+    added = add_file(
+        file,
+        Description(
+            name,
+            Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial),
+            CANONICAL_LANDMARKS.tolist(),
+        ),
+        settings.models_dir,
+        settings.data_dir / "models",
+        crops=None if photos is None else _crops_of_people(photos, settings),
+        stated=Stated(colour, normalisation),
+    )
+    _say_added(added, as_json=as_json)
+
+
+def _ask_for_licence() -> str:
+    if not sys.stdin.isatty():
+        message = "which licence do the weights have? It is on the page that you have them from"
+        raise typer.BadParameter(message, param_hint="--licence")
+    return str(typer.prompt("Licence of the weights (an SPDX identifier where there is one)"))
+
+
+def _crops_of_people(folder: Path, settings: Settings) -> Crops:
+    """Return aligned crops of the people in a folder: the face that each photo is about."""
+    import numpy as np  # noqa: PLC0415 - slow to import
+
+    from app.adding.add import Crops  # noqa: PLC0415 - slow to import
+    from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
+    from app.face.image import Limits  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.pipeline import Pipeline, choose_face  # noqa: PLC0415 - slow to import
+
+    detector = select(find_packages(settings.models_dir), settings.detector)
+    pipeline = Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
+    people: list[list[Pixels]] = []
+    for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
+        crops = []
+        for path in sorted(path for path in person.iterdir() if path.is_file()):
+            try:
+                photo = pipeline.detect(path.read_bytes())
+                crops.append(photo.faces[choose_face(photo).index].crop)
+            except InvalidInput as error:
+                output.warn(f"{path}: left out: {error.message}")
+            if len(crops) == PHOTOS_A_PERSON:
+                break
+        people += [crops] if len(crops) > 1 else []
+        if len(people) == PEOPLE_COMPARED:
+            break
+    if len(people) < LEAST_PEOPLE:
+        message = f"{folder} has {len(people)} people with two usable photos; at least {LEAST_PEOPLE} are needed."
+        raise InvalidInput(message, code="too_few_people", found=len(people), needed=LEAST_PEOPLE)
+    who = np.repeat(np.arange(len(people)), [len(crops) for crops in people])
+    return Crops(np.stack([crop for crops in people for crop in crops]), who, "people in the photos given")
+
+
+def _say_added(added: Added, *, as_json: bool) -> None:
+    comparison = added.comparison
+    if as_json:
+        output.say_json(
+            {
+                "model": added.package.id,
+                "folder": str(added.package.folder),
+                "input": added.chosen.candidate.name,
+                "dimension": added.facts.dimension,
+                "pairs": {"mated": comparison.mated, "nonmated": comparison.nonmated},
+                "separation": {row.candidate.name: round(row.separation, 3) for row in comparison.rows},
+            }
+        )
+        return
+    facts = added.facts
+    output.say(
+        f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers"
+        f"{' of length 1' if facts.unit_output else ''}."
+    )
+    output.say(f"{comparison.basis.capitalize()}:")
+    rows = [
+        [
+            row.candidate.name,
+            f"{row.separation:.2f}",
+            f"{row.mated:.2f}",
+            f"{row.nonmated:.2f}",
+            "chosen" if row is added.chosen else f"{row.behind_low:.2f} to {row.behind_high:.2f} behind the best",
+        ]
+        for row in comparison.rows
+    ]
+    output.say_table(["input", "separation d'", "mated", "non-mated", "95 % interval"], rows)
+    output.say(f"{added.package.id}: {added.package.folder}, prepared; its templates equal the file's own.")
+    output.say("It has no operating points yet: docs/tutorials/your-own-thresholds.md measures them.")
 
 
 @models.command(epilog="Example: likeness models quantize sface --photos photos/")

@@ -17,6 +17,8 @@ from app.errors import InvalidInput
 
 T = TypeVar("T")
 _CHECK_BYTES = 6
+_LARGEST_KEY = 2**63 - 1
+"""What a database holds; a larger number is no key, whatever its checksum says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def decode_cursor(listing: str, cursor: str) -> int:
     except (binascii.Error, ValueError) as error:
         raise _invalid() from error
     key = int.from_bytes(raw[:8], "big")
-    if cursor != encode_cursor(listing, key):
+    if key > _LARGEST_KEY or cursor != encode_cursor(listing, key):
         raise _invalid()
     return key
 

@@ -188,26 +188,27 @@ def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | 
 
 
 def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
-    header = _header(image)
-    scale = _reduce(image, factor)
-    size = image.size
+    name, size = str(image.format), image.size
     try:
+        header = _header(image)  # decodes some PNGs
+        scale = _reduce(image, factor)
+        size = image.size
         image.load()
         if isinstance(image, WebPImageFile):
             image._decoder = image.fp = None  # its two canvases and a copy of the pixels, 12 bytes a pixel
-        if header.format == "HEIF" and image.size != size:
+        if name == "HEIF" and image.size != size:
             raise ValueError("the coded picture has another size than the container says")
         # Some formats keep orientation behind the pixels, and Pillow turns TIFF by itself.
         orientation = _orientation(image)
         rgb = _to_rgb(image)
+        full = (header.height, header.width) if orientation >= 5 else (header.width, header.height)
+        return _upright(rgb, orientation, scale, full, header)
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
     except MemoryError as error:
-        raise _no_memory(header.format, image.size) from error
+        raise _no_memory(name, size) from error
     except _PILLOW_ERRORS as error:
-        raise InvalidImage(f"The {header.format} image is damaged or cut short.", format=header.format) from error
-    full = (header.height, header.width) if orientation >= 5 else (header.width, header.height)
-    return _upright(rgb, orientation, scale, full, header)
+        raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
 
 
 # --- headers -------------------------------------------------------------------------------------------------------

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
-def plain_session(model: ModelProto) -> Any:
-    """Return a plain ONNX Runtime session with one thread."""
+def plain_session(model: ModelProto, threads: int = 1) -> Any:
+    """Return a plain ONNX Runtime session."""
     import onnxruntime as ort  # noqa: PLC0415 - only a first start needs it here
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     options.log_severity_level = 3  # errors; what matters is compared
     return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 

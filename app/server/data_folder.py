@@ -51,11 +51,16 @@ def announce(data_dir: Path, url: str) -> Iterator[None]:
 
 def running_at(data_dir: Path) -> str | None:
     """Return the URL of the server that runs on the data folder, of several the first one, or None."""
+    return next(iter(all_running_at(data_dir)), None)
+
+
+def all_running_at(data_dir: Path) -> list[str]:
+    """Return the URLs of the servers of this machine that run on the data folder, the oldest first."""
     try:
         paths = sorted((data_dir / FOLDER).glob("*.url"), key=lambda path: path.stat().st_mtime_ns)
     except FileNotFoundError:  # a server ended just now
-        return running_at(data_dir)
-    return next((url for path in paths if (url := _url_of(path))), None)
+        return all_running_at(data_dir)
+    return [url for path in paths if (url := _url_of(path))]
 
 
 def _url_of(path: Path) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from app.client import ApiError, AsyncClient, Client
 from tests.support.commands import run as likeness
-from tests.support.live import LiveServer
+from tests.support.live import LiveServer, serving
 
 
 def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> None:
@@ -45,6 +45,34 @@ def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> No
     (entry,) = exported.rows
     assert (entry["key"], entry["target"], entry["status"], entry["subject"]) == ("admin.key", "door", 200, None)
     assert " admin.key rotate_key - - door 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
+
+
+@pytest.mark.parametrize("words", [["keys", "admin", "--rotate"], ["key", "--rotate"]])
+def test_a_rotated_admin_key_reaches_all_servers_of_the_folder(words: list[str], tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with serving(folder) as first, serving(folder) as second:
+        old = first.key
+        done = likeness(folder, *words)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        new = done.stdout.strip()
+        assert new == first.key != old
+        for server in (first, second):
+            for key, status in ((new, 200), (old, 401)):
+                with server.client(headers={"x-api-key": key}) as client:
+                    assert client.get("/v1/galleries").status_code == status
+
+
+def test_a_server_that_keeps_the_old_key_is_named(tmp_path: Path) -> None:
+    """As one of 0.1.0: here it is one whose key lies in another folder."""
+    folder = tmp_path / "data"
+    with serving(folder) as server:
+        moved = tmp_path / "moved"
+        moved.mkdir()
+        (moved / "servers").symlink_to(folder / "servers")
+        done = likeness(moved, "keys", "admin", "--rotate")
+        assert done.returncode == 1, done
+        assert server.url in done.stderr
+        assert done.stdout.strip() == (moved / "admin.key").read_text().strip()
 
 
 def test_keys_for_awss_clients(live_server: LiveServer) -> None:

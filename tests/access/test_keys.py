@@ -23,7 +23,7 @@ from app.access.key_store import KEY_ID, Key, KeyStore, KeyTerms
 from app.access.keys import CACHE_S, Keys, access_key_of, key_id_of
 from app.access.keys_file import read_keys
 from app.access.rate_limits import Buckets, address_group
-from app.api.auth import ADMIN, Guard
+from app.api.auth import ADMIN, AdminKey, Guard
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.schema import METADATA
@@ -325,8 +325,7 @@ def test_every_address_has_a_group(address: ipaddress.IPv4Address | ipaddress.IP
 def guard_of(keys: Keys, clock: Clock, failures: str = "3/m") -> Guard:
     rate = parse_rate(failures)
     assert rate
-    made = Guard.of("the-admin-key", keys, rate)
-    return Guard(made.digest, keys, rate, Buckets(clock), Buckets(clock))
+    return Guard(AdminKey("the-admin-key"), keys, rate, Buckets(clock), Buckets(clock))
 
 
 def ask(guard: Guard, token: str, address: str = "192.0.2.7") -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pytest
 from app.concurrency.deadline import check_deadline
 from app.concurrency.worker_pool import UNPROVEN, Shares, WorkerPool
 from app.errors import LikenessError, Overloaded
-from tests.support.connections import opened
+from tests.support.connections import begun, unsigned
 from tests.support.live import LiveServer, serving
 from tests.support.service import COLLINS
 
@@ -33,29 +32,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
     settings = {"QUEUE_LIMIT": SLOTS, "FAILED_KEYS": "1000/s"}
     with serving(tmp_path_factory.mktemp("small") / "data", settings) as server:
         yield server
-
-
-def begun(server: LiveServer, lines: tuple[str, ...]) -> socket.socket:
-    """A request whose body of 5,000 bytes stops after the first."""
-    connection = opened(server)
-    head = (*lines, "host: x", "content-length: 5000", "", "")
-    connection.sendall("\r\n".join(head).encode() + b"{")
-    return connection
-
-
-def unsigned(access_key: str) -> tuple[str, ...]:
-    """The head of a request to Rekognition's interface with an access key that exists, and an invented signature."""
-    day = time.strftime("%Y%m%d", time.gmtime())
-    return (
-        "POST / HTTP/1.1",
-        "content-type: application/x-amz-json-1.1",
-        "x-amz-target: RekognitionService.DetectFaces",
-        f"x-amz-date: {time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}",
-        (
-            f"authorization: AWS4-HMAC-SHA256 Credential={access_key}/{day}/eu-central-1/rekognition/aws4_request, "
-            f"SignedHeaders=host;x-amz-date;x-amz-target, Signature={'0' * 64}"
-        ),
-    )
 
 
 def test_bodies_without_a_valid_signature_take_no_slot(small: LiveServer) -> None:

@@ -29,7 +29,7 @@ from app.access.grants import Rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.api import schemas
-from app.api.auth import KEY_FILE, Guard, load_key, replace_key
+from app.api.auth import FOLLOW_S, KEY_FILE, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.logs import JsonFormatter
 from app.api.middleware import CSP, HEADERS
@@ -152,9 +152,23 @@ def test_a_new_key_replaces_the_old_one(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
 
 
+def test_the_admin_key_follows_its_file_and_a_bad_file_changes_nothing(tmp_path: Path) -> None:
+    now = [0.0]
+    old, _ = load_key(tmp_path)
+    key = AdminKey(old, tmp_path / KEY_FILE, lambda: now[0])
+    assert key.matches(old)
+    new = replace_key(tmp_path)
+    now[0] += FOLLOW_S
+    assert (key.matches(new), key.matches(old)) == (True, False)
+    for spoil in (lambda: (tmp_path / KEY_FILE).write_text("short"), (tmp_path / KEY_FILE).unlink):
+        spoil()
+        now[0] += FOLLOW_S
+        assert (key.matches(new), key.matches(""), key.matches("short")) == (True, False, False)
+
+
 def test_only_the_hash_of_the_key_is_kept(tmp_path: Path) -> None:
     with closing(Store(f"sqlite:///{tmp_path / 'likeness.db'}")) as store:
-        assert "secret" not in repr(Guard.of("secret", Keys(KeyStore(store.database)), Rate(1, 1)))
+        assert "secret" not in repr(Guard.of(AdminKey("secret"), Keys(KeyStore(store.database)), Rate(1, 1)))
 
 
 # ---------------------------------------------------------------- answers

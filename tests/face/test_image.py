@@ -7,6 +7,7 @@ import random
 import re
 import resource
 import struct
+import subprocess
 import sys
 import time
 import warnings
@@ -473,3 +474,28 @@ def test_a_damaged_tiff_is_refused_without_a_word_to_standard_error(
             refused += 1
     assert refused > 0
     assert capfd.readouterr().err == ""
+
+
+def test_an_image_without_memory_for_it_is_not_called_damaged() -> None:
+    """In a process of its own, whose addresses are limited once everything is loaded."""
+    program = """
+import io, resource
+from pathlib import Path
+from PIL import Image
+from app.errors import Overloaded
+from app.face.image import Limits, decode
+file = io.BytesIO()
+Image.new("RGBA", (6000, 6000)).save(file, "PNG")
+small = io.BytesIO()
+Image.new("RGB", (64, 64)).save(small, "WEBP")
+now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+for more in (50, 250, 350, 450):
+    resource.setrlimit(resource.RLIMIT_AS, (now + more * 1_000_000, resource.RLIM_INFINITY))
+    try:
+        decode(file.getvalue(), Limits())
+    except Overloaded as error:
+        print(error.code)
+assert decode(small.getvalue(), Limits()).width == 64
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["overloaded"] * 4, done.stderr

@@ -32,3 +32,26 @@ def bodies_held(server: LiveServer) -> int:
         found = re.search(rb"^likeness_bodies_bytes (\S+)\r?$", file.read(), re.MULTILINE)
     assert found is not None
     return int(float(found[1]))
+
+
+def begun(server: LiveServer, lines: tuple[str, ...]) -> socket.socket:
+    """A request whose body of 5,000 bytes stops after the first."""
+    connection = opened(server)
+    head = (*lines, "host: x", "content-length: 5000", "", "")
+    connection.sendall("\r\n".join(head).encode() + b"{")
+    return connection
+
+
+def unsigned(access_key: str) -> tuple[str, ...]:
+    """The head of a request to Rekognition's interface with an access key that exists, and an invented signature."""
+    day = time.strftime("%Y%m%d", time.gmtime())
+    return (
+        "POST / HTTP/1.1",
+        "content-type: application/x-amz-json-1.1",
+        "x-amz-target: RekognitionService.DetectFaces",
+        f"x-amz-date: {time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}",
+        (
+            f"authorization: AWS4-HMAC-SHA256 Credential={access_key}/{day}/eu-central-1/rekognition/aws4_request, "
+            f"SignedHeaders=host;x-amz-date;x-amz-target, Signature={'0' * 64}"
+        ),
+    )

@@ -1,0 +1,104 @@
+"""What an embedder's ONNX file says of itself: the form of its input and output, found by reading and running it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto
+
+from app.errors import Unusable
+from app.inference.graph import keep_data_inputs
+from app.inference.manifest import CROP_SIDE
+from app.inference.reference import plain_session
+from app.types import Vectors
+
+Layout: TypeAlias = Literal["nhwc", "nchw"]
+DTYPES: dict[int, Literal["uint8", "float32"]] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
+LEAST_DIMENSION = 8
+"""Shorter outputs are scores or classes: face templates have 64 to 1,024 numbers."""
+UNIT_TOLERANCE = 1e-5
+"""How far from 1 the lengths of outputs may be that the file normalises itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """The form of one embedder's input and output."""
+
+    layout: Layout
+    dtype: Literal["uint8", "float32"]
+    shape: str
+    """The input's shape as the file declares it, for people."""
+    dimension: int
+    unit_output: bool
+
+
+def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
+    """Return the file's graph and its facts.
+
+    Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that takes no 112×112 crops, an
+    output that is no vector.
+    """
+    try:
+        model = ModelProto.FromString(path.read_bytes())
+        onnx.checker.check_model(model)
+    except Exception as error:  # protobuf, the checker and the file system have errors of their own
+        raise _unsuitable(path, f"it is no readable ONNX file ({str(error).splitlines()[0]})") from error
+    outside = next((each.name for each in model.graph.initializer if each.external_data), None)
+    if outside is not None:
+        raise _unsuitable(path, f"its weights ({outside} …) lie in another file: export one file")
+    keep_data_inputs(model)
+    if (len(model.graph.input), len(model.graph.output)) != (1, 1):
+        raise _unsuitable(
+            path, f"it has {len(model.graph.input)} inputs and {len(model.graph.output)} outputs, not one"
+        )
+    tensor = model.graph.input[0].type.tensor_type
+    dtype = DTYPES.get(tensor.elem_type)
+    sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+    shape = "×".join(str(size or "N") for size in sizes)
+    if dtype is None:
+        raise _unsuitable(path, f"its input is {TensorProto.DataType.Name(tensor.elem_type).lower()}, not uint8, float")
+    layout = _layout(sizes)
+    if layout is None:
+        raise _unsuitable(path, f"its input {shape} takes no {CROP_SIDE}×{CROP_SIDE} crops with 3 channels")
+    vectors = _outputs(path, model, layout, dtype)
+    lengths = np.linalg.norm(vectors, axis=1)
+    unit = bool(np.allclose(lengths, 1, atol=UNIT_TOLERANCE))
+    return model, GraphFacts(layout, dtype, shape, vectors.shape[1], unit)
+
+
+def _layout(sizes: list[int | None]) -> Layout | None:
+    """Return the axis order of an input; of a shape that leaves its channels open, the usual one of PyTorch."""
+    if len(sizes) != 4 or sizes[0] not in {None, 1}:
+        return None
+    wanted: dict[Layout, list[int]] = {"nchw": [3, CROP_SIDE, CROP_SIDE], "nhwc": [CROP_SIDE, CROP_SIDE, 3]}
+    for layout, expected in wanted.items():
+        if all(size in {None, needed} for size, needed in zip(sizes[1:], expected, strict=True)):
+            return layout
+    return None
+
+
+def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: str) -> Vectors:
+    """Return the (2, D) outputs for two different inputs, black and noise."""
+    noise = np.random.default_rng(0).integers(0, 256, (CROP_SIDE, CROP_SIDE, 3)).astype(dtype)
+    pair = [np.zeros_like(noise), noise]
+    inputs = [(each.transpose(2, 0, 1) if layout == "nchw" else each)[None] for each in pair]
+    try:
+        session = plain_session(model)
+        rows = [session.run(None, {session.get_inputs()[0].name: np.ascontiguousarray(each)})[0] for each in inputs]
+    except Exception as error:  # ONNX Runtime's errors have no common class
+        raise _unsuitable(path, f"ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
+    shape = rows[0].shape
+    if len(shape) != 2 or shape[0] != 1 or shape[1] < LEAST_DIMENSION or rows[0].dtype != np.float32:
+        raise _unsuitable(path, f"its output is {shape} {rows[0].dtype}, not a vector of float32 for each crop")
+    if not np.isfinite(rows).all():
+        raise _unsuitable(path, "it answers numbers that are not finite")
+    vectors: Vectors = np.concatenate(rows)
+    return vectors
+
+
+def _unsuitable(path: Path, problem: str) -> Unusable:
+    return Unusable(f"{path} can't be added: {problem}.", code="model_unsuitable", path=str(path), problem=problem)
