@@ -219,7 +219,7 @@ AUDIT = Table(
 )
 
 SEEN_SIGNATURES = Table(
-    # Signatures of requests that change something, for as long as they would be valid, so that no server takes one again.
+    # Signatures of requests that change something, as long as they would be valid: no server takes one again.
     "seen_signatures",
     METADATA,
     Column("signature", String(64), primary_key=True),

@@ -131,8 +131,8 @@ class ReplayGuard:
     changing operation is accepted once. Someone who records a request and alters its unsigned headers has REPEAT_S: TLS
     protects against that. If the server could not do the work, the signature counts as unused.
 
-    The guard covers one process; for operations that change something, `app.access.seen_signatures` covers all servers of
-    the database, also after a restart. `clock` returns monotonic seconds.
+    The guard covers one process; for operations that change something, `app.access.seen_signatures` covers all
+    servers of the database, also after a restart. `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_KEPT) -> None:
