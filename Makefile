@@ -97,7 +97,7 @@ $(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic,train,dev]'
 	touch $@ $(VENV)/.serve $(VENV)/.train
 
-# The recipe's reference is read from training/config.py, which needs no torch.
+# The recipe's reference is read from training/recipe.py, which needs no torch.
 $(VENV)/.docs: $(VENV)/.serve
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,docs]'
 	touch $@

@@ -49,6 +49,7 @@ from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
+from app.db.clock import ClockGuard
 from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.key_rotation import seal_job_keys
@@ -99,6 +100,8 @@ REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings that can no longer be rolled back."""
 PRUNE_AUDIT_S = 3600.0
 """Between deletions of old audit entries."""
+WRITE_RETRY_S = 2.0
+"""Between attempts to write to the database after a write has failed."""
 MEMORY_S = 60.0
 """Between releases of unused memory: a gigabyte after large photos from sixteen clients."""
 _log = logging.getLogger(logs.LOGGER)
@@ -308,7 +311,10 @@ def _build_background(
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
     embedders = inference.embedders
-    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=timedelta(days=settings.job_days))
+    clock = ClockGuard(storage.database, storage.secrets)
+    clock.trusted()  # before the first request writes a later time
+    kept = timedelta(days=settings.job_days)
+    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
     reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
     context = BulkContext(
         operations=operations,
@@ -323,11 +329,12 @@ def _build_background(
     bulk = BulkService(context, storage.jobs, runner.wake)
     expiry = Expiry(storage.galleries, storage.erasures, partial(storage.audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
-    storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
-    scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
-    scheduler.every(PRUNE_AUDIT_S, "audit log", storage.audit.prune, at_once=True)
-    scheduler.every(REEMBEDDINGS_S, "reembeddings", reembedder.look)
+    storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
+    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
+    scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
+    scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
     scheduler.every(MEMORY_S, "memory", release_memory)
+    scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
     runner.start({**bulk.works(), REEMBED: reembedder.work}, scheduler)
     return _Background(runner, reembedder, bulk)

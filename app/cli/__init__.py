@@ -5,6 +5,7 @@ A command's module is imported when that command runs, so that help and short co
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from app.cli import output
-from app.errors import LikenessError
+from app.errors import LikenessError, Unusable
 
 COMMANDS = "commands"
 """What a module calls the Typer object of commands that belong to no group."""
@@ -61,6 +62,7 @@ ENTRIES = {
     "key": Entry("access:key", "Print the admin key (now `likeness keys admin`).", _SERVER, hidden=True),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
+    "clock": Entry("database:commands", "Say whether the clock is trusted, or confirm it.", _SERVER),
 }
 
 
@@ -146,6 +148,12 @@ def main() -> None:
         sys.exit(output.Exit.NO)
     except BrokenPipeError:  # `likeness ... | head`
         sys.exit(output.Exit.DONE)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        full = Unusable(f"{error.filename or 'A file'} can't be written: {error.strerror}.", code="disk_full")
+        output.complain(full)
+        sys.exit(output.exit_code(full))
 
 
 def _called() -> TyperCommand | TyperGroup:

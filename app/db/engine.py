@@ -69,6 +69,8 @@ class Database:
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         self.insert = inserting(self._engine.dialect.name)
         """INSERT with ON CONFLICT, in the database's own dialect."""
+        self.writable = True
+        """Whether the last write succeeded."""
         self._writer = self._engine.execution_options(likeness_write=True)
         # Writers of this process queue here: SQLite's busy handler would sleep between attempts.
         self._write_lock = threading.Lock()
@@ -104,11 +106,22 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """Open a transaction that is committed at the end and rolled back by any error."""
-        with ExitStack() as stack:
-            if self.is_sqlite:
-                stack.enter_context(self._write_lock)
-            stack.enter_context(translated())
-            yield stack.enter_context(self._writer.begin())
+        try:
+            with ExitStack() as stack:
+                if self.is_sqlite:
+                    stack.enter_context(self._write_lock)
+                stack.enter_context(translated())
+                yield stack.enter_context(self._writer.begin())
+        except DatabaseUnavailable:
+            self.writable = False
+            raise
+        self.writable = True
+
+    def retry_write(self) -> None:
+        """If the last write failed, write something that changes nothing. Raises as `write` does."""
+        if not self.writable:
+            with self.write() as connection:
+                connection.execute(sa.update(VERSION).values(version_num=VERSION.c.version_num))
 
     def request_scrub(self) -> None:
         """Have the write-ahead log emptied soon; call it after a deletion."""
@@ -462,6 +475,8 @@ def translated() -> Iterator[None]:
     except OperationalError as error:
         if "database is locked" in str(error.orig):
             raise DatabaseBusy("The database is busy.") from error
+        if "disk is full" in str(error.orig):
+            raise DatabaseUnavailable("The database can't be written to: its disk is full.") from error
         raise DatabaseUnavailable("The database can't be used at the moment.") from error
     except DBAPIError as error:
         broken = type(error) is DatabaseError or isinstance(error, InterfaceError | InternalError)

@@ -229,6 +229,9 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "index_driver_missing",  # at the start
         "conflict",  # a base class's; each conflict says which
         "key_unusable",  # at the start
+        "data_dir_in_use",
+        "data_dir_unusable",
+        "database_emptied",
         "database_driver_missing",
         "database_too_new",
         "database_unsupported",

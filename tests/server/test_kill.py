@@ -331,3 +331,35 @@ def test_a_full_disk_costs_what_is_refused_and_nothing_else(small_disk: Path) ->
     filler.unlink()
     with serving(small_disk / "data") as server:
         compare(server, known, residents=0)
+
+
+def test_a_server_that_can_not_write_is_not_ready_until_it_can(small_disk: Path) -> None:
+    with serving(small_disk / "data") as server, server.client() as client:
+        assert client.get("/readyz").status_code == 200
+        filler = fill_up(small_disk, left=0)
+        answers = [client.post("/v1/galleries", json={"id": f"g{n}", "metadata": {"a": "b" * 3000}}) for n in range(40)]
+        assert 500 < answers[-1].status_code < 600
+        answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["status"]) == (503, "storage_unavailable")
+        filler.unlink()
+        end = time.monotonic() + PATIENCE_S
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        assert client.post("/v1/galleries", json={"id": "room"}).is_success
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_start_on_a_full_disk_says_so(small_disk: Path, tmp_path: Path, existing: bool) -> None:
+    (small_disk / "data").mkdir(mode=0o700)
+    data = tmp_path / "data"  # the log lies beside it, where there is room
+    data.symlink_to(small_disk / "data")
+    if existing:
+        with serving(data):
+            pass
+    fill_up(small_disk, left=0)
+    with serving(data, wait=False, models=False) as server:
+        assert server.process.wait(PATIENCE_S) not in (0, None)
+    said = server.log.read_text()
+    assert "Traceback" not in said
+    assert "full" in said or "No space left" in said

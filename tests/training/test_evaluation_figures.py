@@ -25,6 +25,11 @@ def unit(rng: np.random.Generator, n: int, d: int) -> NDArray[np.float32]:
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True), np.float32)
 
 
+def clustering_nmi(templates: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
+    found = metrics.clusters(templates, len(np.unique(labels)))
+    return metrics.normalised_mutual_information(labels, found)
+
+
 @settings(max_examples=40)
 @given(SCORES, RATES)
 def test_threshold_is_the_lowest_that_keeps_the_fmr(scores: list[float], fmr: float) -> None:
@@ -252,7 +257,7 @@ def test_retrieval_is_pytorch_metric_learnings() -> None:
     assert ours.map_at_r == pytest.approx(oracle["mean_average_precision_at_r"])
     assert ours.r_precision == pytest.approx(oracle["r_precision"])
     assert 0.1 < ours.map_at_r < 0.9
-    assert metrics.clustering_nmi(templates, labels) == pytest.approx(oracle["NMI"])
+    assert clustering_nmi(templates, labels) == pytest.approx(oracle["NMI"])
 
 
 @pytest.mark.parametrize("wrong", [0, 4, 40])
@@ -277,7 +282,7 @@ def test_clustering_of_well_parted_people_is_perfect() -> None:
     centres = np.eye(4, 6, dtype=np.float32)
     labels = np.repeat(np.arange(4), 5)
     templates = centres[labels] + 0.01 * np.random.default_rng(9).normal(size=(20, 6)).astype(np.float32)
-    assert metrics.clustering_nmi(templates, labels) == pytest.approx(1)
+    assert clustering_nmi(templates, labels) == pytest.approx(1)
 
 
 def test_dropping_the_worst_pairs_by_a_perfect_quality_drops_the_errors_first() -> None:

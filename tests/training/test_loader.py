@@ -16,9 +16,9 @@ from PIL import Image
 pytest.importorskip("torch", reason="training needs the train extra")
 
 from app.types import Pixels
+from tests.support.crop_sets import RecordWriter
 from training.data import open_dataset, sampler
 from training.data.loader import batch_keys, fingerprint, read_crops
-from training.data.records import RecordWriter
 
 PEOPLE = ("ada", "bob")
 

@@ -23,16 +23,15 @@ from PIL import Image
 
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
+from tests.support.crop_sets import RecordWriter, pack_header, write_pack
 from training.data import FaceSet, open_dataset, read_drop_list
-from training.data.bins import read_pack, write_pack
+from training.data.bins import read_pack
 from training.data.dataset import decode_crop
 from training.data.records import (
     MAGIC,
     MAGIC_BYTES,
     Header,
     RecordFaces,
-    RecordWriter,
-    pack_header,
     read_index,
     read_record,
     unpack_header,

@@ -50,13 +50,6 @@ def read_pack(path: Path) -> VerificationPack:
     return _checked(path, loaded)
 
 
-def write_pack(path: Path, images: list[bytes], same: list[bool]) -> None:
-    """Write a verification pack: 2 P encoded images for P pairs."""
-    if len(images) != 2 * len(same):
-        raise ValueError(f"{len(same)} pairs need {2 * len(same)} images, not {len(images)}")
-    path.write_bytes(pickle.dumps((images, same), protocol=4))
-
-
 def _checked(path: Path, loaded: object) -> VerificationPack:
     if not (isinstance(loaded, tuple | list) and len(loaded) == 2):
         raise InvalidInput(f"{path} is not a pair of images and answers.", code="pack_invalid")

@@ -1,4 +1,4 @@
-"""InsightFace's training sets, ``train.rec`` with ``train.idx``: MXNet's RecordIO, read and written without MXNet.
+"""InsightFace's training sets, ``train.rec`` with ``train.idx``: MXNet's RecordIO, read without MXNet.
 
 A record is ``magic u32, length u32, payload, padding to 4 bytes``, little endian; the upper 3 bits of ``length`` are a
 part flag: 0 for a whole record. Where the payload itself has the magic at a multiple of 4 bytes, it is cut there, the
@@ -11,11 +11,10 @@ keys a to b - 1 hold, for each person, the first and one past the last of its im
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,64 +40,6 @@ class Header:
     labels: tuple[float, ...]
     key: int
     second_key: int = 0
-
-
-class RecordWriter:
-    """Writes ``<stem>.rec`` and ``<stem>.idx``; also a context manager."""
-
-    def __init__(self, rec: Path) -> None:
-        self._rec: BinaryIO = rec.open("wb")
-        self._idx = rec.with_suffix(".idx").open("w", encoding="ascii", newline="\n")
-
-    def write(self, key: int, payload: bytes) -> None:
-        """Append one record, in parts if it contains the magic. Raises ValueError from 2**29 bytes on."""
-        if len(payload) > LENGTH_MASK:
-            raise ValueError(f"a record holds less than 2**{LENGTH_BITS} bytes, not {len(payload)}")
-        self._idx.write(f"{key}\t{self._rec.tell()}\n")
-        parts = _cut(payload)
-        for number, part in enumerate(parts):
-            flag = WHOLE if len(parts) == 1 else FIRST if number == 0 else LAST if number == len(parts) - 1 else MIDDLE
-            self._rec.write(FRAME.pack(MAGIC, flag << LENGTH_BITS | len(part)))
-            self._rec.write(part + bytes(-len(part) % 4))
-
-    def write_image(self, key: int, labels: Sequence[float], image: bytes) -> None:
-        """Append an image; one label is kept in the header itself, several after it. Raises ValueError above
-        ``LARGEST_LABEL``.
-        """
-        self.write(key, pack_header(Header(tuple(labels), key)) + image)
-
-    def close(self) -> None:
-        self._rec.close()
-        self._idx.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _cut(payload: bytes) -> list[bytes]:
-    """Return the parts between the magics at multiples of 4 bytes."""
-    parts, start, place = [], 0, payload.find(MAGIC_BYTES)
-    while place != -1:
-        if place % 4 == 0:
-            parts.append(payload[start:place])
-            start = place + 4
-        place = payload.find(MAGIC_BYTES, place + (4 if place % 4 == 0 else 1))
-    return [*parts, payload[start:]]
-
-
-def pack_header(header: Header) -> bytes:
-    """Return the bytes before an image."""
-    if any(abs(label) > LARGEST_LABEL for label in header.labels):
-        raise ValueError(f"labels above {LARGEST_LABEL} are not exact in float32")
-    if len(header.labels) == 1:
-        return HEADER.pack(0, header.labels[0], header.key, header.second_key)
-    fixed = HEADER.pack(len(header.labels), 0.0, header.key, header.second_key)
-    return fixed + struct.pack(f"<{len(header.labels)}f", *header.labels)
 
 
 def unpack_header(payload: bytes) -> tuple[Header, bytes]:

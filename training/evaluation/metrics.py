@@ -467,11 +467,6 @@ def normalised_mutual_information(labels: ArrayLike, assigned: ArrayLike) -> flo
     return float(normalized_mutual_info_score(np.asarray(labels), np.asarray(assigned)))
 
 
-def clustering_nmi(templates: NDArray[np.float32], labels: ArrayLike, seed: int = 0) -> float:
-    """Return the normalised mutual information between the labels and k-means clusters, k = number of labels."""
-    return normalised_mutual_information(labels, clusters(templates, len(np.unique(np.asarray(labels))), seed))
-
-
 # --- Error versus discard --------------------------------------------------------------------------------------------
 
 

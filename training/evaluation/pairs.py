@@ -58,10 +58,6 @@ class PairList:
     def fold_of(self) -> NDArray[np.int64]:
         return np.array([pair.fold for pair in self.pairs], np.int64)
 
-    def only_folds(self, folds: range) -> PairList:
-        """Return the pairs of some of the folds."""
-        return PairList(tuple(pair for pair in self.pairs if pair.fold in folds), len(folds))
-
 
 def person_of(photo: str) -> str:
     """Return ``name`` of ``name/name_0001``: a photo's folder."""

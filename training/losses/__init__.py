@@ -76,12 +76,12 @@ def names() -> list[str]:
 
 
 def class_level() -> list[str]:
-    """The losses with class weights: they have `weight` and `logits`, and `PartialFC` takes them."""
+    """Return the losses with class weights: they have `weight` and `logits`, and `PartialFC` takes them."""
     return list(CLASS_LEVEL)
 
 
 def pair_level() -> list[str]:
-    """The losses on pairs of a batch: they take a miner's triplets."""
+    """Return the losses on pairs of a batch: they take a miner's triplets."""
     return list(PAIR_LEVEL)
 
 
@@ -93,7 +93,7 @@ def is_class_level(name: str) -> bool:
 def build(
     name: str, *, num_classes: int | None = None, dim: int | None = None, **hyper: object
 ) -> ClassLoss | PairLoss:
-    """The loss of that name.
+    """Build the loss of that name.
 
     Class-level losses need `num_classes` and `dim`; for pair-level ones both are optional and only checked (`margin`
     learns one β per class where it knows their number). Raises `LossError`, a ValueError, for an unknown name or
@@ -109,7 +109,7 @@ def build(
 
 
 def build_part(name: str, table: ClassTable, **hyper: object) -> ClassLoss:
-    """A class-level loss over the rows of `table` alone."""
+    """Build a class-level loss over the rows of `table` alone."""
     check_choice("class-level loss", name, CLASS_LEVEL)
     kind = CLASS_LEVEL[name]
     check_hyper(name, kind, hyper)
@@ -136,7 +136,7 @@ def check_choice(what: str, choice: str, known: Iterable[str]) -> None:
 
 
 def parameter_groups(loss: nn.Module, *, lr: float, beta_lr: float = BETA_LR) -> list[dict[str, object]]:
-    """Optimiser groups of a loss's parameters: class weights at `lr`, the margin loss's β at their own rate.
+    """Return optimiser groups of a loss's parameters: class weights at `lr`, the margin loss's β at their own rate.
 
     β take no weight decay: they are boundaries, not weights. Empty for a loss without parameters.
     """

@@ -1,4 +1,4 @@
-"""What every loss stands on: stable numerics, checks of the batch, and the shape of a class-level loss.
+"""What all losses share: stable numerics, checks of the batch, and the interface of a class-level loss.
 
 A class-level loss compares embeddings with one row (or K rows, its centres) per class. Everything it computes is
 written for *some* of the class rows, so that one code serves the whole table in one process and a sampled shard of
@@ -32,7 +32,7 @@ Gradient = Literal["exact", "detached"]
 
 
 class LossError(InvalidInput, ValueError):
-    """A loss was asked for, or fed, with what it cannot use."""
+    """A loss got a name, argument or batch that it cannot use."""
 
     code = "invalid_loss_input"
 
@@ -41,19 +41,19 @@ class LossError(InvalidInput, ValueError):
 
 
 def upcast(values: Tensor) -> Tensor:
-    """float16 and bfloat16 to float32; float32 and float64 as they are."""
+    """Cast float16 and bfloat16 to float32; keep float32 and float64."""
     return values.float() if values.dtype in HALF_TYPES else values
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """(..., D) → (..., D) of length 1; a zero vector stays zero and gets a zero gradient."""
+    """Scale (..., D) to length 1; a zero vector stays zero and gets a zero gradient."""
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     direction: Tensor = vectors / norm.masked_fill(norm <= NORM_FLOOR, math.inf)
     return direction
 
 
 def angle(u: Tensor, v: Tensor) -> Tensor:
-    """The angle in radians, [0, π], between unit vectors (..., D): 2·atan2(|u − v|, |u + v|).
+    """Return the angle in radians, [0, π], between unit vectors (..., D): 2·atan2(|u − v|, |u + v|).
 
     Unlike acos of the inner product it keeps its digits near 0 and π (W. Kahan), and its gradient stays finite there.
     """
@@ -70,7 +70,8 @@ def psi(phi: Tensor, last: int | None = None) -> Tensor:
 
 
 def detach_margin(plain: Tensor, margined: Tensor, grad: Gradient) -> Tensor:
-    """The margined value; with `detached` it is reached forward only and the gradient is that of the plain value.
+    """Return the margined value; with `detached` only the forward pass uses it, and the gradient is that of the plain
+    value.
 
     `detached` is SphereFace-R's characteristic gradient detachment (arXiv 2109.05565).
     """
@@ -78,7 +79,7 @@ def detach_margin(plain: Tensor, margined: Tensor, grad: Gradient) -> Tensor:
 
 
 def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim: int | None) -> None:
-    """Refuses a batch that a loss would otherwise silently misread. Raises `LossError`, a ValueError."""
+    """Reject a batch that a loss would silently misread. Raises `LossError`, a ValueError."""
     check_embeddings(embeddings, dim)
     if labels.dtype not in LABEL_TYPES:
         raise LossError(f"labels must be integers, not {labels.dtype}")
@@ -106,7 +107,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def full_precision(near: Tensor) -> torch.autocast:
-    """Within it autocast is off on the device of `near`."""
+    """Turn autocast off within the block, on the device of `near`."""
     return torch.autocast(near.device.type, enabled=False)
 
 
@@ -136,7 +137,7 @@ class ClassTable:
         return self.end - self.first
 
     def draw(self, *shape: int, std: float = WEIGHT_STD) -> nn.Parameter:
-        """(rows, *shape) of N(0, std²); the same numbers for a class wherever the table is cut."""
+        """Draw (rows, *shape) from N(0, std²); a class gets the same numbers however the table is split."""
         seed = int(torch.randint(2**31, ()).item())
         values = torch.empty(self.rows, *shape)
         for block in range(self.first // ROW_BLOCK, -(-self.end // ROW_BLOCK)):
@@ -152,26 +153,26 @@ class ClassTable:
 
 
 class Ranks(Protocol):
-    """How the processes that share a table of classes agree; alone there is nothing to agree on."""
+    """The exchange between the processes that share a table of classes."""
 
     def total(self, values: Tensor) -> Tensor:
         """Sum over the processes, with gradient."""
 
     def once(self, values: Tensor) -> Tensor:
-        """What every process computes in full, with a gradient that counts only once."""
+        """Mark a value that every process computes in full, so that its gradient counts only once."""
 
     def same(self, values: Tensor) -> Tensor:
-        """The first process's values, everywhere. No gradient."""
+        """Return the first process's values on every process. No gradient."""
 
     def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
-        """(B,) −log softmax at each sample's class, over the columns of all processes."""
+        """Return (B,) −log softmax at each sample's class, over the columns of all processes."""
 
     def parameter(self, values: Tensor) -> Tensor:
         """A parameter that every process holds; its gradient is summed over them."""
 
 
 class Alone:
-    """All classes are here."""
+    """A single process, which holds all classes."""
 
     def total(self, values: Tensor) -> Tensor:
         return values
@@ -191,7 +192,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Part:
-    """A batch against the class rows at hand.
+    """A batch with the class rows of this process.
 
     `x` (B, D) floats; `rows` the class parameters by name, each (R, …); `sample` (n,) the samples whose class is among
     these rows and `column` (n,) the row of each; alone, that is every sample in order.
@@ -208,15 +209,15 @@ class Part:
         return self.rows["weight"]
 
     def at_target(self, columns: Tensor) -> Tensor:
-        """(B, R) → (n,)."""
+        """Return each sample's entry in the column of its class: (B, R) → (n,)."""
         return columns[self.sample, self.column]
 
     def put(self, columns: Tensor, values: Tensor) -> Tensor:
-        """(B, R) with the target entries replaced by values (n,)."""
+        """Return (B, R) with the target entries replaced by values (n,)."""
         return columns.index_put((self.sample, self.column), values)
 
     def spread(self, values: Tensor) -> Tensor:
-        """(n,) values of this process's targets → (B,) of all samples. No gradient."""
+        """Return (n,) values of this process's targets as (B,) of all samples. No gradient."""
         empty = torch.zeros(len(self.x), dtype=values.dtype, device=values.device)
         return self.ranks.total(empty.index_put((self.sample,), values.detach())).detach()
 
@@ -257,40 +258,40 @@ class ClassLoss(nn.Module):
     # what a loss defines
 
     def scores(self, x: Tensor, rows: Mapping[str, Tensor]) -> Tensor:
-        """(B, D), rows (R, …) → (B, R): how well each class fits, before scale and margin."""
+        """Return how well each class fits, before scale and margin: (B, D), rows (R, …) → (B, R)."""
         raise NotImplementedError
 
     def scale(self, x: Tensor) -> float | Tensor:
-        """What scores are multiplied with: a number, or (B, 1)."""
+        """Return the factor of the scores: a number, or (B, 1)."""
         raise NotImplementedError
 
     def target(self, part: Part, scores: Tensor) -> Tensor:
-        """(n,) the score with its margin, of each sample for its own class."""
+        """Return (n,) each sample's score for its own class, with its margin."""
         return part.at_target(scores)
 
     def margined(self, part: Part, scores: Tensor) -> Tensor:
-        """(B, R) logits with the margin in them."""
+        """Return (B, R) logits with the margin in them."""
         return self.scale(part.x) * part.put(scores, self.target(part, scores))
 
     def per_sample(self, part: Part, logits: Tensor) -> Tensor:
-        """(B,)"""
+        """Return each sample's loss, (B,)."""
         return part.ranks.cross_entropy(logits, part)
 
     def sample_penalty(self, x: Tensor) -> Tensor | None:
-        """(B,) what an embedding costs by itself."""
+        """Return (B,) the penalty of each embedding."""
         del x
         return None
 
     def row_penalty(self, rows: Mapping[str, Tensor]) -> Tensor | None:
-        """(R,) what a class's rows cost by themselves."""
+        """Return (R,) the penalty of each class's rows."""
         del rows
         return None
 
     def observe(self, part: Part, scores: Tensor) -> None:
-        """Updates running statistics before a training step's margin is computed."""
+        """Update running statistics before a training step's margin is computed."""
 
     def advance(self) -> None:
-        """Counts a training step, after its loss."""
+        """Count a training step, after its loss."""
 
     # what all share
 
@@ -303,7 +304,7 @@ class ClassLoss(nn.Module):
             return self.of(self._whole(embeddings, labels), self.num_classes)
 
     def of(self, part: Part, class_count: int) -> Tensor:
-        """The scalar loss of a batch against `class_count` classes, of which `part` holds some."""
+        """Return the scalar loss of a batch against `class_count` classes, of which `part` holds some."""
         scores = self.scores(part.x, part.rows)
         if self.training:
             with torch.no_grad():
@@ -341,7 +342,7 @@ class ClassLoss(nn.Module):
 
 
 def same_type(embeddings: Tensor, rows: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Both in the wider of their types, at least float32."""
+    """Cast both to the wider of their types, at least float32."""
     dtype = torch.promote_types(torch.float32, embeddings.dtype)
     for row in rows.values():
         dtype = torch.promote_types(dtype, row.dtype)

@@ -1,4 +1,8 @@
-"""Which triplets of a batch to learn from.
+"""Miners: they choose the triplets of a batch to learn from.
+
+A miner is called with embeddings (B, D), of any length, and labels (B,), and returns `Triplets`: for each pair of one
+class (anchor, positive), in both orders, one negative, unless said otherwise. Distances are Euclidean between unit
+vectors. Randomness comes from the miner's own seeded generator, whose state `state_dict()` holds.
 
 A miner is called with embeddings (B, D), of any length, and labels (B,), and answers `Triplets`: for each pair of one
 class (anchor, positive), in both orders, one negative, unless said otherwise. Distances are Euclidean between unit
@@ -24,7 +28,7 @@ Fallback = Literal["uniform", "skip"]
 
 class Miner(Protocol):
     def __call__(self, embeddings: Tensor, labels: Tensor) -> Triplets:
-        """(B, D) floats, (B,) integers → positions within the batch. No gradient."""
+        """Choose triplets as positions within the batch, from (B, D) floats and (B,) integers. No gradient."""
 
     def state_dict(self) -> dict[str, Tensor]: ...
 
@@ -32,7 +36,7 @@ class Miner(Protocol):
 
 
 def gumbel_argmax(log_weights: Tensor, generator: torch.Generator) -> Tensor:
-    """(N, M) → (N,) for each row a column drawn with probability ∝ exp(log weight); −inf is never drawn.
+    """Draw a column for each row with probability ∝ exp(log weight), (N, M) → (N,); −inf is never drawn.
 
     The largest of log weight + Gumbel noise is such a draw, and nothing is exponentiated: the weights may differ by
     hundreds of e-folds. A row needs at least one finite entry.
@@ -43,7 +47,7 @@ def gumbel_argmax(log_weights: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def evenly(mask: Tensor) -> Tensor:
-    """(N, M) bool → log weights with which every true entry is as likely."""
+    """Return log weights with which every true entry of (N, M) bool is equally likely."""
     return torch.zeros(mask.shape, dtype=torch.float64, device=mask.device).masked_fill(~mask, -math.inf)
 
 
@@ -55,7 +59,7 @@ def log_inverse_density(distance: Tensor, dim: int, cutoff: float) -> Tensor:
 
 
 class PairMiner:
-    """One negative for each pair (anchor, positive), chosen by `choose`."""
+    """Chooses one negative for each pair (anchor, positive) by `choose`."""
 
     def __init__(self, *, seed: int = 0) -> None:
         self.generator = torch.Generator().manual_seed(seed)
@@ -74,14 +78,17 @@ class PairMiner:
         return Triplets(anchor[found], positive[found], negative[found])
 
     def pairs(self, distance: Tensor, positives: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, B) distances and mask → the pairs to find negatives for."""
+        """Return the pairs to find negatives for, from (B, B) distances and mask."""
         del distance
         anchor, positive = positives.nonzero(as_tuple=True)
         return anchor, positive
 
     def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        """Of P pairs with distance `far` (P,): distances (P, B) from the anchor and which of these are negatives
-        (P, B), at least one each → the chosen columns (P,) and whether there is a choice (P,)."""
+        """Choose a negative for each of P pairs with distance `far` (P,).
+
+        Takes distances (P, B) from the anchor and which of these are negatives (P, B), at least one each; returns the
+        chosen columns (P,) and whether there is a choice (P,).
+        """
         raise NotImplementedError
 
     def draw(self, log_weights: Tensor) -> Tensor:
@@ -95,7 +102,7 @@ class PairMiner:
 
 
 class RandomMiner(PairMiner):
-    """Any negative, all as likely."""
+    """Chooses any negative, all equally likely."""
 
     def choose(self, far: Tensor, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         del distance, dim
@@ -103,8 +110,9 @@ class RandomMiner(PairMiner):
 
 
 class HardMiner(PairMiner):
-    """The nearest negative. `hardest_positive` pairs it with each anchor's farthest positive only: "batch hard"
-    (arXiv 1703.07737)."""
+    """Chooses the nearest negative. `hardest_positive` pairs it with each anchor's farthest positive only: "batch
+    hard" (arXiv 1703.07737).
+    """
 
     def __init__(self, *, hardest_positive: bool = False, seed: int = 0) -> None:
         super().__init__(seed=seed)
@@ -190,7 +198,7 @@ class DistanceWeightedMiner(PairMiner):
         return self.draw(log_weights), found | (self.fallback == "uniform")
 
     def log_weights(self, distance: Tensor, negatives: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        """(P, B) unnormalised log probabilities, and (P,) whether a negative was near enough."""
+        """Return (P, B) unnormalised log probabilities, and (P,) whether a negative was near enough."""
         near = negatives & (distance < self.nonzero_loss_cutoff)
         found = near.any(dim=1)
         weights = log_inverse_density(distance, dim, self.cutoff).masked_fill(~near, -math.inf)
@@ -210,7 +218,9 @@ def names() -> list[str]:
 
 
 def build(name: str, **hyper: object) -> Miner:
-    """The miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right one."""
+    """Build the miner of that name. Raises `LossError` for an unknown name or argument, naming the nearest right
+    one.
+    """
     check_choice("miner", name, names())
     kind = MINERS[name]
     check_hyper(name, kind, hyper)

@@ -22,7 +22,9 @@ BETA_LR = 0.1
 
 
 def masked_logsumexp(values: Tensor, mask: Tensor) -> Tensor:
-    """(N, M) → (N,) over the masked entries of each row; −inf, without gradient, where there are none."""
+    """Return log-sum-exp over the masked entries of each row, (N, M) → (N,); −inf, without gradient, where there are
+    none.
+    """
     there = mask.any(dim=1)
     masked = torch.where(mask, values, -math.inf)
     return torch.where(there[:, None], masked, 0.0).logsumexp(dim=1).masked_fill(~there, -math.inf)
@@ -39,7 +41,7 @@ def unified_rows(push: Tensor, pull: Tensor, negatives: Tensor, positives: Tenso
 
 
 def mean_of_active(terms: Tensor, counts: Tensor | None = None) -> Tensor:
-    """The mean of the terms above 0, each counted `counts` times; 0 if there are none."""
+    """Return the mean of the terms above 0, each counted `counts` times; 0 if there are none."""
     weights = torch.ones_like(terms) if counts is None else counts
     active = (weights * (terms > 0)).sum()
     return (weights * terms).sum() / active.clamp(min=1)
@@ -76,7 +78,7 @@ class MaskedPairLoss(PairLoss):
         return terms.mean() if len(terms) else 0 * x.sum()
 
     def terms(self, x: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-        """(B, D) and two (B, B) masks → the terms to average, maybe none."""
+        """Return the terms to average, maybe none, from (B, D) and two (B, B) masks."""
         raise NotImplementedError
 
 

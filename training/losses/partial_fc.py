@@ -139,7 +139,9 @@ class PartialFC(nn.Module):
 
     @torch.no_grad()
     def draw(self, positives: Tensor) -> Tensor:
-        """The rows of this step, sorted: those in `positives`, and others at random up to the sampled share.
+        """Return the rows of this step, sorted: those in `positives`, and random others up to the sampled share.
+
+        The draw depends on (seed, step, first row of the shard), so a resumed run draws the same rows.
 
         Chance depends on (seed, step, first row of the shard): a resumed run draws what it would have drawn.
         """
@@ -161,7 +163,7 @@ class PartialFC(nn.Module):
         return {"loss": dict(state), "step": int(self.step)}
 
     def load_full_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes this rank's rows out of what `full_state_dict` gave, on whatever number of ranks."""
+        """Load this rank's rows from the result of `full_state_dict`, made on any number of ranks."""
         full = dict(state["loss"])
         for name in self.loss.class_parameters:
             full[name] = self._mine(full[name])
@@ -169,7 +171,7 @@ class PartialFC(nn.Module):
         self.step.fill_(state["step"])
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """`optimizer.state_dict()` with what it keeps per class row gathered over the ranks. Collective."""
+        """Return `optimizer.state_dict()` with the state of class rows gathered over the ranks. Collective."""
         state = optimizer.state_dict()
         kept = {
             number: {key: _gathered(value) if own and self._per_row(value) else value for key, value in of.items()}
@@ -187,7 +189,7 @@ class PartialFC(nn.Module):
     def _numbered(
         self, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
     ) -> list[tuple[int, Mapping[str, Any], bool]]:
-        """Each parameter's number, its state, and whether it is one of the class parameters."""
+        """Return each parameter's number, its state, and whether it is one of the class parameters."""
         own = {id(self.loss.get_parameter(name)) for name in self.loss.class_parameters}
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         return [(number, of, id(parameters[number]) in own) for number, of in state["state"].items()]
@@ -203,5 +205,5 @@ class PartialFC(nn.Module):
 
 
 def _gathered(values: Tensor) -> Tensor:
-    """All ranks' rows, whose numbers may differ."""
+    """Return all ranks' rows, whose numbers may differ."""
     return collectives.gather(values, collectives.row_counts(values))

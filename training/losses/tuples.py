@@ -19,7 +19,7 @@ class Triplets(NamedTuple):
 
 
 def check_triplets(triplets: Triplets, labels: Tensor) -> None:
-    """Refuses positions outside of the batch and triplets whose labels are not alike, alike, unlike."""
+    """Reject positions outside of the batch, and triplets whose labels are not equal, equal, different."""
     require(len({len(part) for part in triplets}) == 1, "the three parts of the triplets differ in length")
     if len(triplets.anchor) == 0:
         return
@@ -35,13 +35,13 @@ def distances(vectors: Tensor) -> Tensor:
 
 
 def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(B,) → two (B, B) bool: pairs of one class without the pairs of a sample with itself; pairs of two classes."""
+    """Return two (B, B) masks of (B,) labels: pairs of one class, without a sample and itself; pairs of two classes."""
     same = labels[:, None] == labels[None, :]
     return same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device), ~same
 
 
 def all_triplets(labels: Tensor) -> Triplets:
-    """Every triplet of the batch, anchors in order."""
+    """Return every triplet of the batch, anchors in order."""
     positives, negatives = pair_masks(labels)
     anchor, positive = positives.nonzero(as_tuple=True)
     pair, negative = negatives[anchor].nonzero(as_tuple=True)
@@ -49,7 +49,7 @@ def all_triplets(labels: Tensor) -> Triplets:
 
 
 def pair_counts(triplets: Triplets, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Two (size, size): how often each pair (anchor, positive), each pair (anchor, negative) occurs."""
+    """Return how often each pair (anchor, positive) and each pair (anchor, negative) occurs, (size, size) each."""
     empty = torch.zeros(size, size, dtype=dtype, device=triplets.anchor.device)
     one = empty.new_ones(())
     positives = empty.index_put((triplets.anchor, triplets.positive), one, accumulate=True)

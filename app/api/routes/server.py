@@ -29,18 +29,23 @@ async def livez() -> schemas.Health:
 
 @router.handles(
     endpoints.READY,
-    responses={503: {"model": schemas.Health, "description": "Starting, draining, or without Milvus."}},
+    responses={
+        503: {"model": schemas.Health, "description": "Starting, draining, without Milvus, or unable to write."}
+    },
 )
 async def readyz(request: Request, response: Response) -> schemas.Health:
     """Does the server take requests?
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If vectors are
-    searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds.
+    searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds. Also 503 after a write
+    to the database has failed, as on a full disk, until one succeeds; that is tried every 2 seconds.
     """
     service: Service | None = getattr(request.app.state, "service", None)
     health = schemas.Health(status=service.status if service else "starting")
     if service and health.status == "ok" and not service.galleries.indexes.available:
         health = schemas.Health(status="index_unavailable")
+    if service and health.status == "ok" and not service.galleries.store.database.writable:
+        health = schemas.Health(status="storage_unavailable")
     if health.status != "ok":
         response.status_code = 503
     return health

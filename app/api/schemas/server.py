@@ -135,7 +135,7 @@ class Version(Wire):
 
 class Health(Wire):
     example: ClassVar[Example] = {"status": "ok"}
-    status: Literal["ok", "starting", "draining", "index_unavailable"]
+    status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable"]
 
 
 class Problem(Wire):
