@@ -27,6 +27,7 @@ from app.access.audit_store import AuditStore
 from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
+from app.access.seen_signatures import SeenSignatures
 from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
@@ -42,11 +43,13 @@ from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
 from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
 from app.compat.rekognition.protocol import Rekognition
+from app.compat.rekognition.signatures import KEPT_S
 from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
+from app.db.clock import ClockGuard
 from app.db.engine import Database
 from app.db.key_file import VAULT_FILE, Rings, load_rings
 from app.db.key_rotation import seal_job_keys
@@ -234,6 +237,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         ),
         keys=api_keys,
         audit=storage.audit,
+        signatures=SeenSignatures(storage.database, KEPT_S),
         signer=storage.signer,
         erasures=storage.erasures,
         jobs=storage.jobs,
@@ -307,7 +311,10 @@ def _build_background(
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
     embedders = inference.embedders
-    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=timedelta(days=settings.job_days))
+    clock = ClockGuard(storage.database, storage.secrets)
+    clock.trusted()  # before the first request writes a later time
+    kept = timedelta(days=settings.job_days)
+    runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
     reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
     context = BulkContext(
         operations=operations,
@@ -322,10 +329,10 @@ def _build_background(
     bulk = BulkService(context, storage.jobs, runner.wake)
     expiry = Expiry(storage.galleries, storage.erasures, partial(storage.audit.recorded, "expire_subject"))
     scheduler = stack.enter_context(Scheduler())
-    storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S)
-    scheduler.every(settings.expiry_seconds, "expiry", expiry.sweep)
-    scheduler.every(PRUNE_AUDIT_S, "audit log", storage.audit.prune, at_once=True)
-    scheduler.every(REEMBEDDINGS_S, "reembeddings", reembedder.look)
+    storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
+    scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
+    scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
+    scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)

@@ -62,6 +62,7 @@ ENTRIES = {
     "key": Entry("access:key", "Print the admin key (now `likeness keys admin`).", _SERVER, hidden=True),
     "audit": Entry("access:audit", "Export the audit log: who did what, and when.", _SERVER),
     "vault": Entry("database:vault", "Encrypt templates, crops and snapshots at rest.", _SERVER),
+    "clock": Entry("database:commands", "Say whether the clock is trusted, or confirm it.", _SERVER),
 }
 
 

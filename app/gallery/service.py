@@ -108,13 +108,22 @@ class Galleries:
         )
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
+        self._may_prune: Callable[[], bool] = lambda: True
         self._enrollments = GroupCommit[Enrollment, Enrolled](MOST if store.database.is_sqlite else 1)
 
-    def start(self, scheduler: Scheduler, *, follow_s: float = FOLLOW_S, snapshot_s: float = SNAPSHOT_S) -> None:
+    def start(
+        self,
+        scheduler: Scheduler,
+        *,
+        follow_s: float = FOLLOW_S,
+        snapshot_s: float = SNAPSHOT_S,
+        may_prune: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Look for other processes' changes every `follow_s` seconds, and write snapshots every `snapshot_s`.
 
-        The scheduler must be closed before the galleries.
+        The change log is shortened if `may_prune` says so. The scheduler must be closed before the galleries.
         """
+        self._may_prune = may_prune
         scheduler.every(follow_s, "following", self.indexes.follow)
         scheduler.every(follow_s, "preparing", self.indexes.prepare)
         scheduler.every(snapshot_s, "snapshots", self.keep)
@@ -131,7 +140,8 @@ class Galleries:
 
     def keep(self) -> None:
         """Shorten the change log, and save the indexes (see `IndexRegistry.keep`)."""
-        self.store.prune_changes(self._log_kept)
+        if self._may_prune():
+            self.store.prune_changes(self._log_kept)
         self.indexes.keep()
 
     # Galleries

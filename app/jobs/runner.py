@@ -155,8 +155,10 @@ class Runner:
         renew_s: float = RENEW_S,
         look_s: float = LOOK_S,
         kept: timedelta = KEPT,
+        may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`files` are deleted when no job needs them, finished jobs after `kept`."""
+        """`files` are deleted when no job needs them, finished jobs after `kept`, both while `may_delete` says so."""
+        self._may_delete = may_delete
         self._store = store
         self._works: dict[str, Work] = {}
         self._files = files
@@ -210,6 +212,8 @@ class Runner:
 
     def keep(self) -> None:
         """Delete jobs that finished long ago, and files that no job needs."""
+        if not self._may_delete():
+            return
         self._store.prune(self._kept)
         if self._files is not None:
             self._files.keep_only(self._store.with_files)
@@ -218,7 +222,9 @@ class Runner:
         while not self._closing.is_set():
             try:
                 owner = secrets.token_hex(16)  # a new one each time: an expired lease must not pass for the next one
-                job = self._store.claim(owner, self._works.keys(), self._lease, self._place)
+                with self._lock:
+                    own = list(self._running)
+                job = self._store.claim(owner, self._works.keys(), self._lease, self._place, skip=own)
                 if job is not None:
                     self._do(job, owner)
                 self._failures.succeeded()

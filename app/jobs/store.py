@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +25,7 @@ from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
-from app.timestamps import utc_now
+from app.timestamps import utc_now, utc_text
 
 REPORT_ROWS = 1_000
 _JOB_ID = re.compile("[0-9a-f]{32}")
@@ -144,10 +144,21 @@ class JobStore:
 
     # The rest is for the runner.
 
-    def claim(self, owner: str, kinds: Collection[str], lease: timedelta, place: str | None = None) -> Job | None:
-        """Lease the oldest job of these kinds that no process runs to `owner`; None if there is none."""
-        query = sa.select(JOBS.c.key).where(*_free(kinds, place)).order_by(JOBS.c.key).limit(1)
+    def claim(
+        self,
+        owner: str,
+        kinds: Collection[str],
+        lease: timedelta,
+        place: str | None = None,
+        skip: Collection[str] = (),
+    ) -> Job | None:
+        """Lease the oldest job of these kinds that no process runs to `owner`; None if there is none.
+
+        `skip` are the ids of those that this process runs, whatever a leaping clock makes of their leases.
+        """
         with self._database.read() as connection:  # most looks find nothing, and need no write lock
+            query = sa.select(JOBS.c.key).where(*_free(connection, kinds, place), JOBS.c.id.not_in(skip))
+            query = query.order_by(JOBS.c.key).limit(1)
             if connection.execute(query).one_or_none() is None:
                 return None
         with self._database.write() as connection:
@@ -157,7 +168,7 @@ class JobStore:
             values = {
                 "state": JobState.RUNNING,
                 "lease_owner": owner,
-                "lease_until": utc_now(lease),
+                "lease_until": _lease_time(connection, lease),
                 "attempts": JOBS.c.attempts + 1,
                 "started_at": sa.func.coalesce(JOBS.c.started_at, utc_now()),
             }
@@ -166,9 +177,10 @@ class JobStore:
 
     def renew(self, job: Job, owner: str, lease: timedelta, done: int, total: int | None) -> bool:
         """Extend the lease; return whether the job is to be cancelled. Raises JobLost."""
-        values = {"lease_until": utc_now(lease), "done": done, "total": total}
-        update = sa.update(JOBS).where(*_owned(job, owner)).values(values).returning(JOBS.c.cancel_asked)
+        update = sa.update(JOBS).where(*_owned(job, owner)).returning(JOBS.c.cancel_asked)
         with self._database.write() as connection:
+            values = {"lease_until": _lease_time(connection, lease), "done": done, "total": total}
+            update = update.values(values)
             asked = connection.execute(update).scalar()
         if asked is None:
             raise JobLost(job.id)
@@ -224,10 +236,10 @@ class JobStore:
             "state": JobState.QUEUED,
             "lease_owner": None,
             "lease_until": None,
-            "not_before": utc_now(again_in),
             "attempts": sa.case((JOBS.c.attempts > 0, JOBS.c.attempts - 1), else_=0),
         }
         with self._database.write() as connection:
+            values["not_before"] = _lease_time(connection, again_in)
             connection.execute(sa.update(JOBS).where(*_owned(job, owner)).values(values))
 
     def prune(self, older_than: timedelta) -> int:
@@ -279,8 +291,19 @@ def _owned(job: Job, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
     return (JOBS.c.key == job.key, JOBS.c.lease_owner == owner, JOBS.c.state == JobState.RUNNING)
 
 
-def _free(kinds: Collection[str], place: str | None) -> tuple[sa.ColumnElement[bool], ...]:
-    now = utc_now()
+def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
+    """Return the time plus `offset` by PostgreSQL's own clock, so that one machine's leaping clock takes no leases.
+
+    A SQLite database is used by one machine, so its clock is the machine's.
+    """
+    if connection.dialect.name == "sqlite":
+        return utc_now(offset)
+    now: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
+    return utc_text(now + offset)
+
+
+def _free(connection: Connection, kinds: Collection[str], place: str | None) -> tuple[sa.ColumnElement[bool], ...]:
+    now = _lease_time(connection)
     return (
         JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
         JOBS.c.kind.in_(kinds),

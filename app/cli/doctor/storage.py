@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from app.cli.doctor.findings import REMEDIES, Finding
 from app.config import Settings
+from app.timestamps import utc_now
 
 CLOCK_OFF_S = 5.0
 """Difference between the database's clock and this machine's that is a warning."""
@@ -93,6 +94,7 @@ def check_database(settings: Settings) -> Iterator[Finding]:
 
 def check_vault(settings: Settings) -> Iterator[Finding]:
     """Check that the keys here decrypt what is encrypted in the database."""
+    from app.db.clock import CLOCK, is_ahead  # noqa: PLC0415 - so that a broken package is a finding
     from app.db.inspection import inspect  # noqa: PLC0415 - so that a broken package is a finding
     from app.db.key_file import VAULT_FILE, find_rings  # noqa: PLC0415 - so that a broken package is a finding
     from app.db.sealed_columns import MARK_PREFIX  # noqa: PLC0415 - so that a broken package is a finding
@@ -114,7 +116,10 @@ def check_vault(settings: Settings) -> Iterator[Finding]:
         return
     for name, blob in secrets.items():
         if rings.secrets:
-            rings.secrets.open(blob, purpose_of(name))
+            opened = rings.secrets.open(blob, purpose_of(name))
+            if name == CLOCK and is_ahead(utc_now(), opened.decode()):
+                message = f"too far ahead of {opened.decode()}: nothing is expired or deleted by its age"
+                yield Finding("clock", "warning", message, "Correct it, or: likeness clock --confirm")
     for name, blob in marks.items():
         if rings.faces:
             rings.faces.open(blob, name.encode())
