@@ -27,6 +27,7 @@ from app.access.audit_store import AuditStore
 from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
+from app.access.seen_signatures import SeenSignatures
 from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
@@ -42,6 +43,7 @@ from app.compat.compreface.protocol import ROUTERS as COMPREFACE_ROUTERS
 from app.compat.compreface.protocol import CompreFace
 from app.compat.rekognition.protocol import ROUTERS as REKOGNITION_ROUTERS
 from app.compat.rekognition.protocol import Rekognition
+from app.compat.rekognition.signatures import KEPT_S
 from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
@@ -235,6 +237,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         ),
         keys=api_keys,
         audit=storage.audit,
+        signatures=SeenSignatures(storage.database, KEPT_S),
         signer=storage.signer,
         erasures=storage.erasures,
         jobs=storage.jobs,

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from bench.run import Run
 
 WIDTH = 190
-"""Of the table where it is written to no terminal."""
+"""Columns of the table when the output is no terminal."""
 PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
 ON_REQUEST = ("device",)
-"""Not in a run of everything on a CPU: what it says is of use on a GPU."""
+"""Parts that run only if named: they matter on a GPU."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
@@ -84,7 +84,7 @@ def bench(
         failed = []
         for part in chosen:
             failed += [] if _measured(part, run, console) else [part]
-            report.write(path, run.findings, asked)  # what is known is kept, whatever comes
+            report.write(path, run.findings, asked)  # a later failure loses nothing
     drawn = plots.draw(run.findings, path)
     report.write(path, run.findings, asked)
     report.show(run.findings, console)

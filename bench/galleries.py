@@ -18,7 +18,7 @@ AT_ONCE = 100_000
 """Templates in one import."""
 POLL_S = 0.05
 MATED_COSINE = 0.6
-"""Of a probe and the enrolled face it is one of, about what SFace gives for two photos of a person."""
+"""Cosine of a mated probe and its enrolled face, about what SFace gives for two photos of a person."""
 
 
 def people(count: int, dimension: int, seed: int = 1) -> Vectors:

@@ -44,7 +44,9 @@ def save(path: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> None
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     with replacing(path.with_suffix(".json"), PUBLIC) as file:
         file.write(text.encode())
-    with replacing(path, PUBLIC, draft=path.with_name(path.name + ".tmp")) as file:  # a killed run leaves only one
+    with replacing(
+        path, PUBLIC, draft=path.with_name(path.name + ".tmp")
+    ) as file:  # a killed run leaves one draft at most
         torch.save(dict(state), file)
 
 

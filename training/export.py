@@ -83,7 +83,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a manifest says that no file can tell."""
+    """What only a person can tell a manifest."""
 
     name: str
     version: str = "1"
@@ -106,7 +106,7 @@ def export(
     second_tower: bool = False,
     say: Callable[[str], None] = lambda _text: None,
 ) -> list[Path]:
-    """Writes one package folder for each variant and answers them.
+    """Write one package folder for each variant and return them.
 
     `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the int8 ranges.
     Raises Unusable (`export_differs`) when an exported graph differs from the torch model by more than `PARITY`.
@@ -160,7 +160,7 @@ def export_fp32(module: nn.Module, dimension: int) -> Exported:
 
 
 def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dict[str, float]:
-    """Largest absolute difference at each batch size of `PARITY_BATCHES`."""
+    """Return the largest absolute difference at each batch size of `PARITY_BATCHES`."""
     session = Session(model.SerializeToString(), "cpu")
     return {
         str(n): float(np.abs(session.run(crops[:n])[0].astype(np.float32) - wanted).max())
@@ -169,7 +169,7 @@ def parity(model: ModelProto, crops: Pixels, expected: Sequence[Vectors]) -> dic
 
 
 def parity_crops(count: int) -> Pixels:
-    """(count, 112, 112, 3) uint8: smooth gradients of colour under noise, the same every time."""
+    """Return (count, 112, 112, 3) uint8: smooth colour gradients under noise, always the same."""
     rng = np.random.default_rng(0)
     ramps = np.linspace(0, 255, 112)[None, :, None, None] * rng.random((count, 1, 1, 3))
     ramps = ramps + np.linspace(0, 255, 112)[None, None, :, None] * rng.random((count, 1, 1, 3))
@@ -214,7 +214,7 @@ def _dynamo(module: nn.Module, crops: Pixels) -> ModelProto:
 
 
 def _name_batch(model: ModelProto, dimension: int) -> None:
-    """Writes the contract's shapes on the graph: (N, 112, 112, 3) in, (N, D) out."""
+    """Write the contract's shapes on the graph: (N, 112, 112, 3) in, (N, D) out."""
     for value, shape in ((model.graph.input[0], (112, 112, 3)), (model.graph.output[0], (dimension,))):
         dims = value.type.tensor_type.shape.dim
         dims[0].Clear()
@@ -225,7 +225,9 @@ def _name_batch(model: ModelProto, dimension: int) -> None:
 
 
 def speed(model: ModelProto) -> float:
-    """Faces a second, one thread, one crop at a time, the best of three rounds (the machine's speed swings)."""
+    """Return faces per second on one thread, one crop at a time, the best of three rounds (the machine's speed
+    varies).
+    """
     session = Session(model.SerializeToString(), "cpu", 1)
     crops = parity_crops(1)
     session.run(crops)
@@ -249,8 +251,9 @@ def _convert(full: Exported, variant: Variant, calibration: Pixels) -> Exported:
 
 
 def to_fp16(model: ModelProto) -> ModelProto:
-    """The same graph computed in half precision from the first convolution to the last layer with weights; pixels'
-    conversion and the last normalisation stay in float32, as do input and output."""
+    """Convert the graph to half precision from the first convolution to the last layer with weights; the conversion
+    of pixels, the last normalisation, input and output stay in float32.
+    """
     half: ModelProto = ModelProto.FromString(model.SerializeToString())
     graph = half.graph
     outside = {node.name for node in outside_network(half)}
@@ -286,7 +289,7 @@ def to_fp16(model: ModelProto) -> ModelProto:
 
 
 def _float_values(model: ModelProto) -> set[str]:
-    """Names of all float32 values of a graph."""
+    """Return the names of all float32 values of a graph."""
     graph = onnx.shape_inference.infer_shapes(model).graph
     typed = (*graph.value_info, *graph.input, *graph.output)
     found = {value.name for value in typed if value.type.tensor_type.elem_type == TensorProto.FLOAT}
@@ -301,7 +304,7 @@ def _drop_unused_constants(graph: onnx.GraphProto) -> None:
 
 
 def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
-    """Static quantisation of the rewritten graph, ranges from `crops`."""
+    """Quantise the rewritten graph statically, with ranges from `crops`."""
     return quantize(rewrite(model, Rewrite(), "cpu", for_quantising=True), crops)
 
 
@@ -309,13 +312,13 @@ def to_int8(model: ModelProto, crops: Pixels) -> ModelProto:
 
 
 def golden_vectors(model: ModelProto) -> Golden:
-    """Return what the service compares when it opens the package."""
+    """Return the vectors that the service compares when it opens the package."""
     session = Session(model.SerializeToString(), "cpu")
     return golden.record(lambda crops: session.run(crops)[0].astype(np.float32))
 
 
 def vectors_of(model: ModelProto, crops: Crops, batch: int = 16) -> Vectors:
-    """(N, D) unit float32 of a set's crops through ONNX Runtime."""
+    """Embed a set's crops through ONNX Runtime as (N, D) unit float32."""
     session = Session(model.SerializeToString(), "cpu", 2)
     starts = range(0, len(crops), batch)
     parts = [session.run(crops.images(np.arange(i, min(i + batch, len(crops)))))[0] for i in starts]
@@ -349,7 +352,9 @@ class _Measured:
 
 
 def _calibration(measurement: operating_points.Measurement, evaluation: Evaluation) -> Calibration | None:
-    """None where the set is too small for two distinct points: then the package has no operating points."""
+    """Return the calibration, None if the set is too small for two distinct points: then the package has no
+    operating points.
+    """
     rising: list[operating_points.OperatingPoint] = []
     for point in measurement.points:
         if not rising or point.threshold.value > rising[-1].threshold.value + 1e-6:

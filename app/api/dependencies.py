@@ -15,6 +15,7 @@ from app.access.audit import AuditLog
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
+from app.access.seen_signatures import SeenSignatures
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
@@ -47,6 +48,7 @@ class Service:
     guard: Guard
     keys: Keys
     audit: AuditLog
+    signatures: SeenSignatures
     signer: Signer
     erasures: Erasures
     jobs: JobStore

@@ -13,10 +13,11 @@ import typer
 from app.cli import options, output
 from app.cli.connect import Data, connect
 from app.config import PREFIX, PROJECT, load_settings
-from app.errors import InvalidImage, InvalidInput
+from app.errors import InvalidImage, InvalidInput, Unusable
 
 if TYPE_CHECKING:
     from app.adding.add import Added, Crops
+    from app.adding.catalogue import KnownModel
     from app.config import Settings
     from app.inference.package import Package
     from app.tuning.contest import Speeds
@@ -67,18 +68,63 @@ def pull(
     accept_non_commercial: Annotated[
         bool, typer.Option("--accept-non-commercial", help="Accept weights whose licence forbids commercial use.")
     ] = False,
+    sha256: Annotated[
+        str | None, typer.Option(help="SHA-256 that you confirm, for a known model whose hash nobody published.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Download a package's file from the URL in its manifest, and check its SHA-256."""
+    """Download the file of a package or of a known model (app/adding/catalogue.json), and check its SHA-256.
+
+    A known model is added as a package, as by `likeness models add`.
+    """
+    from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
     from app.inference import package  # noqa: PLC0415 - slow to import
 
     settings = load_settings()
-    chosen = package.select(package.find_packages(settings.models_dir), name)
+    packages = package.find_packages(settings.models_dir)
+    known = known_models().get(name)
+    if known is not None and not any(each.manifest.name == name for each in packages.values()):
+        path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
+        _add_known(known, path, settings, as_json=as_json)
+        return
+    chosen = package.select(packages, name)
     path = package.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
     if as_json:
         output.say_json({"model": chosen.id, "path": str(path), "licence": chosen.manifest.licence.name})
     else:
         output.say(f"{chosen.id}: {path} ({chosen.manifest.licence.name})")
+
+
+def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None) -> Path:
+    """Return the file of a known model; ask on a terminal whether a hash that nobody published is right."""
+    from app.adding.catalogue import fetch  # noqa: PLC0415 - slow to import
+
+    folder = settings.data_dir / "models"
+    try:
+        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=sha256)
+    except Unusable as error:
+        if error.code != "package_hash_unknown" or not sys.stdin.isatty():
+            raise
+        found = str(error.details["found"])
+        output.say(f"Nobody published the SHA-256 of {known.name}. The file from {known.url} has {found}.")
+        if not typer.confirm("Is it right?"):
+            raise
+        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=found)
+
+
+def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
+    from app.adding.add import Description, Stated  # noqa: PLC0415 - slow to import
+    from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
+    from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
+
+    added = add_file(
+        path,
+        Description(known.name, known.licence, CANONICAL_LANDMARKS.tolist()),
+        settings.models_dir,
+        settings.data_dir / "models",
+        stated=Stated(known.colour, known.normalisation),
+    )
+    _say_added(added, as_json=as_json)
 
 
 @models.command(epilog="Example: likeness models add glintr100.onnx --name auraface --licence Apache-2.0")

@@ -218,6 +218,16 @@ AUDIT = Table(
     sqlite_autoincrement=True,
 )
 
+SEEN_SIGNATURES = Table(
+    # Signatures of requests that change something, as long as they would be valid: no server takes one again.
+    "seen_signatures",
+    METADATA,
+    Column("signature", String(64), primary_key=True),
+    Column("attempt", String(255), primary_key=True),
+    Column("seen_at", Float, nullable=False),  # seconds since 1970
+    Index(None, "seen_at"),
+)
+
 RECEIPTS = Table(
     # Receipts of erasures; they name the gallery without a reference, since they outlive it.
     "receipts",

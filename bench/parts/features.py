@@ -18,7 +18,7 @@ from bench.run import Run
 
 PART, GALLERY = "features", "bench"
 BLOBS = 256
-"""Sealed or opened in one go."""
+"""Templates encrypted or decrypted per call."""
 MIB = 1 << 20
 SECRET, ACCESS_KEY, REGION = "bench", "AKIABENCH", "eu-west-1"
 SIGNED = "content-type;host;x-amz-date;x-amz-target"

@@ -25,7 +25,7 @@ from bench.server import Server, serving
 PART, SNAPSHOTS = "growth", "snapshots"
 OPERATIONS = "identify", "enroll", "delete"
 AT_A_TIME = 8
-"""Of each operation in a turn."""
+"""Calls of each operation in a turn."""
 FLAT = Goal(1.25, at_most=True)
 GOALS = {"enroll": FLAT, "delete": FLAT}
 BEYOND = Goal(0.25, at_most=True)
@@ -50,7 +50,7 @@ def measure(run: Run) -> None:
 
 
 def _server(run: Run, data: Path) -> AbstractContextManager[Server]:
-    # The only snapshot is the one written at the end: none is to disturb a measurement.
+    # The only snapshot is written at the end, so that none disturbs a measurement.
     return serving(data, MODELS_DIR=run.stages.models, SNAPSHOT_SECONDS=86_400)
 
 

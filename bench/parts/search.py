@@ -14,7 +14,7 @@ from bench.run import Run
 PART = "search"
 BLAS, ALONE = "FAISS alone, the batch by BLAS on all cores", "one query at a time"
 ALL_CORES = 0.75
-"""Of a speed-up by all cores, from which they count as used."""
+"""Share of the ideal speed-up from which all cores count as used."""
 
 
 def measure(run: Run) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,7 +46,7 @@ from app.errors import (
 from tests.support import aws
 from tests.support.following import PAST, engine_of
 from tests.support.live import LiveServer, serving
-from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
 
 GREY = encoded(np.full((200, 200, 3), 128, np.uint8))
 SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
@@ -751,6 +752,27 @@ def test_tampered_requests_are_refused(place: Place) -> None:
     assert post(place, headers, body) == (200, "")
 
 
+def test_another_server_and_a_restarted_one_refuse_replays(tmp_path: Path) -> None:
+    body, target = b'{"CollectionId": "once"}', "RekognitionService.CreateCollection"
+
+    def send(client: httpx.Client, headers: dict[str, str]) -> tuple[int, str]:
+        answer = client.post("/", headers=headers, content=body)
+        return answer.status_code, str(answer.json().get("__type", ""))
+
+    with running(tmp_path / "data") as first, running(tmp_path / "data") as second:
+        made = first.post("/v1/keys", json={"scopes": ["admin"], "aws": True}).json()
+        credentials = Credentials(made["aws_access_key_id"], made["aws_secret_access_key"])
+        request = AWSRequest("POST", "http://service/", {"X-Amz-Target": target}, body)
+        SigV4Auth(credentials, "rekognition", aws.REGION).add_auth(request)
+        headers = {name: str(value) for name, value in request.headers.items()}
+        assert send(first, headers) == (200, "")
+        first.delete("/v1/galleries/once").raise_for_status()
+        assert send(second, headers) == (400, "InvalidSignatureException")
+    with running(tmp_path / "data") as restarted:
+        assert send(restarted, headers) == (400, "InvalidSignatureException")
+        assert restarted.get("/v1/galleries").json()["galleries"] == []
+
+
 def test_replayed_requests_are_refused(place: Place) -> None:
     body = b'{"CollectionId": "replayed"}'
     headers = signed(place, "CreateCollection", body)
@@ -872,7 +894,7 @@ def test_every_operation_asks_for_what_botocores_model_has() -> None:
 
 
 def test_it_can_be_switched_off(tmp_path: Any) -> None:
-    from tests.support.service import error_of, running  # noqa: PLC0415 (the server of this process, here alone)
+    from tests.support.service import error_of  # noqa: PLC0415 (the server of this process, here alone)
 
     with running(tmp_path / "data", rekognition="off") as client:
         answer = client.post("/", headers={"X-Amz-Target": "RekognitionService.ListCollections"}, json={})

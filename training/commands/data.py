@@ -22,7 +22,7 @@ from training.data.templates import choose_threshold, embed_set, embedder_of, fi
 from training.terminal import bar, counted, told
 
 SHOWN = 10
-"""Rows of each table; the JSON has all."""
+"""Rows shown of each table; the JSON has all."""
 FPIR = 0.05
 """Of a hundred people who are not in the other set, five are found there by mistake: dropping too many costs little,
 and of pictures as varied as celebrities' a stricter threshold would miss half."""

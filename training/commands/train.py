@@ -47,7 +47,7 @@ def train(
 def _train(recipe: Recipe, folder: Path, models: Path, device: str, last: Path | None) -> None:
     with joined(device) as world:
         quiet = Console(stderr=True, quiet=not world.is_first)
-        with world.first_goes_first():  # it makes the caches
+        with world.first_goes_first():  # the first rank writes the caches
             material = prepare_material(recipe, models, quiet)
         trainer = Trainer(recipe, material, folder, world)
         if last is not None:

@@ -102,7 +102,7 @@ class Augment:
         self.config = config
 
     def __call__(self, crop: Pixels, random: Random) -> Pixels:
-        # one draw for each change, always: what one does never shifts whether another happens
+        # always one draw per change, so that no change affects whether another happens
         lots = random.random(len(CHANGES))
         for (name, change), lot in zip(CHANGES.items(), lots, strict=True):
             if lot < getattr(self.config, name):

@@ -28,13 +28,13 @@ from training.data.aligning import crop_jpeg
 from training.data.dataset import FaceSet
 
 SHARES = (0.25, 0.75)
-"""Of the second crop, where the two are mixed evenly all over."""
+"""Range of the second crop's share in an even mixture."""
 EVEN = 0.5
-"""How often they are; else each place of the face has a share of its own."""
+"""Probability of an even mixture; otherwise the share varies over the face."""
 PATCHES = 4
 """A mask or a warp is drawn on a grid of 4 x 4 and enlarged smoothly: about the size of an eye, a mouth, a cheek."""
 CONTRAST = 6.0
-"""Of a mask: most places are nearly one crop or nearly the other."""
+"""Contrast of a mask: most places are nearly one crop or nearly the other."""
 WARP_PIXELS = 4.0
 """Standard deviation of the strongest warp at its grid points; each blend draws its own strength from 0 up to this."""
 BLENDS = "blends"

@@ -61,7 +61,7 @@ def det(curves: Mapping[str, Curve], path: Path) -> None:
         shown = (fmr > 0) & (fnmr > 0)
         anything |= bool(shown.any())
         axes.plot(fmr[shown], fnmr[shown], drawstyle="steps-post", label=name)
-    # Where nobody is ever mistaken there is no logarithm to draw.
+    # Without errors there is no logarithm to draw.
     scale = "log" if anything else "linear"
     axes.set(xscale=scale, yscale=scale, xlabel="false match rate", ylabel="false non-match rate")
     axes.legend()

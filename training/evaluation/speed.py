@@ -17,7 +17,7 @@ from app.types import Pixels, Vectors
 from training.evaluation.metrics import Interval
 
 CALLS = 20
-"""Crops a package embeds in one round, at least: long beside the clock's grain, short beside the machine's moods."""
+"""Least number of crops a package embeds in one round: long compared with the clock's resolution, and still short."""
 
 
 class Precision(StrEnum):

@@ -93,8 +93,9 @@ class Plan:
 
 
 def load_plan(path: Path) -> Plan:
-    """Raises InvalidInput (`invalid_grid`, `invalid_recipe`) for a broken file, an unknown key, a claim about an entry
-    that isn't there or two entries of one name."""
+    """Load and check a grid. Raises InvalidInput (`invalid_grid`, `invalid_recipe`) for a broken file, an unknown
+    key, a claim about an entry that isn't there or two entries of one name.
+    """
     try:
         grid = Grid.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
         shared = tomllib.loads((path.parent / grid.recipe).read_text(encoding="utf-8"))
@@ -113,7 +114,7 @@ def load_plan(path: Path) -> Plan:
 
 
 def merged(base: Settings, changes: Settings) -> dict[str, Any]:
-    """`base` with the keys of `changes`, tables within tables likewise; lists are replaced as a whole."""
+    """Return `base` with the keys of `changes`, merging tables within tables; lists are replaced as a whole."""
     result = dict(base)
     for key, value in changes.items():
         inner = result.get(key)
@@ -133,7 +134,7 @@ class Measured:
 
 
 def match_rate(templates: NDArray[np.float32], labels: Ints, fmr: float, weights: Ints) -> Measured:
-    """1 − FNMR at `fmr` over all pairs of (N, D) unit templates, and with every row of `weights` (R, people).
+    """Return 1 − FNMR at `fmr` over all pairs of (N, D) unit templates, and with every row of `weights` (R, people).
 
     The same as `metrics.match_rate_interval`, but the rounds look at the highest non-mated scores alone.
     """
@@ -162,7 +163,9 @@ def match_rate(templates: NDArray[np.float32], labels: Ints, fmr: float, weights
 
 
 def recall_at_1(templates: NDArray[np.float32], labels: Ints, weights: Ints) -> Measured:
-    """The share of images whose nearest other one shows the same person; rounds weigh the searched images alone."""
+    """Return the share of images whose nearest other one shows the same person; rounds weigh the searched images
+    alone.
+    """
     found = metrics.retrieval(templates, labels, ks=(1,))
     hits, owner = found.recall_of[1], labels[found.searched]
     right, all_of = np.bincount(owner, hits, len(weights[0])), np.bincount(owner, minlength=len(weights[0]))
@@ -180,7 +183,7 @@ def measure(model: torch.nn.Module, unseen: Crops, fmr: float) -> dict[str, Meas
 
 
 def run(recipe: Recipe, material: Material) -> dict[str, Any]:
-    """Trains and measures; what is returned is plain JSON."""
+    """Train and measure one recipe; the result is plain JSON."""
     if material.held_out is None:
         raise InvalidInput(f"{recipe.name} has no unseen people to measure on.", code="nothing_to_evaluate")
     began = time.monotonic()
@@ -191,7 +194,7 @@ def run(recipe: Recipe, material: Material) -> dict[str, Any]:
         failure = None
         try:
             trainer.train()
-        except Unusable as error:  # the gradient stayed without end: what it has learned by then is measured
+        except Unusable as error:  # the gradient stayed non-finite: measure the model as it is
             failure = error.message
         log = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text("utf-8").splitlines()]
     seconds = time.monotonic() - began
@@ -267,7 +270,7 @@ class Runs:
 
 
 def _recipe_of(found: Mapping[str, Any]) -> Recipe | None:
-    """None where recipes have lost a key that it needs."""
+    """Return the run's recipe, None if a key it needs no longer exists."""
     try:
         return Recipe.model_validate(found["recipe"])
     except ValidationError:
@@ -278,7 +281,7 @@ def _recipe_of(found: Mapping[str, Any]) -> Recipe | None:
 
 
 def results(plan: Plan, runs: Runs) -> dict[str, Row]:
-    """Every entry over the seeds that are finished.
+    """Return every entry over the seeds that are finished.
 
     Raises InvalidInput (`invalid_grid`) where runs were not measured on the same people: they are compared in pairs.
     """
@@ -308,8 +311,9 @@ def report_of(plan: Plan, runs: Runs) -> Report:
 
 
 def write_report(plan: Plan, report: Report, out: Path, document: Path | None = None) -> None:
-    """GRID.md, GRID.json and GRID.svg in `out`; with a document its tables too, JSON and plot in the folder beside it
-    that has its name."""
+    """Write GRID.md, GRID.json and GRID.svg to `out`; with a document also its tables, and JSON and plot to the
+    folder next to it that has its name.
+    """
     text = tables(report)
     _write_files(plan.name, report, out)
     (out / f"{plan.name}.md").write_text(f"**{report.title}**\n\n{text}", "utf-8")
@@ -328,8 +332,9 @@ def _write_files(name: str, report: Report, folder: Path) -> None:
 
 
 def carry_out(plans: Sequence[Plan], runs: Runs, only: Sequence[str], say: Callable[[str], None]) -> None:
-    """Trains what is not finished: the first seed of all grids, then the second, so that what is broken off can be
-    compared as far as it got. `only` names entries, none = all."""
+    """Train what is not finished: the first seed of all grids, then the second, so that an interrupted experiment
+    can be compared as far as it got. `only` names entries, none = all.
+    """
     recipes = [
         recipe for plan in plans for name in plan.recipes if not only or name in only for recipe in plan.recipes[name]
     ]

@@ -61,7 +61,7 @@ def joined(device: str = "auto") -> Iterator[World]:
     atexit.register(_outlive, dist.group.WORLD)
     try:
         yield World(rank, size, chosen)
-        dist.barrier()  # nobody leaves, the first with everyone's store, while another still works
+        dist.barrier()  # no rank may leave, above all the first, which holds the store, while another still works
     finally:
         dist.destroy_process_group()
 

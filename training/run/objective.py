@@ -99,7 +99,7 @@ class Objective(nn.Module):
         mine = upcast(embeddings)
         everyone, all_labels, all_images = gather(mine), gather(labels), gather(images)
         labelled = (everyone, all_labels, all_images)
-        if self.some_unlabelled:  # else it would be work, and on a GPU a wait, for nothing
+        if self.some_unlabelled:  # otherwise wasted work, and a wait on a GPU
             known = all_labels != UNLABELLED
             labelled = (everyone[known], all_labels[known], all_images[known])
         total = mine.new_zeros(())

@@ -25,7 +25,7 @@ from app.compat.rekognition import requests
 from app.compat.rekognition.call import Call
 from app.compat.rekognition.endpoints import CALL, MEDIA_TYPE, PATH, document, find_target
 from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
-from app.compat.rekognition.signatures import ReplayGuard, SignatureChecker
+from app.compat.rekognition.signatures import REPEAT_S, ReplayGuard, SignatureChecker, used_already
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, read_claim
 from app.errors import LikenessError, NotFound
 
@@ -39,7 +39,7 @@ UNPROVEN_S = 10.0
 photo."""
 ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
 MAX_ATTEMPT = 100
-CLAIM, RELEASE = "rekognition_claim", "rekognition_release"
+CLAIM, ATTEMPT, RELEASE = "rekognition_claim", "rekognition_attempt", "rekognition_release"
 _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
 router = Router(REKOGNITION)
@@ -85,6 +85,7 @@ class Rekognition(WireProtocol):
         if target is not None:
             attempt = " ".join(filter(None, (request.header(name)[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
             self._replays.use(claim.signature, attempt, changes=target.operation.changes)
+            scope[ATTEMPT] = attempt
         scope[CLAIM] = claim
         scope[RELEASE] = self._replays.release
         return grant, _again(body)
@@ -124,6 +125,10 @@ async def call(request: Request, service: ServiceDep) -> Response:
     service.workers.take(len(body))
 
     def work() -> dict[str, Any]:
+        if target.operation.changes and not service.signatures.use(
+            claim.signature, request.scope[ATTEMPT], repeat_s=REPEAT_S
+        ):
+            raise used_already()
         return target.work(call_, requests.read(target.model, load_json(body) if body else {}))
 
     try:
@@ -131,6 +136,8 @@ async def call(request: Request, service: ServiceDep) -> Response:
     except LikenessError as error:
         if answer_of(error).name in _TRY_AGAIN:
             request.scope[RELEASE](claim.signature)  # clients retry, maybe within the same second
+            if target.operation.changes:
+                await service.run(lambda: service.signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
     return Response(content, headers=_headers(request.scope["request_id"]), media_type=MEDIA_TYPE)

@@ -87,6 +87,11 @@ class SignatureChecker:
         return keys.check(token)
 
 
+def used_already() -> Refused:
+    message = "This signature was used already: sign the request again."
+    return Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+
+
 def _unknown_key() -> Refused:
     return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
 
@@ -126,7 +131,8 @@ class ReplayGuard:
     changing operation is accepted once. Someone who records a request and alters its unsigned headers has REPEAT_S: TLS
     protects against that. If the server could not do the work, the signature counts as unused.
 
-    The guard covers one process. `clock` returns monotonic seconds.
+    The guard covers one process; for operations that change something, `app.access.seen_signatures` covers all
+    servers of the database, also after a restart. `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_KEPT) -> None:
@@ -148,8 +154,7 @@ class ReplayGuard:
             self._forget(now)
             use = self._seen.setdefault(signature, _Use(now))
             if use.attempts and (now - use.first > REPEAT_S or self._is_same(use, attempt, changes)):
-                message = "This signature was used already: sign the request again."
-                raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
+                raise used_already()
             use.attempts.add(attempt)
 
     def release(self, signature: str) -> None:

@@ -1,0 +1,45 @@
+"""Signatures of requests that were used, kept in the database: all its servers know them, also after a restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import sqlalchemy as sa
+
+from app.db.engine import Database
+from app.db.schema import SEEN_SIGNATURES as SEEN
+
+
+class SeenSignatures:
+    """Safe to share between threads. Every call is one transaction, and may raise what `Database` does.
+
+    A row stays for ``kept_s`` seconds, after which the signature is invalid by its age. Only valid signatures come
+    here, so the keys' rates bound how many rows there are. ``clock`` returns seconds since 1970.
+    """
+
+    def __init__(self, database: Database, kept_s: float, clock: Callable[[], float] = time.time) -> None:
+        self._database = database
+        self._kept_s = kept_s
+        self._clock = clock
+
+    def use(self, signature: str, attempt: str, repeat_s: float) -> bool:
+        """Keep the use of a signature, and return True; False if it was used before.
+
+        Other attempts with the same signature count as new for ``repeat_s`` seconds after its first use.
+        """
+        now = self._clock()
+        first = sa.select(sa.func.min(SEEN.c.seen_at)).where(SEEN.c.signature == signature)
+        values = {"signature": signature, "attempt": attempt, "seen_at": now}
+        with self._database.write() as connection:
+            connection.execute(sa.delete(SEEN).where(SEEN.c.seen_at < now - self._kept_s))
+            used_at = connection.execute(first).scalar()
+            if used_at is not None and abs(now - used_at) > repeat_s:
+                return False
+            insert = self._database.insert(SEEN).values(values).on_conflict_do_nothing()
+            return bool(connection.execute(insert).rowcount)
+
+    def release(self, signature: str) -> None:
+        """Forget the signature."""
+        with self._database.write() as connection:
+            connection.execute(sa.delete(SEEN).where(SEEN.c.signature == signature))
