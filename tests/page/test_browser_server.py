@@ -144,7 +144,7 @@ def test_metrics_are_drawn_over_time(visitor: Visitor, api: httpx.Client) -> Non
 def test_model_cards_show_what_was_measured(visitor: Visitor, api: httpx.Client) -> None:
     key = api.post("/keys", json={"scopes": ["enroll"]}).json()["secret"]
     visitor.sign_in(key, where="#/models")
-    card = visitor.page.get_by_role("region", name=re.compile("SFace"))
+    card = visitor.page.get_by_role("region", name=re.compile("SFace, 128"))
     expect(card.get_by_role("img", name=re.compile("DET curve"))).to_be_visible()
     deciding = next(
         one
@@ -174,7 +174,7 @@ def test_a_folder_with_a_bad_manifest_is_shown(chromium: Browser, tmp_path: Path
         visitor.sign_in(where="#/models")
         skipped = visitor.page.get_by_role("alert", name="Skipped: arcface")
         expect(skipped).to_contain_text("arcface/manifest.json is no valid manifest")
-        expect(visitor.page.get_by_role("region", name=re.compile("SFace"))).to_be_visible()
+        expect(visitor.page.get_by_role("region", name=re.compile("SFace, 128"))).to_be_visible()
 
 
 # ---------------------------------------------------------------- everybody
