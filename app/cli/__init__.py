@@ -40,7 +40,7 @@ ENTRIES = {
     "enroll": Entry("recognition:commands", "Add people to a gallery.", _RECOGNITION),
     "identify": Entry("recognition:commands", "Find the people of a gallery in photos.", _RECOGNITION),
     "galleries": Entry("galleries:galleries", "List, create, change, delete and check galleries.", _PEOPLE),
-    "people": Entry("people:people", "List, show, rename and delete the people of a gallery.", _PEOPLE),
+    "people": Entry("people:people", "List, show, rename, merge and delete the people of a gallery.", _PEOPLE),
     "faces": Entry("people:faces", "List, move and delete the enrolled faces of a person.", _PEOPLE),
     "erase": Entry("erasure:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
     "receipts": Entry("erasure:receipts", "List, show and check receipts of erasures.", _PEOPLE),

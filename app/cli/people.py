@@ -62,6 +62,30 @@ def rename(
         _say(client.update_subject(gallery, subject, {"name": name}), as_json=as_json)
 
 
+@people.command(epilog="Example: likeness people merge staff ada_l ada --yes")
+def merge(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    into: Annotated[str, typer.Argument(help="The id of the person who gets all faces.")],
+    yes: options.Yes = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Move all faces of a person to another one, then delete the first. Run it again if it was interrupted."""
+    if into == subject:
+        raise typer.BadParameter("A person can't be merged into itself.", param_hint="INTO")
+    with connect(server, key) as client:
+        client.subject(gallery, into)  # fails before anything is moved
+        found = list(client.all_faces(gallery, subject))
+        if not yes:
+            typer.confirm(f"Move {len(found)} faces of {subject} to {into}, and delete {subject}?", abort=True)
+        for face in found:
+            client.move_face(gallery, subject, face.face_id, into)
+        client.delete_subject(gallery, subject)
+    output.say_done(subject, f"merged into {into}, {len(found)} faces", as_json=as_json)
+
+
 @people.command(epilog="Example: likeness people delete staff ada --yes")
 def delete(
     gallery: options.Gallery,

@@ -121,6 +121,16 @@ class TestPeopleAndFaces:
         assert likeness(folder, "people", "delete", gallery, "ada", "--yes").stdout == "ada: deleted\n"
         assert likeness(folder, "people", "show", gallery, "ada").returncode == 5
 
+    def test_two_people_are_merged(self, live_server: LiveServer, gallery: str) -> None:
+        folder = live_server.data_dir
+        assert likeness(folder, "enroll", gallery, "grace", HOPPER).returncode == 0
+        assert likeness(folder, "people", "merge", gallery, "grace", "nobody", "--yes").returncode == 5
+        assert likeness(folder, "people", "merge", gallery, "grace", "grace", "--yes").returncode == 2
+        assert likeness(folder, "people", "merge", gallery, "grace", "ada").returncode == 1, "nobody confirmed it"
+        assert likeness(folder, "people", "merge", gallery, "grace", "ada", "--yes").stdout.startswith("grace: merged")
+        assert len(likeness(folder, "faces", "list", gallery, "ada", "--json").rows) == 2
+        assert likeness(folder, "people", "show", gallery, "grace").returncode == 5
+
     def test_faces_are_listed_moved_and_deleted(self, live_server: LiveServer, gallery: str) -> None:
         folder = live_server.data_dir
         assert likeness(folder, "enroll", gallery, "grace", HOPPER).returncode == 0
