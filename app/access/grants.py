@@ -59,7 +59,7 @@ def parse_rate(text: str) -> Rate | None:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a request's key allows; ``galleries`` None: all of them, ``rate`` None: no limit."""
+    """The rights of a request's key; ``galleries`` None: all of them, ``rate`` None: no limit."""
 
     key_id: str
     scopes: Scopes

@@ -29,7 +29,7 @@ MAX_GALLERIES = 1000
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """What a key allows, as declared; ``rate`` None: the server's default. Times are UTC, ISO 8601."""
+    """The declared rights of a key; ``rate`` None: the server's default. Times are UTC, ISO 8601."""
 
     id: str
     scopes: Scopes

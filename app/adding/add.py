@@ -64,7 +64,7 @@ class Crops:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What can't be measured."""
+    """The facts of a package that can't be measured."""
 
     name: str
     licence: Licence
@@ -75,7 +75,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What the caller knows of the file; None is measured."""
+    """The facts that the caller states of the file; None is measured."""
 
     colour: Colour | None = None
     normalisation: Normalisation | None = None

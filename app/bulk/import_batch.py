@@ -26,7 +26,7 @@ from app.types import Box, Vector
 
 @dataclass(frozen=True, slots=True)
 class BulkContext:
-    """What imports and exports need from the service."""
+    """The parts of the service that imports and exports use."""
 
     operations: Operations
     galleries: Galleries

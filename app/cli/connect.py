@@ -31,7 +31,7 @@ _SQLITE = "sqlite:///"
 
 
 class Data(Enum):
-    """What a command needs of the data folder where it does the work itself."""
+    """The parts of the data folder that a command needs where it does the work itself."""
 
     UNUSED = 1
     """Models only; without a data folder the work is done in a temporary one."""

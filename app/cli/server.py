@@ -38,7 +38,7 @@ def serve(
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What `likeness status` shows. ``health`` is `ok`, a state of the server, or `not running`."""
+    """The answer of `likeness status`. ``health`` is `ok`, a state of the server, or `not running`."""
 
     health: str
     server: str | None

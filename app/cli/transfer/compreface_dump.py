@@ -42,7 +42,7 @@ class StoredPhoto:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What a dump contains of one service; its photos are read by `read`."""
+    """The content of a dump for one service; its photos are read by `read`."""
 
     path: Path
     service: str

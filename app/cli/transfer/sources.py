@@ -25,7 +25,7 @@ VECTOR_COLUMNS = ("embedding", "template", "vector")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What to import; ``missing`` are photos that a CSV names and that don't exist."""
+    """The source of an import; ``missing`` are photos that a CSV names and that don't exist."""
 
     content: str
     tar: Callable[[], Iterator[bytes]]
