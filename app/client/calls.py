@@ -247,6 +247,11 @@ def delete_subject(gallery: str, subject: str) -> Call[None]:
     return _call(endpoints.DELETE_SUBJECT, gallery=gallery, subject=subject)
 
 
+def merge_subject(gallery: str, subject: str, into: str) -> Call[schemas.MergedSubject]:
+    """Give all faces of a subject to another one, ``into``, and delete the first."""
+    return _call(endpoints.MERGE_SUBJECT, gallery=gallery, subject=subject, json={"into": into})
+
+
 def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[schemas.FacePage]:
     """Return one page of a subject's faces."""
     return _call(endpoints.LIST_FACES, gallery=gallery, subject=subject, params=given(limit=limit, cursor=cursor))
@@ -265,6 +270,14 @@ def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
 def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[schemas.StoredFace]:
     """Move an enrolled face to another subject of the gallery, ``to``."""
     return _call(endpoints.MOVE_FACE, gallery=gallery, subject=subject, face_id=face_id, json={"subject": to})
+
+
+def move_faces(
+    gallery: str, subject: str, faces: Sequence[str], to: str, *, create: bool = False
+) -> Call[schemas.Subject]:
+    """Move enrolled faces to another subject of the gallery, ``to``, all or none; ``create`` it if it is missing."""
+    body = {"faces": list(faces), "subject": to, "create": create}
+    return _call(endpoints.MOVE_FACES, gallery=gallery, subject=subject, json=body)
 
 
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:

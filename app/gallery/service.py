@@ -229,6 +229,15 @@ class Galleries:
         with self.indexes.changing(gallery.index_specs):
             return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
 
+    def merge_subjects(self, gallery_id: str, subject_id: str, into: str) -> list[str]:
+        """Give the subject's faces to another one and delete it; return their ids (see `Faces.merge`).
+
+        Raises InvalidInput ``invalid_request``; SubjectNotFound; Conflict ``subject_expired``.
+        """
+        gallery = self.store.gallery(gallery_id)
+        with self.indexes.changing(gallery.index_specs):
+            return self.faces.merge(gallery, subject_id, into)
+
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
         """Delete the subject but keep its faces, each as an unnamed subject's. `answer` is kept in that transaction.
 
@@ -303,15 +312,17 @@ class Galleries:
         with self.indexes.changing(gallery.index_specs):
             return self.faces.delete(gallery, face_ids)
 
-    def move_faces(self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
+    def move_faces(
+        self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None, *, create: bool = False
+    ) -> None:
         """Move faces between subjects, all or none. `answer` is kept in the same transaction.
 
-        A missing unnamed target is created; an unnamed source is deleted with its last face.
-        Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
+        A missing target is created if it is unnamed or `create` says so; an unnamed source is deleted with its last
+        face. Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
         """
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            self.faces.move(gallery, moves, answer)
+            self.faces.move(gallery, moves, answer, create=create)
 
     # Search
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from app.api.schemas.base import (
     FACE_ID,
     MAX_ID_LENGTH,
+    MAX_PAGE,
     MODEL,
     PHOTO,
     TIME,
@@ -104,9 +105,29 @@ class SubjectPage(Wire):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
+class SubjectMerge(Params):
+    example: ClassVar[Example] = {"into": "collins"}
+    into: Id = Field(description="The subject that gets all faces, in the same gallery.")
+
+
+class MergedSubject(Wire):
+    """The subject that two became, and what `.../faces/move` needs to undo it."""
+
+    example: ClassVar[Example] = {"subject": Subject.example, "merged": "eileen", "faces": [FACE_ID]}
+    subject: Subject
+    merged: str = Field(description="The id of the subject that is gone.")
+    faces: list[str] = Field(description="The ids of the faces that were its.")
+
+
 class FaceMove(Params):
     example: ClassVar[Example] = {"subject": "eileen"}
     subject: Id = Field(description="The face's new subject, in the same gallery.")
+
+
+class FacesMove(FaceMove):
+    example: ClassVar[Example] = {"faces": [FACE_ID], "subject": "eileen", "create": True}
+    faces: list[str] = Field(min_length=1, max_length=MAX_PAGE, description="The ids of the faces.")
+    create: bool = Field(default=False, description="Whether to create the new subject if it is missing.")
 
 
 class StoredFace(Wire):
