@@ -23,6 +23,7 @@ from app.decisions import (
     identify_point,
     verify_point,
 )
+from app.duplicate_check import NOTHING, Findings, look, named
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
@@ -34,10 +35,12 @@ from app.gallery.records import (
     Gallery,
     Metadata,
     NewFace,
+    OnConflict,
     Origin,
     Terms,
 )
 from app.gallery.service import Galleries
+from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
 from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
@@ -117,6 +120,7 @@ class Rejected:
 
     index: int
     error: InvalidInput
+    findings: Findings = NOTHING
 
     @property
     def reasons(self) -> list[str]:
@@ -126,11 +130,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Enrollment:
-    """``enrolled`` pairs the index of each accepted image with the face it became."""
+    """``enrolled`` pairs the index of each accepted image with the face it became and what that resembles."""
 
     subject: str
     created: bool
-    enrolled: tuple[tuple[int, FaceRow], ...]
+    enrolled: tuple[tuple[int, FaceRow, Findings], ...]
     rejected: tuple[Rejected, ...]
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]
@@ -259,11 +263,13 @@ class Operations:
         quality: QualityLevel = QualityLevel.MEDIUM,
         *,
         terms: Terms = NO_TERMS,
+        on_conflict: OnConflict | None = None,
+        tell: bool = True,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        ``terms`` replace the subject's own. Raises InvalidInput when every photo is rejected (``details.rejected`` has
-        the reasons), NotFound, Conflict.
+        ``terms`` replace the subject's own, ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
+        Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict.
         """
         own, *_ = self._galleries.enrolled_by(gallery)
         taken: dict[int, Chosen] = {}
@@ -278,11 +284,38 @@ class Operations:
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
+        with timed(stages, "search"):
+            found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell)
+        good = [place for place, one in enumerate(found) if not one.refused]
+        images_of = list(taken)
+        rejected += [
+            Rejected(images_of[place], one.error, one) for place, one in enumerate(found) if one.refused and one.error
+        ]
+        rejected.sort(key=lambda one: one.index)
+        if not good:
+            raise _all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen) for chosen in faces], terms)
+            made = self._add(gallery, subject, [_new_face(faces[place]) for place in good], terms)
         self._observe(stages)
-        enrolled = tuple(zip(taken, made.faces, strict=True))
-        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), stages, used.id)
+        rows = dict(zip(good, made.faces, strict=True))
+        ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
+        enrolled = tuple((images_of[place], row, named(found[place], ids)) for place, row in rows.items())
+        refused = tuple(replace(one, findings=named(one.findings, ids)) for one in rejected)
+        return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id)
+
+    def look(
+        self,
+        gallery: str,
+        faces: Sequence[tuple[str, Template]],
+        on_conflict: OnConflict | None = None,
+        *,
+        tell: bool = True,
+    ) -> list[Findings]:
+        """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
+        policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
+        if policy == "allow" or not faces:
+            return [NOTHING] * len(faces)
+        return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
@@ -310,9 +343,15 @@ class Operations:
     ) -> FaceRow:
         """Add one chosen face of a photo to the subject, which is created if it is missing.
 
-        Raises LowQuality, NotFound, Conflict (``package_mismatch``).
+        Raises LowQuality, NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``,
+        ``face_conflict``) if the gallery rejects such faces of named subjects. A finding that only warns has no room
+        in the callers' answers, so it isn't looked for.
         """
         check_quality(chosen.face, quality)
+        if self._galleries.store.gallery(gallery).on_conflict == "reject" and not is_unnamed(subject):
+            (found,) = self.look(gallery, [(subject, chosen.template)], tell=False)
+            if found.error is not None:
+                raise found.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
             made = self._add(gallery, subject, [_new_face(chosen, origin)])
@@ -347,6 +386,8 @@ class Operations:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        *,
+        on_conflict: OnConflict = "warn",
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -355,7 +396,13 @@ class Operations:
         """
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
             return self._galleries.create_gallery(
-                gallery, used.id, used.embedder.dimension, store=store, metadata=metadata, search=search
+                gallery,
+                used.id,
+                used.embedder.dimension,
+                store=store,
+                metadata=metadata,
+                search=search,
+                on_conflict=on_conflict,
             )
 
     @contextmanager
@@ -445,6 +492,7 @@ def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
     codes = {one.error.code for one in rejected}
     listed = [
         {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
+        | one.findings.as_details()
         for one in rejected
     ]
     if len(codes) > 1:

@@ -7,6 +7,7 @@ from typing import cast
 
 from app import decisions, operations, types
 from app.api import schemas
+from app.duplicate_check import Resemblance
 from app.gallery import records
 from app.inference.package import Package
 
@@ -122,16 +123,36 @@ def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
         created=found.created,
         enrolled=[
             schemas.EnrolledFace(
-                index=index, face_id=row.face_id, quality=quality(row.quality), box=schemas.Box.model_validate(row.box)
+                index=index,
+                face_id=row.face_id,
+                quality=quality(row.quality),
+                box=schemas.Box.model_validate(row.box),
+                duplicate=_resemblance(findings.duplicate),
+                conflict=_resemblance(findings.conflict),
             )
-            for index, row in found.enrolled
+            for index, row, findings in found.enrolled
         ],
         rejected=[
-            schemas.RejectedImage(index=one.index, code=one.error.code, reasons=one.reasons, message=one.error.message)
+            schemas.RejectedImage(
+                index=one.index,
+                code=one.error.code,
+                reasons=one.reasons,
+                message=one.error.message,
+                duplicate=_resemblance(one.findings.duplicate),
+                conflict=_resemblance(one.findings.conflict),
+            )
             for one in found.rejected
         ],
         model=found.model,
         explain=explained(photos, found.chosen, found.stages) if explain else None,
+    )
+
+
+def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
+    if found is None:
+        return None
+    return schemas.Resemblance(
+        subject=found.subject, name=found.name, face_id=found.face_id, score=found.score, index=found.place
     )
 
 

@@ -100,6 +100,8 @@ ENROLL_FACES = Operation(
         "no_face",
         "ambiguous_face",
         "low_quality",
+        "duplicate_face",
+        "face_conflict",
         "nothing_enrolled",
         "subject_expired",
         "invalid_expiry",

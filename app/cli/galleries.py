@@ -38,13 +38,14 @@ def create(
         Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
+    on_conflict: options.OnConflict = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
-        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search)
+        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict)
     if as_json:
         output.say_json(made)
     else:
@@ -55,17 +56,19 @@ def create(
 def update(
     gallery: options.Gallery,
     search: options.Search = None,
+    on_conflict: options.OnConflict = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched."""
+    """Change how a gallery is searched, and what it does with duplicates."""
+    changes = {"search": search, "on_conflict": on_conflict}
     with connect(server, key) as client:
-        updated = client.update_gallery(gallery, {} if search is None else {"search": search})
+        updated = client.update_gallery(gallery, {name: value for name, value in changes.items() if value is not None})
     if as_json:
         output.say_json(updated)
     else:
-        output.say(f"{updated.id}: searched by {updated.search}")
+        output.say(f"{updated.id}: searched by {updated.search}, on conflict: {updated.on_conflict}")
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

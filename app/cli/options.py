@@ -73,6 +73,10 @@ Search: TypeAlias = Annotated[
     Literal["fp32", "int8"] | None,
     typer.Option(help="How vectors are searched (docs/explanation/search.md)."),
 ]
+OnConflict: TypeAlias = Annotated[
+    Literal["warn", "reject", "allow"] | None,
+    typer.Option(help="Faces that are enrolled already or match somebody else: say so, refuse them, or don't look."),
+]
 Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 Create: TypeAlias = Annotated[bool, typer.Option("--create", help="Create the gallery if it doesn't exist.")]

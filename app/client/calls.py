@@ -128,14 +128,17 @@ def enroll(
     quality: str | None = None,
     expires_at: datetime | None = None,
     consent: str | None = None,
+    on_conflict: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
-    ``expires_at`` has a time zone; ``consent`` is a note.
+    ``expires_at`` has a time zone; ``consent`` is a note; ``on_conflict`` is ``warn``, ``reject`` or ``allow``.
     """
     files = [part("images", image) for image in images]
-    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
+    params = given(
+        quality=quality, expires_at=_text(expires_at), consent=consent, on_conflict=on_conflict, explain=explain
+    )
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
@@ -145,10 +148,15 @@ def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[sc
 
 
 def create_gallery(
-    gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
+    gallery: str,
+    *,
+    embedder: str | None = None,
+    store: str | None = None,
+    search: str | None = None,
+    on_conflict: str | None = None,
 ) -> Call[schemas.Gallery]:
     """Create a gallery."""
-    body = given(id=gallery, embedder=embedder, store=store, search=search)
+    body = given(id=gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict)
     return _call(endpoints.CREATE_GALLERY, json=body)
 
 
@@ -158,7 +166,7 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search``: how the gallery's vectors are searched."""
+    """Change ``search``, how the gallery's vectors are searched, or ``on_conflict``."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
@@ -369,9 +377,11 @@ def import_faces(
     package: str | None = None,
     normalize: bool | None = None,
     trust: str | None = None,
+    on_conflict: str | None = None,
 ) -> Call[schemas.Job]:
     """Send a tar of ``photos``, ``templates`` or an exported ``archive``, and return the job that enrolls them."""
     params = given(content=content, quality=quality, package=package, normalize=normalize, trust=trust)
+    params |= given(on_conflict=on_conflict)
     return _call(endpoints.IMPORT_FACES, gallery=gallery, params=params, content=tar_of(tar))
 
 

@@ -28,7 +28,6 @@ from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
 from app.gallery.records import (
     NO_TERMS,
-    UNSET,
     Candidate,
     CheckReport,
     Counts,
@@ -39,9 +38,9 @@ from app.gallery.records import (
     Metadata,
     Move,
     NewFace,
+    OnConflict,
     Subject,
     Terms,
-    Unset,
     fit_face,
 )
 from app.gallery.store import Store
@@ -155,22 +154,31 @@ class Galleries:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        on_conflict: OnConflict = "warn",
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
         Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``, ``search_unavailable``.
         """
         self._check_kind(search)
-        return self.store.create_gallery(gallery_id, embedder, dimension, store, metadata, search=search)
+        return self.store.create_gallery(
+            gallery_id, embedder, dimension, store, metadata, search=search, on_conflict=on_conflict
+        )
 
-    def update_gallery(self, gallery_id: str, *, search: IndexKind | Unset = UNSET) -> Gallery:
-        """Change the kind of search; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
+    def update_gallery(
+        self, gallery_id: str, *, search: IndexKind | None = None, on_conflict: OnConflict | None = None
+    ) -> Gallery:
+        """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
-        if search is UNSET:
+        given = {"search": search, "on_conflict": on_conflict}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
             return gallery
-        self._check_kind(search)
-        updated = self.store.update_gallery(gallery, search)
-        self.indexes.set_kind(gallery.key, search)
+        if search is not None:
+            self._check_kind(search)
+        updated = self.store.update_gallery(gallery, changes)
+        if search is not None:
+            self.indexes.set_kind(gallery.key, search)
         return updated
 
     def delete_gallery(self, gallery_id: str) -> Counts:

@@ -6,7 +6,7 @@ Every public call is one transaction: what it returned is on disk, and if it rai
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain, islice
@@ -35,6 +35,7 @@ from app.gallery.records import (
     FaceRow,
     Gallery,
     Metadata,
+    OnConflict,
     Subject,
     Terms,
     Totals,
@@ -124,6 +125,7 @@ class Store:
         metadata: Metadata | None = None,
         *,
         search: IndexKind = "fp32",
+        on_conflict: OnConflict = "warn",
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -135,6 +137,7 @@ class Store:
             "dimension": dimension,
             "store": store,
             "search": search,
+            "on_conflict": on_conflict,
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -164,11 +167,11 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
-        """Change how the gallery is searched. Raises NotFound ``gallery_not_found``."""
+    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str]) -> Gallery:
+        """Change the gallery's columns ``search`` and ``on_conflict``. Raises NotFound ``gallery_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(search=search))
+            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(changes))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

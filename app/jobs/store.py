@@ -321,6 +321,7 @@ def _refusal(job: Job, one: Refusal) -> dict[str, Any]:
         "code": one.code,
         "message": _storable(one.message),
         "reasons": _dump(list(one.reasons)),
+        "enrolled": one.enrolled,
     }
 
 

@@ -14,7 +14,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry
 from app.api.router import Router
 from app.api.routes import jobs
 from app.bulk.service import Arrival, ImportTerms
-from app.gallery.records import UNSET, Gallery
+from app.gallery.records import Gallery
 
 router = Router("galleries")
 
@@ -47,7 +47,9 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
     entry_of(request).gallery = fit_id(asked.id)
 
     def create() -> schemas.Gallery:
-        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata, asked.search)
+        made = service.operations.create_gallery(
+            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, on_conflict=asked.on_conflict
+        )
         return _answer(service, made)
 
     return await service.run(create)
@@ -64,14 +66,19 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched.
+    """Change how a gallery is searched, and what it does with duplicates.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
-    search = asked.search if asked.search is not None else UNSET
-    return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
+
+    def update() -> schemas.Gallery:
+        return _answer(
+            service, service.galleries.update_gallery(gallery, search=asked.search, on_conflict=asked.on_conflict)
+        )
+
+    return await service.run(update)
 
 
 @router.handles(endpoints.DELETE_GALLERY)
@@ -105,7 +112,7 @@ async def import_faces(
     Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
-    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
+    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
     home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
@@ -148,6 +155,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
+            "on_conflict": gallery.on_conflict,
             "metadata": gallery.metadata,
             "subjects": counts.subjects,
             "faces": counts.faces,

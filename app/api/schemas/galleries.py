@@ -10,12 +10,14 @@ from pydantic import Field, model_validator
 from app.api.schemas.base import (
     MAX_ID_LENGTH,
     MODEL,
+    ON_CONFLICT,
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
     Example,
     Id,
     Metadata,
+    OnConflict,
     Params,
     QualityGate,
     SearchKind,
@@ -43,12 +45,14 @@ class GalleryCreate(Params):
         default="fp32",
         description=SEARCH_KINDS,
     )
+    on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
 
 
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
 
 
 class Gallery(Wire):
@@ -57,6 +61,7 @@ class Gallery(Wire):
         "embedder": MODEL,
         "store": "crop",
         "search": "fp32",
+        "on_conflict": "warn",
         "metadata": {},
         "subjects": 1,
         "faces": 1,
@@ -66,6 +71,7 @@ class Gallery(Wire):
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
+    on_conflict: OnConflict
     metadata: Metadata
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
@@ -105,6 +111,11 @@ class ImportParams(Params):
         "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",
     )
     quality: QualityGate = Field(default="medium", description="Photos: the least quality to accept.")
+    on_conflict: OnConflict | None = Field(
+        default=None,
+        description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, where the "
+        "look costs more than the rest of the import.",
+    )
     package: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that computed them."
     )

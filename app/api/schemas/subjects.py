@@ -12,6 +12,7 @@ from app.api.schemas.base import (
     MAX_ID_LENGTH,
     MAX_PAGE,
     MODEL,
+    ON_CONFLICT,
     PHOTO,
     TIME,
     Base64,
@@ -20,6 +21,7 @@ from app.api.schemas.base import (
     Metadata,
     Name,
     Note,
+    OnConflict,
     PageParams,
     Params,
     QualityGate,
@@ -164,6 +166,7 @@ class EnrollParams(DetectParams):
         examples=["2096-01-31T12:00:00Z"],
     )
     consent: Note | None = Field(default=None, description="A note on the consent, given now; unchanged if absent.")
+    on_conflict: OnConflict | None = Field(default=None, description=f"{ON_CONFLICT} The gallery's if absent.")
 
 
 class EnrollRequest(EnrollParams):
@@ -171,31 +174,56 @@ class EnrollRequest(EnrollParams):
     images: list[Base64] = Field(min_length=1, description="One or many photos of the one person.")
 
 
+class Resemblance(Wire):
+    """The enrolled face that a new one resembles. All fields are null for keys without the scope `recognize`."""
+
+    example: ClassVar[Example] = {"subject": "eileen", "name": None, "face_id": FACE_ID, "score": 0.83, "index": None}
+    subject: str | None
+    name: str | None
+    face_id: str | None
+    score: float | None
+    index: int | None = Field(description="The place of its image, if it came with the same request.")
+
+
 class EnrolledFace(Wire):
+    example: ClassVar[Example] = {
+        "index": 0,
+        "face_id": FACE_ID,
+        "quality": Quality.example,
+        "box": Box.example,
+        "duplicate": None,
+        "conflict": Resemblance.example,
+    }
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     face_id: str
     quality: Quality
     box: Box
+    duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
+    conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
 
 
 class RejectedImage(Wire):
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
-    code: str = Field(description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `invalid_image`, ...")
+    code: str = Field(description="An error code: `no_face`, `low_quality`, `duplicate_face`, `face_conflict`, ...")
     reasons: list[str] = Field(description="For `low_quality`: why.")
     message: str
+    duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
+    conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
 
 
 class EnrollAnswer(Wire):
     example: ClassVar[Example] = {
         "subject": "collins",
         "created": True,
-        "enrolled": [{"index": 0, "face_id": FACE_ID, "quality": Quality.example, "box": Box.example}],
+        "enrolled": [EnrolledFace.example],
         "rejected": [
             {
                 "index": 1,
                 "code": "low_quality",
                 "reasons": ["small_face", "low_sharpness"],
                 "message": "Quality 21 is below 35, the least for `medium`.",
+                "duplicate": None,
+                "conflict": None,
             }
         ],
         "model": MODEL,
