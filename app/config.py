@@ -241,6 +241,13 @@ class Settings(BaseSettings):
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
     )
+    correction_days: float = Field(
+        default=365,
+        gt=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="How long a correction (a probe that is not a subject) counts, unless the call says otherwise.",
+    )
     max_import_bytes: int = Field(
         default=10 * 1024 * MIB, ge=1024, description="Largest upload of an import, packed and unpacked, in bytes."
     )

@@ -48,6 +48,7 @@ from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
+from app.corrections import Corrections
 from app.db import usage
 from app.db.clock import ClockGuard
 from app.db.engine import Database
@@ -168,6 +169,7 @@ class _Storage:
 
     database: Database
     galleries: Galleries
+    corrections: Corrections
     reembeddings: Reembeddings
     secrets: SecretStore
     signer: Signer
@@ -240,6 +242,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         signatures=SeenSignatures(storage.database, KEPT_S),
         signer=storage.signer,
         erasures=storage.erasures,
+        corrections=storage.corrections,
         jobs=storage.jobs,
         runner=background.runner,
         bulk=background.bulk,
@@ -272,6 +275,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     return _Storage(
         database=sql.database,
         galleries=galleries,
+        corrections=Corrections(sql, settings.correction_days),
         reembeddings=Reembeddings(sql),
         secrets=secrets,
         signer=signer,
@@ -300,6 +304,7 @@ def _build_recognition(
         Pipeline(inference.models.detector, limits, cores=inference.cores),
         inference.embedders,
         storage.galleries,
+        storage.corrections,
         fmr=settings.fmr,
         fpir=settings.fpir,
         observe=counted.stages,
@@ -315,10 +320,13 @@ def _build_background(
     clock.trusted()  # before the first request writes a later time
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
-    reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
+    reembedder = Reembedder(
+        storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs, wake=runner.wake
+    )
     context = BulkContext(
         operations=operations,
         galleries=storage.galleries,
+        corrections=storage.corrections,
         files=storage.files,
         max_image_bytes=settings.max_image_bytes,
         max_bytes=settings.max_import_bytes,
@@ -331,6 +339,7 @@ def _build_background(
     scheduler = stack.enter_context(Scheduler())
     storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
     scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
+    scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
     scheduler.every(MEMORY_S, "memory", release_memory)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app.concurrency.deadline import check_deadline
+from app.corrections import Correction, Corrections, RuledOut, rule_out
 from app.decisions import (
     Decision,
     IdentifyPoint,
@@ -91,6 +92,7 @@ class SubjectVerified:
     nearest_other: Candidate | None
     stages: Mapping[str, float]
     model: str
+    ruled_out: RuledOut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class Identified:
     candidates: tuple[Candidate, ...]
     margin: float | None
     nearest_other: Candidate | None
+    ruled_out: tuple[RuledOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ class Operations:
         pipeline: Pipeline,
         embedders: Embedders,
         galleries: Galleries,
+        corrections: Corrections,
         *,
         fmr: float,
         fpir: float,
@@ -163,6 +167,7 @@ class Operations:
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
+        self._corrections = corrections
         self._fmr = fmr
         self._fpir = fpir
         self._observe = observe
@@ -222,10 +227,12 @@ class Operations:
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
+            ((_, ruled_out),) = self._rule_out(gallery, [chosen.template], [[candidate]], point.threshold)
         self._observe(stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
-        match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id)
+        match = candidate.score >= point.threshold and not ruled_out
+        out = ruled_out[0] if ruled_out else None
+        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, out)
 
     def identify(
         self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
@@ -248,12 +255,48 @@ class Operations:
             # `assign` may give one subject to each of the other faces, and the margin needs one more
             probes = [_template(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
+            sifted = self._rule_out(gallery, probes, rankings, point.uncertain)
         self._observe(stages)
+        kept = assign([ranking for ranking, _ in sifted], point.uncertain)
         faces = [
-            _identified(face, ranking, point, limit)
-            for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
+            replace(_identified(face, ranking, point, limit), ruled_out=ruled_out)
+            for face, ranking, (_, ruled_out) in zip(photo.faces, kept, sifted, strict=True)
         ]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id)
+
+    def correct(
+        self, gallery: str, subject: str, image: bytes, face: int | None = None, expires_at: str | None = None
+    ) -> Correction:
+        """Record that a face of the photo, by default the most prominent one, is not the subject (`app.corrections`).
+
+        Raises NoFace, InvalidInput (``invalid_request``: no such face; ``invalid_expiry``), NotFound, Conflict.
+        """
+        chosen = self._one_face(image, "image")
+        if face is not None:
+            if face >= len(chosen.photo.faces):
+                raise InvalidInput(f"The photo has {len(chosen.photo.faces)} faces.", faces=len(chosen.photo.faces))
+            chosen = Chosen(chosen.photo, Choice(face, "the face asked for", 0.0))
+
+        def record() -> Correction:
+            with self._used_by(gallery) as used:
+                (probe,) = self.complete(gallery, [_new_face(one) for one in self._embedded([chosen], used)])
+            return self._corrections.add(self._galleries.store.gallery(gallery), subject, probe, expires_at)
+
+        return retried(record)
+
+    def _rule_out(
+        self, gallery: str, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
+    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
+        """Part each probe's ranking into those who may be the answer and those whom a correction rules out.
+
+        Candidates below ``floor`` decide nothing, so their corrections aren't read.
+        """
+        home = self._galleries.store.gallery(gallery)
+        if not home.corrected:
+            return [(list(ranking), ()) for ranking in rankings]
+        near = {one.subject for ranking in rankings for one in ranking if one.score >= floor}
+        wrong = self._corrections.wrong_probes(home, probes[0].package, near) if probes else {}
+        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
 
     def enroll(
         self,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import cast
 
-from app import decisions, operations, types
+from app import corrections, decisions, operations, types
 from app.api import schemas
 from app.duplicate_check import Resemblance
 from app.gallery import records
@@ -86,12 +87,21 @@ def verify_subject(
         fmr_asked=fmr_asked,
         face=chosen_face(chosen),
         model=found.model,
-        explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
+        explain=explained(
+            [chosen.photo],
+            [chosen],
+            found.stages,
+            [found.nearest_other],
+            [[found.ruled_out] if found.ruled_out else []],
+        )
+        if explain
+        else None,
     )
 
 
 def identify(found: operations.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
+    ruled_out = [face.ruled_out for face in found.faces]
     return schemas.IdentifyAnswer(
         image=schemas.ImageSize.model_validate(found.photo),
         faces=[_identified(face, found.point) for face in found.faces],
@@ -101,7 +111,7 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         fpir_asked=asked.fpir,
         subjects=found.subjects,
         model=found.model,
-        explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
+        explain=explained([found.photo], (), found.stages, nearest, ruled_out) if asked.explain else None,
     )
 
 
@@ -161,6 +171,7 @@ def explained(
     chosen: Iterable[operations.Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[records.Candidate | None] = (),
+    ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),
 ) -> schemas.Explain:
     """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed."""
     photos = list(photos)
@@ -180,6 +191,27 @@ def explained(
             for one in chosen
         ],
         nearest_other=[None if one is None else schemas.NearestOther.model_validate(one) for one in nearest],
+        ruled_out=[[_ruled_out(one) for one in some] for some in ruled_out],
+    )
+
+
+def _ruled_out(found: corrections.RuledOut) -> schemas.RuledOut:
+    return schemas.RuledOut(
+        subject=found.candidate.subject,
+        score=found.candidate.score,
+        correction=found.correction,
+        correction_score=found.score,
+    )
+
+
+def correction(found: corrections.Correction) -> schemas.Correction:
+    return schemas.Correction(
+        id=found.id,
+        subject=found.subject,
+        model=found.package,
+        has_crop=found.has_crop,
+        created_at=datetime.fromisoformat(found.created_at),
+        expires_at=datetime.fromisoformat(found.expires_at),
     )
 
 

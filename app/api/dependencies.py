@@ -21,6 +21,7 @@ from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
+from app.corrections import Corrections
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
@@ -51,6 +52,7 @@ class Service:
     signatures: SeenSignatures
     signer: Signer
     erasures: Erasures
+    corrections: Corrections
     jobs: JobStore
     runner: Runner
     bulk: BulkService
@@ -128,6 +130,9 @@ GalleryId: TypeAlias = Annotated[str, _path_id(f"The gallery's id, {_HOW}.", "st
 SubjectId: TypeAlias = Annotated[str, _path_id(f"The subject's id, {_HOW}.", "collins"), _DECODED]
 FaceId: TypeAlias = Annotated[
     str, _path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"), _DECODED
+]
+CorrectionId: TypeAlias = Annotated[
+    str, _path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"), _DECODED
 ]
 ReceiptId: TypeAlias = Annotated[
     str, _path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), _DECODED

@@ -16,6 +16,7 @@ SUBJECTS = f"{GALLERY}/subjects"
 SUBJECT = f"{SUBJECTS}/{{subject}}"
 FACES = f"{SUBJECT}/faces"
 FACE = f"{FACES}/{{face_id}}"
+CORRECTIONS = f"{SUBJECT}/corrections"
 JOBS = "/v1/jobs"
 JOB = f"{JOBS}/{{job}}"
 KEYS = "/v1/keys"
@@ -260,6 +261,31 @@ MOVE_FACES = Operation(
     changes=True,
     body=schemas.FacesMove,
     codes=NO_FACE,
+)
+
+# Corrections: who a subject is not
+LIST_CORRECTIONS = Operation("list_corrections", "GET", CORRECTIONS, schemas.CorrectionList, READ, codes=NO_SUBJECT)
+ADD_CORRECTION = Operation(
+    "add_correction",
+    "POST",
+    CORRECTIONS,
+    schemas.Correction,
+    ENROLL,
+    changes=True,
+    status=201,
+    body=schemas.CorrectionRequest,
+    images=ONE_IMAGE,
+    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry"),
+)
+DELETE_CORRECTION = Operation(
+    "delete_correction",
+    "DELETE",
+    f"{CORRECTIONS}/{{correction}}",
+    NoneType,
+    ENROLL,
+    changes=True,
+    status=204,
+    codes=(*NO_SUBJECT, "correction_not_found"),
 )
 
 # Jobs

@@ -41,6 +41,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(404, "gallery_not_found", "There is no such gallery, or the key may not see it."),
     Kind(404, "subject_not_found", "There is no such subject in the gallery."),
     Kind(404, "face_not_found", "There is no such face of the subject."),
+    Kind(404, "correction_not_found", "There is no such correction of the subject."),
     Kind(404, "crop_not_stored", "The face exists, but its gallery stores no crops."),
     Kind(404, "receipt_not_found", "There is no such receipt, or its erasure is not complete."),
     Kind(404, "reembedding_not_found", "The gallery is not being moved to another model package."),

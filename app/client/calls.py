@@ -293,6 +293,25 @@ def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     return _call(endpoints.DELETE_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
+def corrections(gallery: str, subject: str) -> Call[schemas.CorrectionList]:
+    """Return the probes that were said not to be the subject."""
+    return _call(endpoints.LIST_CORRECTIONS, gallery=gallery, subject=subject)
+
+
+def add_correction(
+    gallery: str, subject: str, image: Image, *, face: int | None = None, expires_at: datetime | None = None
+) -> Call[schemas.Correction]:
+    """Say that a photo, or the face of this index in it, does not show the subject."""
+    params = given(face=face, expires_at=_text(expires_at))
+    files = [part("image", image)]
+    return _call(endpoints.ADD_CORRECTION, gallery=gallery, subject=subject, params=params, files=files)
+
+
+def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
+    """Delete a correction, which no longer counts."""
+    return _call(endpoints.DELETE_CORRECTION, gallery=gallery, subject=subject, correction=correction)
+
+
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.KeyPage]:
     """Return one page of the API keys, without their secrets."""
     return _call(endpoints.LIST_KEYS, params=given(limit=limit, cursor=cursor))

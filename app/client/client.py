@@ -126,6 +126,10 @@ class _Operations:
     move_faces = _Operation(calls.move_faces)
     delete_face = _Operation(calls.delete_face)
 
+    corrections = _Operation(calls.corrections)
+    add_correction = _Operation(calls.add_correction)
+    delete_correction = _Operation(calls.delete_correction)
+
     keys = _Operation(calls.keys)
     create_key = _Operation(calls.create_key)
     own_key = _Operation(calls.own_key)

@@ -110,6 +110,25 @@ FACE_ORIGINS = Table(
     Index(None, "gallery_key", "image_id"),
 )
 
+CORRECTIONS = Table(
+    # Probes that were wrongly taken for a subject; see `app.corrections`.
+    "corrections",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), nullable=False),
+    Column("package", Text, nullable=False),
+    Column("probe", LargeBinary, nullable=False),  # template and crop
+    Column("created_at", String(32), nullable=False),
+    Column("expires_at", String(32), nullable=False),
+    UniqueConstraint("id", "package"),
+    Index(None, "gallery_key"),
+    Index(None, "subject_key"),
+    Index(None, "expires_at"),
+    sqlite_autoincrement=True,
+)
+
 ANSWERED_REQUESTS = Table(
     # Answers to requests with a token: a repeated request gets the same answer and isn't carried out again.
     "answered_requests",

@@ -47,6 +47,8 @@ class Gallery:
     search: IndexKind = "fp32"
     """How its vectors are searched."""
     on_conflict: OnConflict = "warn"
+    corrected: bool = False
+    """Whether it has corrections (`app.corrections`)."""
 
     @property
     def embedder(self) -> str:

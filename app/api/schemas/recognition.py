@@ -178,6 +178,15 @@ class NearestOther(Wire):
     score: float
 
 
+class RuledOut(Wire):
+    """A candidate that a correction rules out: the probe is more like a recorded wrong probe than like its faces."""
+
+    subject: str
+    score: float = Field(description="The best score over the subject's faces.")
+    correction: str = Field(description="The id of the correction.")
+    correction_score: float = Field(description="The score against its probe.")
+
+
 class Explain(Wire):
     """How the answer came about; only with `explain=true`."""
 
@@ -193,6 +202,9 @@ class Explain(Wire):
     )
     nearest_other: list[NearestOther | None] = Field(
         default_factory=list, description="For each face of the answer: the nearest subject that is not its match."
+    )
+    ruled_out: list[list[RuledOut]] = Field(
+        default_factory=list, description="For each face of the answer: the candidates that corrections rule out."
     )
 
 

@@ -235,3 +235,46 @@ class EnrollAnswer(Wire):
     rejected: list[RejectedImage]
     model: str
     explain: Explain | None = None
+
+
+class CorrectionParams(Params):
+    face: int | None = Field(
+        default=None,
+        ge=0,
+        description="Which face of the photo, by its index in the list of `/v1/detect` and of identify; the most "
+        "prominent one if absent.",
+    )
+    expires_at: Time | None = Field(
+        default=None,
+        description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
+        examples=["2096-01-31T12:00:00Z"],
+    )
+
+
+class CorrectionRequest(CorrectionParams):
+    example: ClassVar[Example] = {"image": PHOTO}
+    image: Base64
+
+
+class Correction(Wire):
+    """A probe that is not the subject."""
+
+    example: ClassVar[Example] = {
+        "id": "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c",
+        "subject": "collins",
+        "model": MODEL,
+        "has_crop": True,
+        "created_at": TIME,
+        "expires_at": "2027-01-31T12:00:00Z",
+    }
+    id: str
+    subject: str
+    model: str
+    has_crop: bool = Field(description="Whether it can follow the gallery to another model package.")
+    created_at: datetime
+    expires_at: datetime
+
+
+class CorrectionList(Wire):
+    example: ClassVar[Example] = {"corrections": [Correction.example]}
+    corrections: list[Correction] = Field(description="All of the subject, oldest first; a 33rd replaces the oldest.")
