@@ -210,38 +210,30 @@ class Corrections:
             )
 
     def restore(
-        self,
-        gallery: Gallery,
-        package: str,
-        corrections: Sequence[StoredCorrection],
-        also: Callable[[Connection], None],
-    ) -> int:
-        """Add exported corrections whose subjects exist and which the gallery lacks; return how many.
+        self, gallery: Gallery, corrections: Sequence[StoredCorrection], also: Callable[[Connection], None]
+    ) -> None:
+        """Add exported corrections, whose templates are of the gallery's package; `also` writes in the transaction.
 
-        `also` writes in the same transaction.
+        Those of missing subjects, of the past, and that the gallery has already are skipped.
         """
         now = utc_now()
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = lock_subjects(connection, gallery, {one.subject for one in corrections})
-            ids = [one.id for one in corrections]
-            taken = set(connection.execute(sa.select(CORRECTIONS.c.id).where(CORRECTIONS.c.id.in_(ids))).scalars())
-            values = [
-                {
-                    "id": one.id,
-                    "subject_key": keys[one.subject],
-                    "created_at": one.created_at,
-                    "expires_at": one.expires_at,
-                }
-                | self._probe(one.id, package, one.template, one.crop)
-                for one in corrections
-                if one.subject in keys and one.id not in taken and one.expires_at > now
-            ]
-            self._insert(connection, gallery, values)
-            for key in {value["subject_key"] for value in values}:
-                _drop_oldest(connection, int(str(key)))
+            query = sa.select(CORRECTIONS.c.id, CORRECTIONS.c.gallery_key)
+            query = query.where(CORRECTIONS.c.id.in_([one.id for one in corrections]))
+            homes: dict[str, int] = {row.id: row.gallery_key for row in connection.execute(query)}
+            rows: dict[str, dict[str, object]] = {}
+            for one in corrections:
+                if one.subject in keys and homes.get(one.id) != gallery.key and one.expires_at > now:
+                    name = uuid.uuid4().hex if one.id in homes else one.id  # another gallery, perhaps a copy, has it
+                    times = {"created_at": one.created_at, "expires_at": one.expires_at}
+                    probe = self._probe(name, gallery.embedder, one.template, one.crop)
+                    rows[one.id] = {"id": name, "subject_key": keys[one.subject]} | times | probe
+            self._insert(connection, gallery, list(rows.values()))
+            for key in keys.values():
+                _drop_oldest(connection, key)
             also(connection)
-        return len(values)
 
     def _probe(self, correction_id: str, package: str, template: bytes, crop: bytes | None) -> dict[str, object]:
         plain = PLAIN + len(template).to_bytes(_FLOAT_BYTES, "little") + template + (crop or b"")

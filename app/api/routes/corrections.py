@@ -12,7 +12,7 @@ from app.api.operation import ONE_IMAGE
 from app.api.router import Router
 from app.timestamps import utc_text
 
-router = Router("corrections")
+router = Router("subjects")
 
 
 @router.handles(endpoints.LIST_CORRECTIONS)
