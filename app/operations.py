@@ -284,8 +284,7 @@ class Operations:
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
-        with timed(stages, "search"):
-            found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell)
+        found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, stages=stages)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
         rejected += [
@@ -310,12 +309,14 @@ class Operations:
         on_conflict: OnConflict | None = None,
         *,
         tell: bool = True,
+        stages: dict[str, float] | None = None,
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
         policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
-        return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
+        with timed({} if stages is None else stages, "search"):
+            return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from app.duplicate_check import DUPLICATE_SCORE
 from tests.support.service import COLLINS, HOPPER, error_of
 
 
@@ -42,7 +43,7 @@ def test_the_same_photo_saved_again_is_a_duplicate(api: httpx.Client, gallery: s
     (again,) = rows(enroll(api, gallery, "eileen", saved_again(COLLINS, scale)))
     assert again["conflict"] is None
     assert (again["duplicate"]["subject"], again["duplicate"]["face_id"]) == ("eileen", first["face_id"])
-    assert 0.95 <= again["duplicate"]["score"] <= 1
+    assert DUPLICATE_SCORE <= again["duplicate"]["score"] <= 1
     assert again["duplicate"]["index"] is None
 
 
