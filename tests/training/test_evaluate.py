@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
+from app.calibration import operating_points as points
+from app.calibration.intervals import Interval, wilson
 from app.errors import NoFace
 from app.inference.manifest import Calibration, Manifest, Point, Thresholds
 from app.inference.package import load_package, write_manifest
@@ -28,7 +30,6 @@ from tests.support.crop_sets import write_pack
 from training.commands.evaluate import app
 from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
-from training.evaluation import operating_points as points
 from training.evaluation.degraded_copies import degradations
 from training.evaluation.pairs import PackPhotos, Pair, PairList, person_of, read_pairs
 from training.evaluation.photos import Templates, make_templates, open_photos
@@ -173,8 +174,8 @@ def test_a_photo_without_a_face_fails_its_mated_pairs_and_passes_its_nonmated_on
     whole = protocols.verification(templates(names, vectors), listed, folds=listed.fold_of, rounds=50)
     assert whole.accuracy is not None
     assert (whole.accuracy.mean, whole.equal_error_rate, whole.pairs_without_face) == (1, 0, 0)
-    assert whole.accuracy_interval == metrics.Interval(1, 1, 1)
-    assert whole.equal_error_rate_interval == metrics.Interval(0, 0, 0)
+    assert whole.accuracy_interval == Interval(1, 1, 1)
+    assert whole.equal_error_rate_interval == Interval(0, 0, 0)
     holed = protocols.verification(templates(names, vectors, [names[0]]), listed, folds=listed.fold_of, rounds=50)
     assert holed.photos_without_face == {names[0]: "no_face"}
     assert holed.pairs_without_face == len(names) - 1
@@ -220,7 +221,7 @@ def test_identification_counts_a_mate_without_a_face_as_missed() -> None:
     ).draws
     assert [(each.fpir, each.fnir) for each in found.served] == [(0, 1)]  # nothing reaches a threshold of 2
     assert (found.rank1.value, found.match_rates[0].match.value) == (1, 1)
-    assert found.rank1.low == metrics.wilson(20, 20).low
+    assert found.rank1.low == wilson(20, 20).low
     (missed,) = searching.measure(templates(names, vectors, [draw.mates[0]]), [draw], fpirs=(0.1,), rounds=50).draws
     assert (missed.rank1.value, missed.match_rates[0].match.value) == (19 / 20, 19 / 20)
     assert missed.cmc[-1] == 19 / 20
