@@ -296,14 +296,17 @@ def rising(points: Sequence[OperatingPoint]) -> tuple[OperatingPoint, ...]:
 
 
 def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
-    """Return a measurement of at least two rising points as the manifest's calibration."""
+    """Return a measurement as the manifest's calibration. Raises ValueError with fewer than two points that rise."""
+    found = tuple(_point(point) for point in rising(measurement.points))
+    if len(found) < 2:
+        raise ValueError(f"{measurement.comparisons} pairs support fewer than two false match rates: more people")
     return Calibration(
         name=name,
         measured_on=measured_on,
         pairs=pairs,
         comparisons=measurement.comparisons,
         mated=len(measurement.pairs.mated),
-        points=tuple(_point(point) for point in rising(measurement.points)),
+        points=found,
         default=default,
         scores=_scores(measurement.pairs),
     )

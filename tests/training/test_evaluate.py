@@ -298,6 +298,17 @@ def test_operating_points_equal_counting_over_all_pairs() -> None:
         assert point.threshold.low <= point.threshold.value <= point.threshold.high
 
 
+def test_a_rate_rests_on_ten_pairs_of_people_however_many_photos_they_have() -> None:
+    names, vectors = faces(np.random.default_rng(6), 60, 3, noise=0.6)
+    people = points.numbered([person_of(name) for name in names])
+    many, whose = np.repeat(vectors, 4, axis=0), np.repeat(people, 4)  # each photo four times: 16 pairs where was one
+    compared = points.compare_all(many, whose)
+    copied = points.measure(compared, whose, rates=(1e-2, 1e-3, 1e-4), rounds=5)
+    single = points.measure(points.compare_all(vectors, people), people, rates=(1e-2, 1e-3, 1e-4), rounds=5)
+    assert [point.fmr for point in copied.points] == [point.fmr for point in single.points] == [1e-2, 1e-3]
+    assert compared.nonmated_count * 1e-4 > 2 * points.LEAST_ERRORS, "pairs of photos alone would do"
+
+
 def test_people_under_two_names_misplaced_photos_and_copies_are_found_and_left_out() -> None:
     names, vectors = faces(np.random.default_rng(7), 80, 6, noise=0.7, d=256)
     true = points.numbered([person_of(name) for name in names])
@@ -474,12 +485,12 @@ def toy(tmp_path: Path) -> tuple[Path, list[str]]:
     shutil.copytree(PROJECT / "models" / "sface", tmp_path / "models" / "sface")
     manifest = load_package(tmp_path / "models" / "sface").manifest
     write_manifest(tmp_path / "models" / "sface", manifest.model_copy(update={"calibrations": ()}))
-    names, vectors = faces(np.random.default_rng(8), 40, 3, noise=0.5, d=128)
+    names, vectors = faces(np.random.default_rng(8), 100, 3, noise=0.5, d=128)
     made = dataclasses.replace(templates(names, vectors), package=manifest.id)
     made.save(tmp_path / "kept.npz")
-    lines = [f"p{i:03d}\t1\t{k}" for i in range(40) for k in (2, 3)]
-    lines += [f"p{i:03d}\t1\tp{(i + k) % 40:03d}\t2" for i in range(40) for k in (1, 2)]
-    (tmp_path / "pairs.txt").write_text("\n".join(["80", *lines]))
+    lines = [f"p{i:03d}\t1\t{k}" for i in range(100) for k in (2, 3)]
+    lines += [f"p{i:03d}\t1\tp{(i + k) % 100:03d}\t2" for i in range(100) for k in (1, 2)]
+    (tmp_path / "pairs.txt").write_text("\n".join(["200", *lines]))
     named = ["--photos-of", str(tmp_path / "pairs.txt"), "--templates", str(tmp_path / "kept.npz")]
     return tmp_path, [*named, "--images", str(tmp_path), "--package", "sface", "--models", str(tmp_path / "models")]
 
@@ -492,14 +503,14 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     manifest = load_package(folder / "models" / "sface").manifest
     assert manifest.golden == load_package(PROJECT / "models" / "sface").manifest.golden, "those that it has stay"
     written = manifest.calibrations
-    assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 120)]
+    assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 300)]
     result = json.loads((folder / "out" / "result.json").read_text())
     assert [point.fmr for point in written[0].points] == [point["fmr"] for point in result["points"]]
     assert (folder / "out" / "scores.svg").is_file()
     scores = written[0].scores
     assert scores is not None
-    assert sum(scores.mated) == 120
-    assert sum(scores.nonmated) == 120 * 117 // 2  # 40 people with 3 photos each
+    assert sum(scores.mated) == 300
+    assert sum(scores.nonmated) == 300 * 297 // 2  # 100 people with 3 photos each
 
 
 def test_golden_vectors_are_written_beside_the_points_where_there_are_none(toy: tuple[Path, list[str]]) -> None:
