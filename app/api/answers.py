@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from app import decisions, operations, types
@@ -66,6 +66,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
         face2=chosen_face(found.second),
         model=found.model,
         explain=explained([one.photo for one in both], both) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -86,6 +87,7 @@ def verify_subject(
         face=chosen_face(chosen),
         model=found.model,
         explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -101,7 +103,24 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         subjects=found.subjects,
         model=found.model,
         explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
+        warnings=_warnings(found.warnings),
     )
+
+
+def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
+    if found is None:
+        return None
+    return [
+        schemas.PopulationWarning(
+            code=one.code,
+            message=one.message,
+            population=one.population,
+            fmr_found=one.rate and one.rate.found,
+            fmr_found_low=one.rate and one.rate.low,
+            fmr_found_high=one.rate and one.rate.high,
+        )
+        for one in found
+    ]
 
 
 def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
@@ -195,6 +214,7 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         ),
         dimension=manifest.dimension,
         calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
+        bias_card=None if manifest.bias_card is None else schemas.BiasCard.model_validate(manifest.bias_card),
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),

@@ -488,6 +488,30 @@ def test_all_points_go_where_the_default_ones_are_another_models(tmp_path: Path)
     assert load_package(tmp_path).manifest.calibrations == (own,)
 
 
+def test_a_bias_card_of_another_model_is_left_out(tmp_path: Path) -> None:
+    made = _bound(CONTENT)
+    own = card(made)
+    write_manifest(tmp_path, made.model_copy(update={"bias_card": own}))
+    assert load_package(tmp_path).manifest.bias_card == own
+    foreign = own.model_copy(update={"measured_with": "0" * 64})
+    write_manifest(tmp_path, made.model_copy(update={"bias_card": foreign}))
+    read = load_package(tmp_path)
+    assert (read.manifest.bias_card, read.manifest.calibrations) == (None, made.calibrations)
+    assert "bias card" in read.warnings[0]
+
+
+def test_a_bias_card_holds_what_can_be_decided_by() -> None:
+    own = card(_bound(CONTENT))
+    (first, second) = own.groups[0].rates
+    for rates in ((second, first), (first, first), ()):
+        with pytest.raises(ValidationError):
+            Group(name="children", photos=2, comparisons=1, rates=rates)
+    with pytest.raises(ValidationError):
+        GroupRate(fmr=1e-3, threshold=0.4, found=0.2, low=0.3, high=0.4)
+    with pytest.raises(ValidationError):
+        BiasCard.model_validate(own.model_dump() | {"groups": own.groups * 2})
+
+
 @given(manifests)
 def test_the_binding_survives_json(made: Manifest) -> None:
     assert Manifest.model_validate_json(made.model_dump_json()).recipe_digest == made.recipe_digest
