@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from app.errors import OperatingPointUnavailable, Unusable
 from app.inference.manifest import (
+    BiasCard,
     Calibration,
     CarrierSource,
     FileSource,
+    Group,
+    GroupRate,
     Licence,
     Manifest,
     Point,
@@ -44,6 +48,7 @@ from app.inference.package import (
     write_manifest,
 )
 from tests.conftest import PROJECT
+from tests.support.cards import card
 from tests.support.packages import manifest, package
 
 CONTENT = b"a tiny file " * 1000

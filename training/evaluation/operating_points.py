@@ -145,7 +145,7 @@ def _bootstrap(
     faces = np.bincount(people)
     samples = np.full((len(weights), len(points), 2), math.nan)
     for r, weight in enumerate(weights):
-        total = _weighted_comparisons(weight, faces)
+        total = weighted_comparisons(weight, faces)
         reached = np.cumsum(weight[first] * weight[second])
         failures = np.concatenate([[0], np.cumsum(weight[mated_of])])
         for i, (rate, _) in enumerate(points):
@@ -155,7 +155,7 @@ def _bootstrap(
     return samples
 
 
-def _weighted_comparisons(weight: Ints, faces: Ints) -> int:
+def weighted_comparisons(weight: Ints, faces: Ints) -> int:
     """Return Σ over pairs of different people of weight·weight × faces·faces."""
     shown = weight * faces
     return int((int(shown.sum()) ** 2 - int((shown * shown).sum())) // 2)
