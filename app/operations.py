@@ -228,10 +228,12 @@ class Operations:
         ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
         raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, population, explain=explain))
+        return retried(
+            lambda: self._verify_subject(gallery, subject, image, fmr, population=population, explain=explain)
+        )
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, population: str | None, *, explain: bool
+        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, population: str | None, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
@@ -262,10 +264,17 @@ class Operations:
 
         ``population`` replaces the gallery's. Raises NotFound, OperatingPointUnavailable.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, population))
+        return retried(lambda: self._identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population))
 
     def _identify(
-        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None, population: str | None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        limit: int,
+        fmr: float | None,
+        fpir: float | None,
+        population: str | None,
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
@@ -380,6 +389,7 @@ class Operations:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        *,
         population: Sequence[str] = (),
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).

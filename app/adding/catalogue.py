@@ -1,7 +1,8 @@
 """The catalogue of known models, `catalogue.json`, and the download of their files.
 
 What nobody published or measured is null in it. Files are checked by SHA-256; where none is known, the first download
-shows it, and the caller has to confirm it. A model may be a member of a zip archive, which is checked before it is opened.
+shows it, and the caller has to confirm it. A model may be a member of a zip archive, which is
+checked before it is opened.
 """
 
 from __future__ import annotations

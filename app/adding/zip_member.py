@@ -1,4 +1,4 @@
-"""One file out of a zip archive, which may be hostile: exactly the member asked for, and no more bytes than it may have."""
+"""One file out of a zip archive, which may be hostile: the member asked for, of no more bytes than it may have."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ def extract(archive: Path, member: str, target: Path, max_bytes: int) -> None:
     Raises Unusable ``package_archive_invalid``, ``package_too_large``; OSError if it can't be written.
     """
     try:
-        with zipfile.ZipFile(archive) as opened:
-            with opened.open(_find(archive, opened, member, max_bytes)) as content, replacing(target, PUBLIC) as file:
-                shutil.copyfileobj(content, file, PIECE_BYTES)  # never more than `file_size`
+        with (
+            zipfile.ZipFile(archive) as opened,
+            opened.open(_find(archive, opened, member, max_bytes)) as content,
+            replacing(target, PUBLIC) as file,
+        ):
+            shutil.copyfileobj(content, file, PIECE_BYTES)  # never more than `file_size`
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError, ValueError) as error:
         raise _invalid(archive, f"it is damaged ({error})") from error
 

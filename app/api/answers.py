@@ -108,19 +108,19 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
 
 
 def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
-    if found is None:
-        return None
-    return [
-        schemas.PopulationWarning(
-            code=one.code,
-            message=one.message,
-            population=one.population,
-            fmr_found=one.rate and one.rate.found,
-            fmr_found_low=one.rate and one.rate.low,
-            fmr_found_high=one.rate and one.rate.high,
-        )
-        for one in found
-    ]
+    return None if found is None else [_warning(one) for one in found]
+
+
+def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
+    rate = found.rate
+    return schemas.PopulationWarning(
+        code=found.code,
+        message=found.message,
+        population=found.population,
+        fmr_found=rate.found if rate else None,
+        fmr_found_low=rate.low if rate else None,
+        fmr_found_high=rate.high if rate else None,
+    )
 
 
 def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:

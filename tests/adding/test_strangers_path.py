@@ -60,9 +60,7 @@ def add(folder: Path, models: Path, file: Path, *words: object) -> Done:
     """Add the file as `mine`, and print how long it took."""
     start = time.perf_counter()
     give_models(folder / "data")
-    done = run(
-        folder / "data", "models", "add", file, "--name", "mine", "--licence", "MIT", *words, models_dir=models
-    )
+    done = run(folder / "data", "models", "add", file, "--name", "mine", "--licence", "MIT", *words, models_dir=models)
     print(f"{file.name}: added in {time.perf_counter() - start:.1f} s, exit code {done.returncode}")  # noqa: T201
     return done
 
@@ -149,7 +147,7 @@ def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
 
 @pytest.mark.long
 def test_no_request_fails_while_a_model_is_added(tmp_path: Path, models: Path) -> None:
-    """Sixteen clients enroll, identify and delete; meanwhile a process of its own adds two models, one after another."""
+    """Sixteen clients enroll, identify and delete; meanwhile a process of its own adds two models."""
     done: Counter[str] = Counter()
     workers = [Worker(number, random.Random(number), done=done) for number in range(CLIENTS)]
     data = tmp_path / "data"

@@ -106,7 +106,12 @@ def groups(
             f"{whole.same_person} pairs with a score of {same_above:g} or more were taken for one person; all others "
             "count as different people, so the rates are upper bounds"
         )
-        by_rule = _by_rule(labels, made, copies, people, thresholds, sorted({same_above, *(compare or ())}), least)
+        cuts = sorted({same_above, *(compare or ())}, reverse=True)
+        main = {
+            "every photo another person": _main(_rows(labels, made, made.found, least)),
+            "near copies left out": _main(rows),
+        }
+        by_rule = _by_rule(made, main, people, thresholds, cuts)
         settings = {"images": str(images), "groups": groups_by, "copies_above": copies_above, "same_above": same_above}
         result = {
             "calibration": calibration,
@@ -159,25 +164,28 @@ def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) 
     return large
 
 
+def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Return the groups that are no part of another."""
+    return {name: own for name, own in rows.items() if "/" not in name}
+
+
 def _by_rule(
-    labels: Labels,
     made: Templates,
-    copies: Bools,
+    rows: Mapping[str, Mapping[str, Ints]],
     people: Sequence[str],
     thresholds: Mapping[float, float],
     cuts: Sequence[float],
-    least: int,
 ) -> dict[str, dict[str, list[float]]]:
-    """Return how the rates of the main groups depend on the rule for people who appear twice: rule → group → rates."""
-    rules: dict[str, tuple[Bools, float | None]] = {
-        "every photo another person": (made.found, None),
-        "near copies left out": (made.found & ~copies, None),
-    }
-    rules |= {f"and pairs from {cut:g} on taken for one person": (made.found & ~copies, cut) for cut in cuts}
+    """Return how the rates depend on the rule for people who appear twice: rule → group → rates.
+
+    ``rows``: rule → group → rows. The last rule also takes pairs from each of ``cuts`` on for one person.
+    """
+    rules: list[tuple[str, Mapping[str, Ints], float | None]] = [(rule, own, None) for rule, own in rows.items()]
+    last = rules[-1][1]
+    rules += [(f"and pairs from {cut:g} on taken for one person", last, cut) for cut in cuts]
     found = {}
-    for rule, (used, cut) in rules.items():
-        main = {name: rows for name, rows in _rows(labels, made, used, least).items() if "/" not in name}
-        figures = measuring.measure_groups(made.vectors, main, people, thresholds, same_above=cut, rounds=2)
+    for rule, own, cut in rules:
+        figures = measuring.measure_groups(made.vectors, own, people, thresholds, same_above=cut, rounds=2)
         found[rule] = {one.name: [rate.rate.value for rate in one.rates] for one in figures}
     return found
 

@@ -97,16 +97,25 @@ def measure_groups(
     for name, members in rows.items():
         who = numbered([people[row] for row in members])
         pairs = metrics.all_pairs(vectors[members], who, floor=min(thresholds.values()))
-        found.append(_measure(name, pairs, who, thresholds, same_above, metrics.people_weights(len(set(who)), rounds, seed)))
+        weights = metrics.people_weights(len(np.unique(who)), rounds, seed)
+        found.append(_measure(name, pairs, who, thresholds, same_above=same_above, weights=weights))
         progress(1)
     return found
 
 
 def _measure(
-    name: str, pairs: AllPairs, who: Ints, thresholds: Mapping[float, float], same_above: float | None, weights: Ints
+    name: str,
+    pairs: AllPairs,
+    who: Ints,
+    thresholds: Mapping[float, float],
+    *,
+    same_above: float | None,
+    weights: Ints,
 ) -> GroupFigures:
     score = pairs.top.score.astype(np.float64)
-    left_out = int((score >= same_above).sum()) if same_above is not None else 0  # the first: scores fall
+    left_out = 0 if same_above is None else int((score >= same_above).sum())  # the first: scores fall
+    if left_out == pairs.nonmated_count:
+        raise ValueError(f"{name}: no pair is left to compare: all are of one person or score {same_above}")
     first, second = who[pairs.top.first], who[pairs.top.second]
     reached = [max(left_out, int((score >= threshold).sum())) for threshold in thresholds.values()]
     samples = np.empty((len(weights), len(reached)))

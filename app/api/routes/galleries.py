@@ -48,7 +48,7 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
     def create() -> schemas.Gallery:
         made = service.operations.create_gallery(
-            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, asked.population
+            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, population=asked.population
         )
         return _answer(service, made)
 
