@@ -11,6 +11,7 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
+from app.calibration.intervals import Bools, Ints
 from app.face.image import Limits, decode
 from app.inference.manifest import Thresholds
 from app.inference.package import load_package, write_manifest
@@ -37,7 +38,6 @@ from training.evaluation import groups as measuring
 from training.evaluation import plots
 from training.evaluation.group_labels import EVERYBODY, Labels, read_labels
 from training.evaluation.groups import GroupFigures
-from training.evaluation.metrics import Bools, Ints
 from training.evaluation.photos import Photos, Templates, open_photos
 from training.evaluation.results import show_groups, write_found
 from training.terminal import counted, told

@@ -10,6 +10,7 @@ independent pairs, which also holds where no pair passed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,11 +18,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from app.calibration.intervals import Bools, Interval, Ints
+from app.calibration.operating_points import Measurement, false_match_rates, numbered
+from app.calibration.pairs import all_pairs
 from app.inference.manifest import BiasCard, Group, GroupRate, Manifest
 from app.types import Vectors
-from training.evaluation import metrics
-from training.evaluation.metrics import AllPairs, Bools, Interval, Ints
-from training.evaluation.operating_points import numbered, weighted_comparisons
 
 FMRS = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 ROUNDS = 400
@@ -93,48 +94,32 @@ def measure_groups(
 
     ``thresholds``: by stated FMR. Pairs that score ``same_above`` or more count neither as mated nor as non-mated.
     """
+    floor = min(thresholds.values())
     found = []
     for name, members in rows.items():
         who = numbered([people[row] for row in members])
-        pairs = metrics.all_pairs(vectors[members], who, floor=min(thresholds.values()))
-        weights = metrics.people_weights(len(np.unique(who)), rounds, seed)
-        found.append(_measure(name, pairs, who, thresholds, same_above=same_above, weights=weights))
+        pairs = all_pairs(vectors[members], who, floor=floor)
+        left_out: Bools = pairs.top.score >= (math.inf if same_above is None else same_above)
+        measured = Measurement(pairs, (), left_out, pairs.nonmated_count - int(left_out.sum()))
+        if measured.comparisons < 1:
+            raise ValueError(f"{name}: no pair is left to compare: all are of one person or score {same_above}")
+        rates = false_match_rates(measured, who, list(thresholds.values()), floor=floor, rounds=rounds, seed=seed)
+        kept = pairs.top.score[~left_out]
+        found.append(
+            GroupFigures(
+                name=name,
+                photos=len(members),
+                comparisons=measured.comparisons,
+                same_person=int(left_out.sum()),
+                rates=tuple(
+                    FoundRate(fmr, threshold, int((kept >= threshold).sum()), rate)
+                    for (fmr, threshold), rate in zip(thresholds.items(), rates, strict=True)
+                    if rate is not None
+                ),
+            )
+        )
         progress(1)
     return found
-
-
-def _measure(
-    name: str,
-    pairs: AllPairs,
-    who: Ints,
-    thresholds: Mapping[float, float],
-    *,
-    same_above: float | None,
-    weights: Ints,
-) -> GroupFigures:
-    score = pairs.top.score.astype(np.float64)
-    left_out = 0 if same_above is None else int((score >= same_above).sum())  # the first: scores fall
-    if left_out == pairs.nonmated_count:
-        raise ValueError(f"{name}: no pair is left to compare: all are of one person or score {same_above}")
-    first, second = who[pairs.top.first], who[pairs.top.second]
-    reached = [max(left_out, int((score >= threshold).sum())) for threshold in thresholds.values()]
-    samples = np.empty((len(weights), len(reached)))
-    faces = np.bincount(who)
-    for r, weight in enumerate(weights):
-        counted = np.concatenate([[0], np.cumsum(weight[first] * weight[second])])
-        total = weighted_comparisons(weight, faces) - counted[left_out]
-        samples[r] = (counted[reached] - counted[left_out]) / total if total else np.nan
-    comparisons = pairs.nonmated_count - left_out
-    rates = tuple(
-        FoundRate(fmr, threshold, place - left_out, _interval(place - left_out, comparisons, samples[:, i]))
-        for i, ((fmr, threshold), place) in enumerate(zip(thresholds.items(), reached, strict=True))
-    )
-    return GroupFigures(name, len(who), comparisons, left_out, rates)
-
-
-def _interval(events: int, trials: int, samples: NDArray[np.float64]) -> Interval:
-    own, plain = metrics.percentile_interval(events / trials, samples), metrics.wilson(events, trials)
-    return Interval(own.value, min(own.low, plain.low), max(own.high, plain.high))
 
 
 def bias_card(
