@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,15 +14,18 @@ from app.concurrency.deadline import check_deadline
 from app.decisions import (
     Decision,
     IdentifyPoint,
+    PopulationWarning,
     VerifyPoint,
     assign,
     check_quality,
     cosine,
     decide,
     identify_point,
+    population_warnings,
     verify_point,
 )
 from app.duplicate_check import NOTHING, Findings, look, named
+from app.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
@@ -43,7 +45,7 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
+from app.pipeline import Pipeline, choose_face, embed_faces, timed
 from app.search.types import IndexKind
 from app.types import Face, Photo, Template
 
@@ -55,24 +57,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The face of a photo that an operation uses, and why that one."""
-
-    photo: Photo
-    choice: Choice
-
-    @property
-    def face(self) -> Face:
-        return self.photo.faces[self.choice.index]
-
-    @property
-    def template(self) -> Template:
-        return _template(self.face)
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
-    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below)."""
+    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
+
+    ``warnings`` is None where no population was declared (here and below).
+    """
 
     match: bool
     score: float
@@ -80,6 +69,7 @@ class Verified:
     first: Chosen
     second: Chosen
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +81,7 @@ class SubjectVerified:
     nearest_other: Candidate | None
     stages: Mapping[str, float]
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +103,7 @@ class Identification:
     subjects: int
     stages: Mapping[str, float]
     model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An image of an enrollment that was rejected."""
-
-    index: int
-    error: InvalidInput
-    findings: Findings = NOTHING
-
-    @property
-    def reasons(self) -> list[str]:
-        found = self.error.details.get("reasons", [])
-        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Enrollment:
-    """``enrolled`` pairs the index of each accepted image with the face it became and what that resembles."""
-
-    subject: str
-    created: bool
-    enrolled: tuple[tuple[int, FaceRow, Findings], ...]
-    rejected: tuple[Rejected, ...]
-    chosen: tuple[Chosen, ...]
-    stages: Mapping[str, float]
-    model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 class Operations:
@@ -188,8 +153,15 @@ class Operations:
         with self._embedders.use(self._embedders.choose(model).id) as used:
             return self._embed(image, used), used.id
 
-    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None, model: str | None = None) -> Verified:
-        """Compare the most prominent faces of two photos.
+    def verify(
+        self,
+        image1: bytes,
+        image2: bytes,
+        fmr: float | None = None,
+        model: str | None = None,
+        population: str | None = None,
+    ) -> Verified:
+        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
         ``model``.
@@ -199,25 +171,37 @@ class Operations:
             both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
             first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
-        return Verified(score >= point.threshold, score, point, first, second, used.id)
+        warnings = _warnings(used, (population,) if population else (), point)
+        return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
     def verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None = None,
+        *,
+        population: str | None = None,
+        explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
-        Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
+        ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
+        raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+        return retried(
+            lambda: self._verify_subject(gallery, subject, image, fmr, population=population, explain=explain)
+        )
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
+        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, population: str | None, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -225,35 +209,50 @@ class Operations:
         self._observe(stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id)
+        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, warnings)
 
     def identify(
-        self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        limit: int = 5,
+        fmr: float | None = None,
+        fpir: float | None = None,
+        population: str | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        Raises NotFound, OperatingPointUnavailable.
+        ``population`` replaces the gallery's. Raises NotFound, OperatingPointUnavailable.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir))
+        return retried(lambda: self._identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population))
 
     def _identify(
-        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        limit: int,
+        fmr: float | None,
+        fpir: float | None,
+        population: str | None,
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
             photo = self._embed(image, used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [_template(face) for face in photo.faces]
+            probes = [template_of(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
         faces = [
             _identified(face, ranking, point, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
         ]
-        return Identification(photo, tuple(faces), point, subjects, stages, used.id)
+        return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
 
     def enroll(
         self,
@@ -280,7 +279,7 @@ class Operations:
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         if not taken:
-            raise _all_rejected(rejected)
+            raise all_rejected(rejected)
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
@@ -292,9 +291,9 @@ class Operations:
         ]
         rejected.sort(key=lambda one: one.index)
         if not good:
-            raise _all_rejected(rejected)
+            raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(faces[place]) for place in good], terms)
+            made = self._add(gallery, subject, [new_face(faces[place]) for place in good], terms)
         self._observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
         ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
@@ -355,7 +354,7 @@ class Operations:
                 raise found.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen, origin)])
+            made = self._add(gallery, subject, [new_face(chosen, origin)])
         self._observe(stages)
         return made.faces[0]
 
@@ -366,7 +365,7 @@ class Operations:
         """
         with self._used_by(gallery) as used:
             (chosen,) = self._embedded([self._enrollable(image, quality)], used)
-            return _new_face(chosen)
+            return new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
         """Return the faces with a template of each package that the gallery stores now, made from their crops.
@@ -389,6 +388,7 @@ class Operations:
         search: IndexKind = "fp32",
         *,
         on_conflict: OnConflict = "warn",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -404,6 +404,7 @@ class Operations:
                 metadata=metadata,
                 search=search,
                 on_conflict=on_conflict,
+                population=population,
             )
 
     @contextmanager
@@ -411,6 +412,10 @@ class Operations:
         """Open the package that the gallery is searched by. Raises NotFound."""
         with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             yield used
+
+    def _populations(self, gallery: str, declared: str | None) -> Sequence[str]:
+        """Return whom a probe shows: as the caller declares, else as the gallery does."""
+        return (declared,) if declared else self._galleries.store.gallery(gallery).population
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
@@ -460,6 +465,14 @@ class Operations:
         return chosen
 
 
+def _warnings(
+    used: Model, populations: Sequence[str], point: VerifyPoint | IdentifyPoint
+) -> Sequence[PopulationWarning] | None:
+    if not populations:
+        return None
+    return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
+
+
 def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
     margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
@@ -475,28 +488,3 @@ def retried(work: Callable[[], T]) -> T:
         except (PackageMismatch, TwoPackages):
             continue
     return work()
-
-
-def _template(face: Face) -> Template:
-    if face.template is None:
-        raise ValueError("the face was not embedded")
-    return face.template
-
-
-def _new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
-    face, photo = chosen.face, chosen.photo
-    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
-    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
-
-
-def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
-    codes = {one.error.code for one in rejected}
-    listed = [
-        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
-        | one.findings.as_details()
-        for one in rejected
-    ]
-    if len(codes) > 1:
-        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
-    first = rejected[0].error
-    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})

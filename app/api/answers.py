@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from app import decisions, operations, types
+from app import decisions, enrollment, operations, types
 from app.api import schemas
 from app.duplicate_check import Resemblance
 from app.gallery import records
@@ -47,7 +47,7 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
     )
 
 
-def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
+def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
@@ -67,6 +67,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
         face2=chosen_face(found.second),
         model=found.model,
         explain=explained([one.photo for one in both], both) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -87,6 +88,7 @@ def verify_subject(
         face=chosen_face(chosen),
         model=found.model,
         explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -102,6 +104,23 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         subjects=found.subjects,
         model=found.model,
         explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
+        warnings=_warnings(found.warnings),
+    )
+
+
+def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
+    return None if found is None else [_warning(one) for one in found]
+
+
+def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
+    rate = found.rate
+    return schemas.PopulationWarning(
+        code=found.code,
+        message=found.message,
+        population=found.population,
+        fmr_found=rate.found if rate else None,
+        fmr_found_low=rate.low if rate else None,
+        fmr_found_high=rate.high if rate else None,
     )
 
 
@@ -116,7 +135,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
     )
 
 
-def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
     return schemas.EnrollAnswer(
         subject=found.subject,
@@ -158,7 +177,7 @@ def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
 
 def explained(
     photos: Iterable[types.Photo],
-    chosen: Iterable[operations.Chosen] = (),
+    chosen: Iterable[enrollment.Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[records.Candidate | None] = (),
 ) -> schemas.Explain:
@@ -216,6 +235,7 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         ),
         dimension=manifest.dimension,
         calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
+        bias_card=None if manifest.bias_card is None else schemas.BiasCard.model_validate(manifest.bias_card),
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),

@@ -45,6 +45,7 @@ GALLERIES = Table(
     Column("search", String(16), nullable=False, server_default="fp32"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
     Column("on_conflict", String(8), nullable=False, server_default="warn"),
+    Column("population", Text),  # a JSON list of groups; NULL: not declared
     sqlite_autoincrement=True,  # keys are never reused, so a late write can't reach another's rows
 )
 

@@ -47,6 +47,8 @@ class Gallery:
     search: IndexKind = "fp32"
     """How its vectors are searched."""
     on_conflict: OnConflict = "warn"
+    population: tuple[str, ...] = ()
+    """The groups of a bias card that its people and probes belong to; empty where none were declared."""
 
     @property
     def embedder(self) -> str:
