@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from app.api import schemas
-from app.cli import jobs, options, output, photos
+from app.cli import jobs, options, output, photos, reviewing
 from app.cli.connect import Data, connect
 from app.cli.output import Exit
 from app.client import Client
@@ -104,6 +104,54 @@ def check(
             for problem in report.problems:
                 output.say(f"  {problem}")
     raise typer.Exit(Exit.DONE if all(report.ok for _, report in reports) else Exit.NO)
+
+
+@galleries.command(epilog="Example: likeness galleries review staff --wait")
+def review(
+    gallery: options.Gallery,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Look for what is probably wrong in a gallery: a job. With --wait, exit code 1: there are findings."""
+    with connect(server, key) as client:
+        job = client.start_review(gallery)
+        if wait:
+            job = jobs.await_job(client, job.id)
+        if not wait or job.state != "done":
+            jobs.say(job, as_json=as_json)
+            raise typer.Exit(jobs.exit_code(job) if wait else Exit.DONE)
+        raise typer.Exit(reviewing.say(client, gallery, as_json=as_json))
+
+
+@galleries.command(epilog="Example: likeness galleries findings staff --kind same_person")
+def findings(
+    gallery: options.Gallery,
+    kind: Annotated[reviewing.Kind | None, typer.Option(help="Only findings of this kind.", show_choices=True)] = None,
+    dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List what the last review found, with commands that put it right. Exit code 1: there are findings."""
+    with connect(server, key) as client:
+        raise typer.Exit(reviewing.say(client, gallery, kind=kind, dismissed=dismissed, as_json=as_json))
+
+
+@galleries.command(epilog="Example: likeness galleries dismiss staff 5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")
+def dismiss(
+    gallery: options.Gallery,
+    finding: Annotated[str, typer.Argument(help="The finding's id.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Call a finding right: later reviews don't ask again unless other faces are its evidence."""
+    with connect(server, key) as client:
+        (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
+    output.say_done(finding, "reopened" if undo else "right, not asked again", as_json=as_json)
 
 
 @reembed.command(epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")
