@@ -16,7 +16,8 @@ POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01))
 
 def vectors(count: int, seed: int, dimension: int = 8) -> Vectors:
     made = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
-    return made / np.linalg.norm(made, axis=1, keepdims=True)
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    return made
 
 
 def own(best: list[float], second: list[float] | None = None, at: list[int] | None = None) -> Own:

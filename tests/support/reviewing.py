@@ -40,7 +40,7 @@ def vector(person: int, photo: int, alike: float = 0.8) -> Vector:
     middle /= np.linalg.norm(middle)
     own -= (own @ middle) * middle
     found = alike * middle + np.sqrt(1 - alike**2) * own / np.linalg.norm(own)
-    return (found / np.linalg.norm(found)).astype(np.float32)
+    return np.asarray(found / np.linalg.norm(found), np.float32)
 
 
 def between(one: int, other: int, photo: int) -> Vector:
