@@ -103,17 +103,15 @@ def test_a_gallery_is_reviewed_and_put_right_by_the_commands_it_gives(server: Li
         assert found(client.review("staff")) == FOUND
         lines = [line[line.index("likeness ") :].strip() for line in done.stdout.splitlines() if "likeness " in line]
         for words in (shlex.split(line)[1:] for line in lines):
-            if words[:2] in (["people", "merge"], ["faces", "move"]) or words[:3] == ["faces", "delete", "p4"]:
+            if words[:2] in (["people", "merge"], ["faces", "move"]) or words[:4] == ["faces", "delete", "staff", "p4"]:
                 put_right = likeness(server.data_dir, *words, *([] if "move" in words else ["--yes"]))
                 assert put_right.returncode == 0, put_right.stderr
             if words[0] == "galleries":
                 assert likeness(server.data_dir, *words).returncode in {0, 5}
         again = likeness(server.data_dir, "galleries", "review", "staff", "--wait", "--json")
         assert again.returncode == 0, again.stdout
-        left = schemas.Review.model_validate_json(again.stdout)
-        assert left.findings == []
-        assert left.summary is not None
-        assert left.summary.dismissed == 2, "the poor faces that were called right"
+        left = json.loads(again.stdout)
+        assert (left["findings"], left["summary"]["dismissed"]) == ([], 2), "two were called right"
         assert likeness(server.data_dir, "galleries", "findings", "staff", "--dismissed").stdout.count("poor") >= 2
         assert client.subject("staff", "p1").face_count == PHOTOS + 2
         assert client.subject("staff", "p3").face_count == PHOTOS + 1
@@ -153,9 +151,9 @@ def test_hostile_ids_are_not_found_and_pages_hold_together(server: LiveServer) -
             with pytest.raises(ApiError) as caught:
                 client.dismiss_finding("staff", finding)
             assert caught.value.code in {"finding_not_found", "invalid_path", "not_found", "invalid_request"}, finding
-        with server.client("/v1/galleries/staff/review") as http:
+        with server.client() as http:
             for query in ("kind=nonsense", "cursor=x", "limit=0", "dismissed=perhaps", "more=1"):
-                assert http.get(f"?{query}").status_code == 422, query
+                assert http.get(f"/v1/galleries/staff/review?{query}").status_code == 422, query
 
 
 @pytest.mark.long
