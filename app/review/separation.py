@@ -8,7 +8,6 @@ non-parametric bootstrap samples using Poisson frequencies"), in which each subj
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.calibration.intervals import percentile_interval, wilson
+
 ROUNDS = 400
 """Resampled sums: each end of the interval is then the tenth from the end."""
 LEAST_SUBJECTS = 30
 """With fewer subjects, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
-Z = 1.959964
-"""The normal distribution's 97.5 % quantile."""
 COLUMNS = 4
 Counts = NDArray[np.int64]
 
@@ -88,15 +87,7 @@ class Separation:
             return None
         value = float(self._sums[errors] / self._sums[trials])
         drawn = self._resampled[self._resampled[:, trials] > 0]
-        low, high = np.percentile(drawn[:, errors] / drawn[:, trials], [2.5, 97.5])
+        found = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
         if value in {0.0, 1.0}:  # every round says the same, though other subjects might not
-            low, high = wilson(value, subjects)
-        return Rate(value, float(low), float(high), int(self._sums[trials]), subjects)
-
-
-def wilson(share: float, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share of `trials` (1927, "Probable inference")."""
-    scale = 1 + Z**2 / trials
-    centre = (share + Z**2 / (2 * trials)) / scale
-    half = Z / scale * math.sqrt(share * (1 - share) / trials + Z**2 / (4 * trials**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+            found = wilson(round(value * subjects), subjects)
+        return Rate(value, found.low, found.high, int(self._sums[trials]), subjects)

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.calibration.intervals import Interval, people_weights, percentile_interval
 from app.config import PROJECT
 from app.inference.package import load_package
 from app.search.types import IndexKind
@@ -27,7 +28,6 @@ from bench.review import corrupted, growth
 from bench.review.corrupted import Faces, Judged
 from bench.review.running import opened
 from bench.review.templates import Kept, faces_of_lfw
-from training.evaluation.metrics import Interval, people_weights, percentile_interval
 
 ROUNDS = 1000
 """Rounds of the bootstrap over people."""
