@@ -152,6 +152,19 @@ class Corrections:
             for subject, probes in found.items()
         }
 
+    def sift(
+        self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
+    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
+        """Part each probe's ranking into those who may be the answer and those whom a correction rules out.
+
+        Candidates below `floor` decide nothing, so their corrections aren't read.
+        """
+        if not gallery.corrected or not probes:
+            return [(list(ranking), ()) for ranking in rankings]
+        near = {one.subject for ranking in rankings for one in ranking if one.score >= floor}
+        wrong = self.wrong_probes(gallery, probes[0].package, near)
+        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
+
     def prune(self) -> int:
         """Delete the corrections that have expired; return how many rows. The scheduler calls it."""
         with self._database.write() as connection:

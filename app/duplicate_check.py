@@ -20,7 +20,7 @@ from app.gallery.text import clean_id, is_unnamed
 from app.inference.manifest import Thresholds
 from app.types import Template
 
-DUPLICATE_SCORE = 0.95
+DUPLICATE_SCORE = 0.9
 """From this cosine on, two templates are of the same photo, perhaps saved again (docs/how-to/keep-a-gallery-right.md).
 Photos' bytes can't say that: they change with each saving, and no digest of them is stored."""
 CONFLICT_FPIR = 0.001

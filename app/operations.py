@@ -5,26 +5,28 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from app.concurrency.deadline import check_deadline
-from app.corrections import Correction, Corrections, RuledOut, rule_out
+from app.corrections import Correction, Corrections, RuledOut
 from app.decisions import (
     Decision,
     IdentifyPoint,
+    PopulationWarning,
     VerifyPoint,
     assign,
     check_quality,
     cosine,
     decide,
     identify_point,
+    population_warnings,
     verify_point,
 )
 from app.duplicate_check import NOTHING, Findings, look, named
+from app.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
@@ -56,24 +58,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The face of a photo that an operation uses, and why that one."""
-
-    photo: Photo
-    choice: Choice
-
-    @property
-    def face(self) -> Face:
-        return self.photo.faces[self.choice.index]
-
-    @property
-    def template(self) -> Template:
-        return _template(self.face)
-
-
-@dataclass(frozen=True, slots=True)
 class Verified:
-    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below)."""
+    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
+
+    ``warnings`` is None where no population was declared (here and below).
+    """
 
     match: bool
     score: float
@@ -81,6 +70,7 @@ class Verified:
     first: Chosen
     second: Chosen
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +82,7 @@ class SubjectVerified:
     nearest_other: Candidate | None
     stages: Mapping[str, float]
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
     ruled_out: RuledOut | None = None
 
 
@@ -115,33 +106,7 @@ class Identification:
     subjects: int
     stages: Mapping[str, float]
     model: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An image of an enrollment that was rejected."""
-
-    index: int
-    error: InvalidInput
-    findings: Findings = NOTHING
-
-    @property
-    def reasons(self) -> list[str]:
-        found = self.error.details.get("reasons", [])
-        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Enrollment:
-    """``enrolled`` pairs the index of each accepted image with the face it became and what that resembles."""
-
-    subject: str
-    created: bool
-    enrolled: tuple[tuple[int, FaceRow, Findings], ...]
-    rejected: tuple[Rejected, ...]
-    chosen: tuple[Chosen, ...]
-    stages: Mapping[str, float]
-    model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 class Operations:
@@ -193,8 +158,15 @@ class Operations:
         with self._embedders.use(self._embedders.choose(model).id) as used:
             return self._embed(image, used), used.id
 
-    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None, model: str | None = None) -> Verified:
-        """Compare the most prominent faces of two photos.
+    def verify(
+        self,
+        image1: bytes,
+        image2: bytes,
+        fmr: float | None = None,
+        model: str | None = None,
+        population: str | None = None,
+    ) -> Verified:
+        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
         ``model``.
@@ -204,65 +176,94 @@ class Operations:
             both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
             first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
-        return Verified(score >= point.threshold, score, point, first, second, used.id)
+        warnings = _warnings(used, (population,) if population else (), point)
+        return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
     def verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None = None,
+        *,
+        population: str | None = None,
+        explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
-        Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
+        ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
+        raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+        return retried(
+            lambda: self._verify_subject(gallery, subject, image, fmr, population=population, explain=explain)
+        )
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
+        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, population: str | None, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
-            ((_, ruled_out),) = self._rule_out(gallery, [chosen.template], [[candidate]], point.threshold)
+            home = store.gallery(gallery)
+            ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.threshold)
         self._observe(stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
         match = candidate.score >= point.threshold and not ruled_out
         out = ruled_out[0] if ruled_out else None
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, out)
+        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, warnings, out)
 
     def identify(
-        self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        limit: int = 5,
+        fmr: float | None = None,
+        fpir: float | None = None,
+        population: str | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        Raises NotFound, OperatingPointUnavailable.
+        ``population`` replaces the gallery's. Raises NotFound, OperatingPointUnavailable.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir))
+        return retried(lambda: self._identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population))
 
     def _identify(
-        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        limit: int,
+        fmr: float | None,
+        fpir: float | None,
+        population: str | None,
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
             photo = self._embed(image, used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [_template(face) for face in photo.faces]
+            probes = [template_of(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
-            sifted = self._rule_out(gallery, probes, rankings, point.uncertain)
+            home = self._galleries.store.gallery(gallery)
+            sifted = self._corrections.sift(home, probes, rankings, point.uncertain)
         self._observe(stages)
         kept = assign([ranking for ranking, _ in sifted], point.uncertain)
         faces = [
             replace(_identified(face, ranking, point, limit), ruled_out=ruled_out)
             for face, ranking, (_, ruled_out) in zip(photo.faces, kept, sifted, strict=True)
         ]
-        return Identification(photo, tuple(faces), point, subjects, stages, used.id)
+        return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
 
     def correct(
         self, gallery: str, subject: str, image: bytes, face: int | None = None, expires_at: str | None = None
@@ -279,24 +280,10 @@ class Operations:
 
         def record() -> Correction:
             with self._used_by(gallery) as used:
-                (probe,) = self.complete(gallery, [_new_face(one) for one in self._embedded([chosen], used)])
+                (probe,) = self.complete(gallery, [new_face(one) for one in self._embedded([chosen], used)])
             return self._corrections.add(self._galleries.store.gallery(gallery), subject, probe, expires_at)
 
         return retried(record)
-
-    def _rule_out(
-        self, gallery: str, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
-    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
-        """Part each probe's ranking into those who may be the answer and those whom a correction rules out.
-
-        Candidates below ``floor`` decide nothing, so their corrections aren't read.
-        """
-        home = self._galleries.store.gallery(gallery)
-        if not home.corrected:
-            return [(list(ranking), ()) for ranking in rankings]
-        near = {one.subject for ranking in rankings for one in ranking if one.score >= floor}
-        wrong = self._corrections.wrong_probes(home, probes[0].package, near) if probes else {}
-        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
 
     def enroll(
         self,
@@ -323,12 +310,11 @@ class Operations:
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         if not taken:
-            raise _all_rejected(rejected)
+            raise all_rejected(rejected)
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
-        with timed(stages, "search"):
-            found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell)
+        found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, stages=stages)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
         rejected += [
@@ -336,9 +322,9 @@ class Operations:
         ]
         rejected.sort(key=lambda one: one.index)
         if not good:
-            raise _all_rejected(rejected)
+            raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(faces[place]) for place in good], terms)
+            made = self._add(gallery, subject, [new_face(faces[place]) for place in good], terms)
         self._observe(stages)
         rows = dict(zip(good, made.faces, strict=True))
         ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
@@ -353,12 +339,14 @@ class Operations:
         on_conflict: OnConflict | None = None,
         *,
         tell: bool = True,
+        stages: dict[str, float] | None = None,
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
         policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
-        return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
+        with timed({} if stages is None else stages, "search"):
+            return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
@@ -397,7 +385,7 @@ class Operations:
                 raise found.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen, origin)])
+            made = self._add(gallery, subject, [new_face(chosen, origin)])
         self._observe(stages)
         return made.faces[0]
 
@@ -408,7 +396,7 @@ class Operations:
         """
         with self._used_by(gallery) as used:
             (chosen,) = self._embedded([self._enrollable(image, quality)], used)
-            return _new_face(chosen)
+            return new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
         """Return the faces with a template of each package that the gallery stores now, made from their crops.
@@ -431,6 +419,7 @@ class Operations:
         search: IndexKind = "fp32",
         *,
         on_conflict: OnConflict = "warn",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -446,6 +435,7 @@ class Operations:
                 metadata=metadata,
                 search=search,
                 on_conflict=on_conflict,
+                population=population,
             )
 
     @contextmanager
@@ -453,6 +443,10 @@ class Operations:
         """Open the package that the gallery is searched by. Raises NotFound."""
         with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             yield used
+
+    def _populations(self, gallery: str, declared: str | None) -> Sequence[str]:
+        """Return whom a probe shows: as the caller declares, else as the gallery does."""
+        return (declared,) if declared else self._galleries.store.gallery(gallery).population
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
@@ -502,6 +496,14 @@ class Operations:
         return chosen
 
 
+def _warnings(
+    used: Model, populations: Sequence[str], point: VerifyPoint | IdentifyPoint
+) -> Sequence[PopulationWarning] | None:
+    if not populations:
+        return None
+    return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
+
+
 def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
     margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
@@ -517,28 +519,3 @@ def retried(work: Callable[[], T]) -> T:
         except (PackageMismatch, TwoPackages):
             continue
     return work()
-
-
-def _template(face: Face) -> Template:
-    if face.template is None:
-        raise ValueError("the face was not embedded")
-    return face.template
-
-
-def _new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
-    face, photo = chosen.face, chosen.photo
-    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
-    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
-
-
-def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
-    codes = {one.error.code for one in rejected}
-    listed = [
-        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
-        | one.findings.as_details()
-        for one in rejected
-    ]
-    if len(codes) > 1:
-        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
-    first = rejected[0].error
-    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})

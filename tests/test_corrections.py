@@ -1,4 +1,4 @@
-"""Recorded wrong probes decide who is not the answer, are bounded, expire, and go where their subjects and galleries go."""
+"""Recorded wrong probes decide who is not the answer, are bounded, expire, and follow their subjects and galleries."""
 
 from __future__ import annotations
 
@@ -139,30 +139,29 @@ def test_who_has_expired_takes_none(galleries: Galleries, corrections: Correctio
         corrections.add(staff(galleries), "ann", probe(9))
 
 
-def test_they_are_sealed_and_follow_the_key(galleries: Galleries, database_url: str) -> None:
+def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
     keys = [new_key(), new_key()]
-    first = Corrections(Store(database_url, blobs=Blobs()), YEAR)
-    home = staff(galleries)
-    made = first.add(home, "ann", probe(9, CROP))
-    rows = "SELECT probe FROM corrections"
-    with engine_of(database_url).connect() as connection:
-        plain = bytes(connection.execute(sa.text(rows)).scalar_one())
-    assert template(9).vector.tobytes() in plain
+    plain = Galleries(Store(database_url))
+    plain.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(plain, "ann", 1)
+    made = Corrections(plain.store, YEAR).add(staff(plain), "ann", probe(9, CROP))
+    stored = [stored_probe(database_url)]
     for ring in ([keys[0]], [keys[1], keys[0]]):
         blobs = Blobs(Sealer(ring))
-        assert sum(reseal_corrections(galleries, blobs)) == 1
-        with engine_of(database_url).connect() as connection:
-            stored = bytes(connection.execute(sa.text(rows)).scalar_one())
-        assert template(9).vector.tobytes() not in stored
-        assert census(galleries.store.database)[str(blobs.key_id)]["correction"] == 1
-    last = Corrections(Store(database_url, blobs=Blobs(Sealer([keys[1]]))), YEAR)
-    assert last.wrong_probes(staff(galleries), PACKAGE, ["ann"])["ann"].ids == (made.id,)
+        list(reseal(plain.store.database, blobs))
+        assert census(plain.store.database)[str(blobs.key_id)]["correction"] == 1
+        stored.append(stored_probe(database_url))
+    plain.close()
+    assert [template(9).vector.tobytes() in one for one in stored] == [True, False, False]
+    later = Store(database_url, blobs=Blobs(Sealer([keys[1]])))
+    found = Corrections(later, YEAR).wrong_probes(later.gallery("staff"), PACKAGE, ["ann"])
+    assert found["ann"].ids == (made.id,)
+    later.close()
 
 
-def reseal_corrections(galleries: Galleries, blobs: Blobs) -> list[int]:
-    from app.db.key_rotation import _reseal_kind  # noqa: PLC0415, PLC2701 (the faces here have another key)
-
-    return list(_reseal_kind(galleries.store.database, blobs, "correction", 10))
+def stored_probe(url: str) -> bytes:
+    with engine_of(url).connect() as connection:
+        return bytes(connection.execute(sa.select(CORRECTIONS.c.probe)).scalar_one())
 
 
 def test_a_gallery_on_its_way_to_another_package_takes_them_along(

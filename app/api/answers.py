@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import cast
 
-from app import corrections, decisions, operations, types
+from app import corrections, decisions, enrollment, operations, types
 from app.api import schemas
 from app.duplicate_check import Resemblance
 from app.gallery import records
@@ -48,7 +48,7 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
     )
 
 
-def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
+def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
@@ -68,6 +68,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
         face2=chosen_face(found.second),
         model=found.model,
         explain=explained([one.photo for one in both], both) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -96,6 +97,7 @@ def verify_subject(
         )
         if explain
         else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -112,6 +114,23 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         subjects=found.subjects,
         model=found.model,
         explain=explained([found.photo], (), found.stages, nearest, ruled_out) if asked.explain else None,
+        warnings=_warnings(found.warnings),
+    )
+
+
+def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
+    return None if found is None else [_warning(one) for one in found]
+
+
+def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
+    rate = found.rate
+    return schemas.PopulationWarning(
+        code=found.code,
+        message=found.message,
+        population=found.population,
+        fmr_found=rate.found if rate else None,
+        fmr_found_low=rate.low if rate else None,
+        fmr_found_high=rate.high if rate else None,
     )
 
 
@@ -126,7 +145,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
     )
 
 
-def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
     return schemas.EnrollAnswer(
         subject=found.subject,
@@ -168,7 +187,7 @@ def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
 
 def explained(
     photos: Iterable[types.Photo],
-    chosen: Iterable[operations.Chosen] = (),
+    chosen: Iterable[enrollment.Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[records.Candidate | None] = (),
     ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),
@@ -248,6 +267,7 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         ),
         dimension=manifest.dimension,
         calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
+        bias_card=None if manifest.bias_card is None else schemas.BiasCard.model_validate(manifest.bias_card),
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),

@@ -72,6 +72,8 @@ class Manifest(_Document):
     package: str
     package_sha256: str | None
     dimension: int
+    population: list[str] = Field(default=[], exclude_if=lambda declared: not declared)
+    """Absent where none was declared, so that servers that don't know the field read the archive."""
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     members: list[Member]
@@ -154,21 +156,16 @@ def _write_parts(
         job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
         job.counts["left_out"] = found.left_out
     if found.gallery.corrected:
-        parts.append(
-            _write_corrections(tools, found.gallery, _Part(CORRECTIONS, tools.files.draft(), secret), stack, crops)
-        )
+        part = _Part(CORRECTIONS, tools.files.draft(), secret)
+        stack.callback(part.remove)
+        for one in tools.corrections.read_all(found.gallery, crops=crops):
+            document = asdict(one) | {"template": _base64(one.template), "crop": one.crop and _base64(one.crop)}
+            part.writer.write(json_lines.write(document))
+        parts.append(part)
     for part in parts:
         part.writer.finish()
     job.checkpoint({})
     return found.gallery, parts
-
-
-def _write_corrections(tools: BulkContext, gallery: Gallery, part: _Part, stack: ExitStack, crops: bool) -> _Part:
-    stack.callback(part.remove)
-    for one in tools.corrections.read_all(gallery, crops=crops):
-        document = asdict(one) | {"template": _base64(one.template), "crop": one.crop and _base64(one.crop)}
-        part.writer.write(json_lines.write(document))
-    return part
 
 
 def _base64(data: bytes) -> str:
@@ -199,6 +196,7 @@ def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Sequenc
         package=gallery.embedder,
         package_sha256=tools.package_sha256(gallery.embedder),
         dimension=gallery.dimension,
+        population=list(gallery.population),
         subjects=job.counts["subjects"],
         faces=job.counts["faces"],
         members=[Member(name=part.name, size=part.writer.size, sha256=part.writer.sha256) for part in parts],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -40,7 +41,13 @@ def to_gallery(row: Row[Any]) -> Gallery:
         search=row.search,
         on_conflict=row.on_conflict,
         corrected=bool(row.corrected),
+        population=() if row.population is None else tuple(json.loads(row.population)),
     )
+
+
+def population_column(population: Sequence[str]) -> str | None:
+    """Return the value of the column `population`: a JSON list, NULL where none was declared."""
+    return json.dumps(list(population)) if population else None
 
 
 def template_plan(row: Row[Any]) -> TemplatePlan:

@@ -49,6 +49,8 @@ class Gallery:
     on_conflict: OnConflict = "warn"
     corrected: bool = False
     """Whether it has corrections (`app.corrections`)."""
+    population: tuple[str, ...] = ()
+    """The groups of a bias card that its people and probes belong to; empty where none were declared."""
 
     @property
     def embedder(self) -> str:

@@ -26,6 +26,7 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageM
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
+from app.gallery.gallery_rows import population_column
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
@@ -155,6 +156,7 @@ class Galleries:
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
         on_conflict: OnConflict = "warn",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
@@ -162,16 +164,30 @@ class Galleries:
         """
         self._check_kind(search)
         return self.store.create_gallery(
-            gallery_id, embedder, dimension, store, metadata, search=search, on_conflict=on_conflict
+            gallery_id,
+            embedder,
+            dimension,
+            store,
+            metadata,
+            search=search,
+            on_conflict=on_conflict,
+            population=population,
         )
 
     def update_gallery(
-        self, gallery_id: str, *, search: IndexKind | None = None, on_conflict: OnConflict | None = None
+        self,
+        gallery_id: str,
+        *,
+        search: IndexKind | None = None,
+        on_conflict: OnConflict | None = None,
+        population: Sequence[str] | None = None,
     ) -> Gallery:
         """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
         given = {"search": search, "on_conflict": on_conflict}
-        changes = {name: value for name, value in given.items() if value is not None}
+        changes: dict[str, str | None] = {name: value for name, value in given.items() if value is not None}
+        if population is not None:
+            changes["population"] = population_column(population)
         if not changes:
             return gallery
         if search is not None:

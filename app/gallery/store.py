@@ -24,7 +24,7 @@ from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_reader import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, to_face
-from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
+from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -126,6 +126,7 @@ class Store:
         *,
         search: IndexKind = "fp32",
         on_conflict: OnConflict = "warn",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -138,6 +139,7 @@ class Store:
             "store": store,
             "search": search,
             "on_conflict": on_conflict,
+            "population": population_column(population),
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -167,8 +169,9 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str]) -> Gallery:
-        """Change the gallery's columns ``search`` and ``on_conflict``. Raises NotFound ``gallery_not_found``."""
+    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | None]) -> Gallery:
+        """Change the gallery's columns ``search``, ``on_conflict``, ``population``. Raises NotFound
+        ``gallery_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(changes))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import time
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
 
-from app.client import Client
-from app.cli.in_process import InProcess
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of
 
 
@@ -27,7 +27,7 @@ def identify(api: httpx.Client, gallery: str, image: bytes) -> tuple[str, list[s
 
 
 def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> None:
-    """Grace was enrolled with a photo that resembles Eileen's: a copy with noise, so that the score is high but not 1."""
+    """Grace was enrolled with a photo that resembles Eileen's: a copy with noise, whose score is high but not 1."""
     enroll(api, gallery, "grace", noisy(COLLINS, 1))
     assert identify(api, gallery, COLLINS)[:2] == ("known", ["grace"])
     made = api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS})
@@ -40,9 +40,11 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
     assert (out["subject"], out["correction"]) == ("grace", body["id"])
     assert out["correction_score"] == pytest.approx(1, abs=1e-4)
     assert out["score"] < out["correction_score"]
-    verified = api.post(
-        f"{gallery}/subjects/grace/verify", files={"image": COLLINS}, params={"explain": True}
-    ).raise_for_status().json()
+    verified = (
+        api.post(f"{gallery}/subjects/grace/verify", files={"image": COLLINS}, params={"explain": True})
+        .raise_for_status()
+        .json()
+    )
     assert verified["match"] is False
     assert verified["score"] > verified["threshold"]
     assert [one["subject"] for one in verified["explain"]["ruled_out"][0]] == ["grace"]
@@ -56,10 +58,6 @@ def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> N
 
 
 def noisy(photo: bytes, seed: int) -> bytes:
-    import io
-
-    from PIL import Image
-
     pixels = np.array(Image.open(io.BytesIO(photo)).convert("RGB")).astype(np.int16)
     pixels += np.random.default_rng(seed).normal(0, 40, pixels.shape).astype(np.int16)
     file = io.BytesIO()
@@ -107,12 +105,16 @@ def test_they_travel_with_an_exported_gallery(api: httpx.Client, gallery: str) -
     archive = api.get(f"/v1/jobs/{job['id']}/result").raise_for_status().content
     api.post("/v1/galleries", json={"id": "arrived"}).raise_for_status()
     for expected in (1, 1):  # a second import adds nothing
-        sent = api.post(
-            "/v1/galleries/arrived/import",
-            params={"content": "archive"},
-            content=archive,
-            headers={"content-type": "application/x-tar"},
-        ).raise_for_status().json()
+        sent = (
+            api.post(
+                "/v1/galleries/arrived/import",
+                params={"content": "archive"},
+                content=archive,
+                headers={"content-type": "application/x-tar"},
+            )
+            .raise_for_status()
+            .json()
+        )
         assert ended(api, sent["id"])["state"] == "done"
         found = api.get("/v1/galleries/arrived/subjects/grace/corrections").json()["corrections"]
         assert len(found) == expected

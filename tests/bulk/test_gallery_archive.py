@@ -73,7 +73,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         first, second = (stack.enter_context(Client(one.url, one.key)) for one in servers)
         first.create_gallery("crew")
         job = first.wait_job(first.import_faces("crew", tar_of(PEOPLE)).id, every_s=0.05)
-        assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2})
+        assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2, "warned": 1})
         first.update_subject("crew", "eileen", AGREED)
         first.create_subject("crew", "nobody yet", name="\u2603")
         exported = first.wait_job(first.export_gallery("crew").id, every_s=0.05)
@@ -115,6 +115,16 @@ def members(archive: bytes) -> dict[str, bytes]:
 
 def tar(files: dict[str, bytes]) -> bytes:
     return b"".join(header(name, len(data)) + data + padding(len(data)) for name, data in files.items()) + TAR_END
+
+
+def test_an_archive_names_the_population_only_where_one_was_declared(two: Two, tmp_path: Path) -> None:
+    assert "population" not in json.loads(members(two.archive.read_bytes())["manifest.json"])
+    two.first.create_gallery("school", population=["children"])
+    exported = two.first.wait_job(two.first.export_gallery("school").id, every_s=0.05)
+    two.first.job_result(exported.id, tmp_path / "school.tar")
+    found = json.loads(members((tmp_path / "school.tar").read_bytes())["manifest.json"])
+    assert found["population"] == ["children"]
+    assert brought(two, "school", tmp_path / "school.tar", two.trust).state == "done"
 
 
 def test_another_server_answers_the_same(two: Two) -> None:

@@ -1,8 +1,32 @@
 """The handlers of `app.api.endpoints`, a module for each resource."""
 
-from app.api.routes import audit, corrections, faces, galleries, jobs, keys, recognition, reembedding, server, subjects
+from app.api.routes import (
+    audit,
+    corrections,
+    faces,
+    galleries,
+    jobs,
+    keys,
+    recognition,
+    reembedding,
+    review,
+    server,
+    subjects,
+)
 
 ROUTERS = tuple(
     module.router
-    for module in (recognition, galleries, reembedding, subjects, faces, corrections, keys, audit, jobs, server)
+    for module in (
+        recognition,
+        galleries,
+        review,
+        reembedding,
+        subjects,
+        faces,
+        corrections,
+        keys,
+        audit,
+        jobs,
+        server,
+    )
 )

@@ -48,7 +48,13 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
     def create() -> schemas.Gallery:
         made = service.operations.create_gallery(
-            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, on_conflict=asked.on_conflict
+            asked.id,
+            asked.embedder,
+            asked.store,
+            asked.metadata,
+            asked.search,
+            on_conflict=asked.on_conflict,
+            population=asked.population,
         )
         return _answer(service, made)
 
@@ -66,7 +72,7 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, and what it does with duplicates.
+    """Change how a gallery is searched, what it does with duplicates, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
@@ -74,9 +80,10 @@ async def update_gallery(request: Request, service: ServiceDep, gallery: Gallery
     asked = await service.read_json(request, schemas.GalleryPatch)
 
     def update() -> schemas.Gallery:
-        return _answer(
-            service, service.galleries.update_gallery(gallery, search=asked.search, on_conflict=asked.on_conflict)
+        updated = service.galleries.update_gallery(
+            gallery, search=asked.search, on_conflict=asked.on_conflict, population=asked.population
         )
+        return _answer(service, updated)
 
     return await service.run(update)
 
@@ -157,6 +164,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "search": gallery.search,
             "on_conflict": gallery.on_conflict,
             "metadata": gallery.metadata,
+            "population": list(gallery.population),
             "subjects": counts.subjects,
             "faces": counts.faces,
             "created_at": gallery.created_at,

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
-from app import operations
 from app.access.grants import Scope
 from app.api import answers, endpoints, schemas
 from app.api.dependencies import GalleryId, ServiceDep, SubjectId, grant_of
 from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.router import Router
+from app.enrollment import Enrollment
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
 from app.timestamps import utc_now, utc_text
@@ -58,7 +58,9 @@ async def verify(
     """
     images, params = await service.read(request, TWO_IMAGES, query)
     found = await service.run(
-        lambda: service.operations.verify(images["image1"][0], images["image2"][0], params.fmr, params.model)
+        lambda: service.operations.verify(
+            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population
+        )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
 
@@ -76,7 +78,12 @@ async def identify(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.identify(
-            gallery, images["image"][0], limit=params.limit, fmr=params.fmr, fpir=params.fpir
+            gallery,
+            images["image"][0],
+            limit=params.limit,
+            fmr=params.fmr,
+            fpir=params.fpir,
+            population=params.population,
         )
     )
     return answers.identify(found, params)
@@ -97,7 +104,7 @@ async def verify_subject(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.verify_subject(
-            gallery, subject, images["image"][0], params.fmr, explain=params.explain
+            gallery, subject, images["image"][0], params.fmr, population=params.population, explain=params.explain
         )
     )
     return answers.verify_subject(found, params.fmr, explain=params.explain)
@@ -130,7 +137,7 @@ async def enroll(
     )
     tell = grant_of(request).has(Scope.RECOGNIZE)
 
-    def enroll() -> operations.Enrollment:
+    def enroll() -> Enrollment:
         return service.operations.enroll(
             gallery, subject, images["images"], level, terms=terms, on_conflict=params.on_conflict, tell=tell
         )

@@ -11,6 +11,7 @@ from app.api.schemas.base import (
     MAX_ID_LENGTH,
     MODEL,
     ON_CONFLICT,
+    POPULATIONS,
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
@@ -19,6 +20,7 @@ from app.api.schemas.base import (
     Metadata,
     OnConflict,
     Params,
+    Populations,
     QualityGate,
     SearchKind,
     StoreMode,
@@ -47,12 +49,14 @@ class GalleryCreate(Params):
     )
     on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    population: Populations = Field(default=[], description=POPULATIONS)
 
 
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
     on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
+    population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
 
 
 class Gallery(Wire):
@@ -63,6 +67,7 @@ class Gallery(Wire):
         "search": "fp32",
         "on_conflict": "warn",
         "metadata": {},
+        "population": [],
         "subjects": 1,
         "faces": 1,
         "created_at": TIME,
@@ -73,6 +78,7 @@ class Gallery(Wire):
     search: SearchKind
     on_conflict: OnConflict
     metadata: Metadata
+    population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime
