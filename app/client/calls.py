@@ -86,11 +86,22 @@ def embed(image: Image, *, model: str | None = None, explain: bool | None = None
 
 
 def verify(
-    image1: Image, image2: Image, *, fmr: float | None = None, model: str | None = None, explain: bool | None = None
+    image1: Image,
+    image2: Image,
+    *,
+    fmr: float | None = None,
+    model: str | None = None,
+    face1: int | None = None,
+    face2: int | None = None,
+    explain: bool | None = None,
 ) -> Call[schemas.VerifyAnswer]:
-    """Compare two photos (1:1), with the default package or ``model``."""
+    """Compare two photos (1:1), with the default package or ``model``.
+
+    ``face1`` and ``face2`` are indexes in the list of `detect`; absent: the most prominent face.
+    """
     files = [part("image1", image1), part("image2", image2)]
-    return _call(endpoints.VERIFY, params=given(fmr=fmr, model=model, explain=explain), files=files)
+    params = given(fmr=fmr, model=model, face1=face1, face2=face2, explain=explain)
+    return _call(endpoints.VERIFY, params=params, files=files)
 
 
 def verify_subject(
@@ -128,14 +139,16 @@ def enroll(
     quality: str | None = None,
     expires_at: datetime | None = None,
     consent: str | None = None,
+    face: int | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
-    ``expires_at`` has a time zone; ``consent`` is a note.
+    ``expires_at`` has a time zone; ``consent`` is a note. ``face`` picks a face of a single photo, by its index in the
+    list of `detect`.
     """
     files = [part("images", image) for image in images]
-    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
+    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, face=face, explain=explain)
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 

@@ -329,6 +329,17 @@ def test_refused_keys_are_recorded_as_far_as_they_are_known(service: httpx.Clien
     assert (entry_of(service, revoked)["key"], entry_of(service, revoked)["status"]) == ("weak", 401)
 
 
+def test_changes_are_read_alone(service: httpx.Client) -> None:
+    made = service.post("/v1/galleries", json={"id": "changed"})
+    read = service.get("/v1/galleries/changed")
+    entry_of(service, read)
+    listed = service.get("/v1/audit?limit=1000&changes=true").json()["entries"]
+    ids = {entry["request_id"] for entry in listed}
+    assert made.headers["x-request-id"] in ids
+    assert read.headers["x-request-id"] not in ids
+    assert {entry["operation"] for entry in listed} <= CHANGES
+
+
 def test_what_nothing_limits_is_not_recorded(service: httpx.Client) -> None:
     missing = service.get("/v1/galleries", headers={"x-api-key": ""})
     after = service.get("/v1/galleries")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -20,6 +20,8 @@ from app.api.schemas.base import (
 )
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
+FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
 Point: TypeAlias = tuple[float, float]
 
 
@@ -50,7 +52,8 @@ class VerifyParams(DetectParams):
 
 
 class VerifyAnyParams(VerifyParams, ModelParams):
-    pass
+    face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
+    face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
 
 
 class IdentifyParams(DetectParams):
