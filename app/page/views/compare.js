@@ -53,7 +53,7 @@ async function found(place, places, state) {
   place.asking?.abort();
   const asking = (place.asking = new AbortController());
   state.faces.delete(place);
-  place.chosen = null;
+  place.picked = null;
   put(place.note);
   try {
     const answer = await ask(path("embed"), place.photo, {}, asking.signal);
@@ -77,7 +77,7 @@ async function decide(places, state) {
   const asking = (state.asking = new AbortController());
   put(state.outcome, h("p.waiting", {}, "Comparing …"));
   try {
-    const pair = bestPair(...places.map((place) => state.faces.get(place).faces), ...places.map((place) => place.chosen));
+    const pair = bestPair(...places.map((place) => state.faces.get(place).faces), ...places.map((place) => place.picked));
     const [face1, face2] = places.map((place, index) => state.faces.get(place).faces[pair.at[index]].index);
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
     const answer = await send(path("verify"), photos, { fmr: state.fmr, face1, face2 }, asking.signal);
@@ -96,7 +96,7 @@ function draw(place, places, state, used) {
   const { faces, image } = state.faces.get(place);
   const boxes = faces.map((face, index) => ({ box: face.box, kind: used === null || index === used ? "chosen" : "other" }));
   const onpick = (index) => {
-    place.chosen = index;
+    place.picked = index;
     draw(place, places, state, index);
     void decide(places, state);
   };
@@ -128,7 +128,7 @@ function said(answer, points, places, pairs) {
 }
 
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
-const others = (face, place) => (face.faces > 1 ? h("span", {}, `${place.chosen === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`) : null);
+const others = (face, place) => (face.faces > 1 ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`) : null);
 
 /** The answer, and how often it would be wrong about strangers. */
 function sentence(answer) {

@@ -3,7 +3,7 @@
 import { patch, path, patiently, send } from "../api.js";
 import { h, put, tell } from "../dom.js";
 import { problem, problemPlace } from "../problem.js";
-import { link } from "../router.js";
+import { link, reopen } from "../router.js";
 import { count, explain } from "../words.js";
 import { remedies } from "./remedies.js";
 
@@ -98,7 +98,7 @@ function viewOf(run) {
     bar.value = tally.done;
     if (run.ended) {
       put(told, `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ${tally.refused.toLocaleString("en")} refused.`);
-      if (!run.subject && tally.people.size) told.append(" ", h("a", { href: link("galleries", run.gallery) }, `See ${run.gallery}`));
+      if (!run.subject && tally.people.size) told.append(" ", h("a", { href: link("galleries", run.gallery), onclick: reopen }, `See ${run.gallery}`));
     } else put(told, soFar(tally));
   };
   update();

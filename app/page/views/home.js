@@ -40,7 +40,7 @@ async function contents() {
 
 function steps(galleries) {
   const people = galleries?.reduce((sum, gallery) => sum + gallery.subjects, 0) ?? 0;
-  const all = [galleries && first(galleries), galleries?.length && second(galleries, people), third(!galleries || people > 0)].filter(Boolean);
+  const all = [galleries && first(galleries), galleries && second(galleries, people), third(!galleries || people > 0)].filter(Boolean);
   return h("ol.steps", {}, all.map(([title, done, words, acts], index) => step(index + 1, title, done, words, acts.filter(Boolean))));
 }
 
@@ -57,7 +57,7 @@ function first(galleries) {
 
 function second(galleries, people) {
   const least = [...galleries].sort((a, b) => a.subjects - b.subjects)[0];
-  const add = session.may("enroll") && h(people ? "a.button" : "a.button.primary", { href: link("galleries", least.id, "enroll") }, icon("plus"), `Enroll into ${least.id}`);
+  const add = least && session.may("enroll") && h(people ? "a.button" : "a.button.primary", { href: link("galleries", least.id, "enroll") }, icon("plus"), `Enroll into ${least.id}`);
   return ["Add people", people > 0, people ? `${count(people, "person", "people")} can be recognised.` : "Photos, or a folder with one folder a person.", [add]];
 }
 
