@@ -69,13 +69,13 @@ function arrange(overlay, size, faces, tags) {
   });
 }
 
-/** Above the face, below it, in its lower edge, or a line further up or down; above it where all of these are taken. */
+/** Above the face, below it, a line further up or down, or in its lower edge; above it where all of these are taken. */
 function freePlace(overlay, face, one, placed) {
   const [width, height] = [one.offsetWidth, one.offsetHeight];
   const left = Math.max(0, Math.min(overlay.clientWidth - width, face.x + face.width / 2 - width / 2));
   const [above, below] = [face.y - height - GAP, face.y + face.height + GAP];
   const room = overlay.clientHeight - height;
-  const rows = [above, below, below - height - 2 * GAP, above - height - GAP, below + height + GAP].map((top) => ({ left, top, width, height }));
+  const rows = [above, below, above - height - GAP, below + height + GAP, below - height - 2 * GAP].map((top) => ({ left, top, width, height }));
   const open = rows.find(({ top }) => top >= 0 && top <= room && !placed.some((other) => overlaps({ left, top, width, height }, other)));
   return open ? { ...open, free: true } : { ...rows[0], top: Math.max(0, Math.min(room, above)), free: false };
 }
