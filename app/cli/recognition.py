@@ -51,6 +51,7 @@ def verify(
     model: options.Model = None,
     face1: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO1, as detect lists them from 0.")] = None,
     face2: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO2.")] = None,
+    population: options.Population = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -59,7 +60,9 @@ def verify(
     for photo in (photo1, photo2):
         photos.collect([photo])
     with connect(server, key, Data.UNUSED) as client:
-        answer = client.verify(photo1, photo2, fmr=fmr, model=model, face1=face1, face2=face2)
+        answer = client.verify(photo1, photo2, fmr=fmr, model=model, population=population, face1=face1, face2=face2)
+    for warning in answer.warnings or ():
+        output.warn(warning.message)
     if as_json:
         output.say_json(answer)
     else:
@@ -119,6 +122,7 @@ def identify(
     fpir: Annotated[
         float | None, typer.Option(help="False positive identification rate that sets the threshold.")
     ] = None,
+    population: options.Population = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -127,10 +131,15 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     known = False
+    warned: set[str] = set()
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
         nonlocal known
-        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir)
+        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population)
+        for warning in answer.warnings or ():
+            if warning.message not in warned:
+                warned.add(warning.message)
+                output.warn(warning.message)
         known = known or any(face.decision == "known" for face in answer.faces)
         return answer
 

@@ -91,6 +91,7 @@ def verify(
     *,
     fmr: float | None = None,
     model: str | None = None,
+    population: str | None = None,
     face1: int | None = None,
     face2: int | None = None,
     explain: bool | None = None,
@@ -100,19 +101,25 @@ def verify(
     ``face1`` and ``face2`` are indexes in the list of `detect`; absent: the most prominent face.
     """
     files = [part("image1", image1), part("image2", image2)]
-    params = given(fmr=fmr, model=model, face1=face1, face2=face2, explain=explain)
+    params = given(fmr=fmr, model=model, population=population, face1=face1, face2=face2, explain=explain)
     return _call(endpoints.VERIFY, params=params, files=files)
 
 
 def verify_subject(
-    gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    fmr: float | None = None,
+    population: str | None = None,
+    explain: bool | None = None,
 ) -> Call[schemas.SubjectVerifyAnswer]:
     """Compare a photo with a subject (1:1)."""
     return _call(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
         subject=subject,
-        params=given(fmr=fmr, explain=explain),
+        params=given(fmr=fmr, population=population, explain=explain),
         files=[part("image", image)],
     )
 
@@ -124,10 +131,11 @@ def identify(
     limit: int | None = None,
     fmr: float | None = None,
     fpir: float | None = None,
+    population: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.IdentifyAnswer]:
     """Find the subjects of a gallery in a photo (1:N)."""
-    params = given(limit=limit, fmr=fmr, fpir=fpir, explain=explain)
+    params = given(limit=limit, fmr=fmr, fpir=fpir, population=population, explain=explain)
     return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
@@ -158,10 +166,16 @@ def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[sc
 
 
 def create_gallery(
-    gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
+    gallery: str,
+    *,
+    embedder: str | None = None,
+    store: str | None = None,
+    search: str | None = None,
+    population: Sequence[str] | None = None,
 ) -> Call[schemas.Gallery]:
-    """Create a gallery."""
+    """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
     body = given(id=gallery, embedder=embedder, store=store, search=search)
+    body |= {} if population is None else {"population": list(population)}
     return _call(endpoints.CREATE_GALLERY, json=body)
 
 
@@ -171,7 +185,7 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search``: how the gallery's vectors are searched."""
+    """Change ``search``, how the gallery's vectors are searched, or ``population``, whom it is for."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 

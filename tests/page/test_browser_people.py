@@ -318,6 +318,7 @@ def test_the_camera_is_watched_one_question_at_a_time(visitor: Visitor, api: htt
           const plain = window.fetch;
           window.open = window.most = 0;
           window.fetch = async (...given) => {
+            if (!given[0].includes("/identify")) return plain(...given);
             window.most = Math.max(window.most, ++window.open);
             try {
               return await plain(...given);
