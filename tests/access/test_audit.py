@@ -68,7 +68,7 @@ def soon(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def all_of(store: AuditStore, **wanted: str) -> list[AuditEntry]:
+def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
     return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
@@ -164,7 +164,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
         entry.subject = f"s{number}"
         store.write([entry])
 
-    def found(newest_first: bool, **wanted: str) -> list[int]:
+    def found(newest_first: bool, **wanted: Any) -> list[int]:
         seen: list[int] = []
         cursor = None
         while True:
