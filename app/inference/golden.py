@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from app.errors import Unusable
+from app.errors import PackageTemplatesDiffer, Unusable
 from app.inference.manifest import CROP_SIDE, Golden
 from app.inference.package import Package
 from app.types import Pixels, Vectors
@@ -55,7 +55,7 @@ def record(run: Callable[[Pixels], Vectors]) -> Golden:
 def check(package: Package, vectors: Vectors, device: str) -> None:
     """Compare (2, D) ``vectors``, made here of `golden_crops`, with the manifest's, if it has any of these crops.
 
-    Raises Unusable package_templates_differ below `LEAST_COSINE`.
+    Raises PackageTemplatesDiffer below `LEAST_COSINE`.
     """
     golden = package.manifest.golden
     if golden is None or golden.crops != crops_digest():
@@ -71,4 +71,4 @@ def check(package: Package, vectors: Vectors, device: str) -> None:
             "(LIKENESS_DEVICE) or machine, or export it anew."
         )
         details = {"package": package.id, "device": device, "cosine": round(cosine, 6), "needed": LEAST_COSINE}
-        raise Unusable(message, code="package_templates_differ", **details)
+        raise PackageTemplatesDiffer(message, **details)

@@ -22,7 +22,8 @@ from app.errors import Unusable
 from app.inference import graph as rewriting
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, locate
-from training.backbones.operators import BUILDERS, Array, unsupported
+from training.backbones.operators.node import Array, unsupported
+from training.backbones.operators.table import BUILDERS
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
 """Operators with learned weights: constants that come after the first of them are learned too, those before it (the

@@ -25,7 +25,7 @@ from PIL import Image
 
 from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.files import PUBLIC, replacing
 from app.inference.package import find_packages, select
 from app.inference.prepare import prepared

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.face.align import CROP_SIDE
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.types import Pixels
 
 OnError: TypeAlias = Literal["raise", "skip"]
