@@ -42,7 +42,7 @@ from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
 from app.types import Pixels, Vectors
 from training import checkpoint
-from training.data.loader import Crops
+from training.data.crops import Crops
 from training.evaluation import metrics, operating_points
 from training.recipe import Recipe
 

@@ -39,11 +39,17 @@ class Data(Section):
     """Folders of crops that show nobody in particular, as blends do: the teacher judges them, losses leave them out."""
     held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the people that training never sees; evaluation measures on them."""
+    indexes: str = "build/indexes"
+    """Folder for what is found out about a set once: where its images lie, who is in them, which are held out. It can
+    be deleted when no run uses it."""
     cache: str | None = None
     """Folder for the decoded crops as one memory-mapped uint8 array, made anew where a file's name, size or time has
-    changed; none = decode them into memory at every start."""
-    workers: int = Field(default=0, ge=0)
-    """Loader processes; 0 prepares batches in the training process. Results don't depend on it."""
+    changed; none = each batch is decoded when it is prepared."""
+    workers: int | None = Field(default=None, ge=0)
+    """Processes of each rank that decode and augment batches; 0 does it in the training process. None = with a GPU one
+    for each of the rank's cores but one, at most 8; on the CPU 0. Results don't depend on it."""
+    prepare_timeout: float = Field(default=14400.0, gt=0)
+    """Seconds that ranks wait for the first one of their machine to prepare the data."""
 
 
 class Sampler(Section):

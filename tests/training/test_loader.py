@@ -18,7 +18,8 @@ pytest.importorskip("torch", reason="training needs the train extra")
 from app.types import Pixels
 from tests.support.crop_sets import RecordWriter
 from training.data import open_dataset, sampler
-from training.data.loader import batch_keys, fingerprint, read_crops
+from training.data.crops import fingerprint, open_pixels
+from training.data.loader import batch_keys
 
 PEOPLE = ("ada", "bob")
 
@@ -59,7 +60,7 @@ def as_records(root: Path, value: int) -> Path:
 
 
 def decoded(source: str | Path, cache: Path) -> Pixels:
-    return read_crops(open_dataset(source), cache).pixels
+    return open_pixels(open_dataset(source), cache)[:]
 
 
 @pytest.mark.parametrize("made", [as_folder, as_list, as_tar, as_records])

@@ -19,7 +19,8 @@ from app.inference.session import open_embedder
 from tests.conftest import PROJECT
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training.__main__ import app
-from training.data.loader import UNLABELLED, BatchKey, BatchSource, split_people, whole_people
+from training.data.crops import UNLABELLED, split_people, whole_people
+from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower

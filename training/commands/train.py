@@ -16,6 +16,7 @@ from training.export import VARIANTS, About, Evaluation, Variant, export
 from training.recipe import Recipe, load_recipe
 from training.run.distributed import joined
 from training.run.inputs import prepare_material, read_source
+from training.run.preparation import prepare_in_turn
 from training.run.trainer import Trainer
 from training.terminal import told
 
@@ -45,10 +46,10 @@ def train(
 
 
 def _train(recipe: Recipe, folder: Path, models: Path, device: str, last: Path | None) -> None:
+    prepare_in_turn(recipe, lambda: prepare_material(recipe, models, console), console)
     with joined(device) as world:
         quiet = Console(stderr=True, quiet=not world.is_first)
-        with world.first_goes_first():  # the first rank writes the caches
-            material = prepare_material(recipe, models, quiet)
+        material = prepare_material(recipe, models, quiet)
         trainer = Trainer(recipe, material, folder, world)
         if last is not None:
             trainer.restore(last)
@@ -86,7 +87,7 @@ def export_package(
         saved = checkpoint.load(checkpoint.resolve(run))
         recipe = Recipe.model_validate(saved.state["recipe"])
         material = prepare_material(recipe.model_copy(update={"distill": type(recipe.distill)()}), out, console)
-        unseen = material.held_out if evaluate is None else read_source(evaluate, None, console)
+        unseen = material.held_out if evaluate is None else read_source(evaluate, console)
         unseen_source = evaluate or recipe.evaluate.source
         words = measured_on or unseen_source or f"{recipe.data.source}: people held out of training"
         folders = export(

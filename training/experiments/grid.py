@@ -25,7 +25,7 @@ from rich.console import Console
 
 from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing
-from training.data.loader import Crops, fingerprint
+from training.data.crops import Crops, fingerprint
 from training.evaluation import metrics, plots
 from training.evaluation.metrics import Floats, Ints
 from training.experiments.comparison import (

@@ -3,10 +3,6 @@
 Nothing random carries over between steps: every step seeds its generators from (recipe's seed, step), every crop from
 (seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the same steps, and a checkpoint
 continues on any number of ranks.
-
-Nothing random is kept between steps: every step seeds its generators from (recipe's seed, step), every crop from
-(seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the steps of one that was not, and
-a checkpoint continues on any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
 from training import checkpoint, collectives
-from training.data.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
+from training.data.crops import Crops
+from training.data.loader import Augment, Batch, BatchSource, batch_keys, batches, worker_count
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics
 from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
@@ -323,8 +320,9 @@ class Trainer:
         if self._batches is None:
             first = self.progress.step * self.recipe.train.accumulate
             source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
+            workers = worker_count(self.recipe.data.workers, self.world.device, self.world.ranks_here)
             keys = batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
-            self._batches = batches(source, keys, self.recipe.data.workers, self.world.device)
+            self._batches = batches(source, keys, workers, self.world.device)
         return next(self._batches)
 
     def _parallel(self) -> nn.Module:
@@ -395,7 +393,7 @@ def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) ->
 def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
     """Return the values that a checkpoint's state depends on, by recipe section; the rest may change during a run."""
     sections = ("seed", "model", "losses", "sampler", "partial_fc", "distill", "optimizer")
-    data = recipe.data.model_dump(exclude={"cache", "workers"})
+    data = recipe.data.model_dump(exclude={"indexes", "cache", "workers", "prepare_timeout"})
     return {
         **{section: getattr(recipe, section) for section in sections},
         "data": (data, people, crops),
