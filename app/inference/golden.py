@@ -70,5 +70,6 @@ def check(package: Package, vectors: Vectors, device: str) -> None:
             "Install the tested ONNX Runtime (constraints.txt), run the package on another device "
             "(LIKENESS_DEVICE) or machine, or export it anew."
         )
-        details = {"package": package.id, "device": device, "cosine": round(cosine, 6), "needed": LEAST_COSINE}
-        raise PackageTemplatesDiffer(message, **details)
+        raise PackageTemplatesDiffer(
+            message, package=package.id, device=device, cosine=round(cosine, 6), needed=LEAST_COSINE
+        )

@@ -25,6 +25,7 @@ from PIL import Image
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
 from tests.support.crop_sets import RecordWriter, pack_header, write_pack
+from tests.support.crops import png
 from training.data import FaceSet, open_dataset, read_drop_list
 from training.data.bins import read_pack
 from training.data.dataset import decode_crop
@@ -38,13 +39,6 @@ from training.data.records import (
 )
 
 PEOPLE = {"ada": 2, "bob": 3, "卓": 1}
-
-
-def png(value: int, side: int = 112) -> bytes:
-    """One colour, losslessly."""
-    file = io.BytesIO()
-    Image.new("RGB", (side, side), (value, 255 - value, 7)).save(file, "PNG")
-    return file.getvalue()
 
 
 IMAGES = [

@@ -119,14 +119,13 @@ def open_indexed(
     images found since the last call. Raises InvalidInput (``dataset_empty``, ``dataset_invalid``).
     """
     if kept is None:
-        folder = Path(tempfile.mkdtemp(prefix="likeness-index-"))
+        alone = Path(tempfile.mkdtemp(prefix="likeness-index-"))
         try:
-            _write(listing, folder, progress)
+            faces = open_indexed(listing, alone, on_error, progress)
         except BaseException:
-            shutil.rmtree(folder)
+            shutil.rmtree(alone)
             raise
-        faces = IndexedFaces(folder, on_error)
-        weakref.finalize(faces, _remove, folder, os.getpid())
+        weakref.finalize(faces, _remove, alone, os.getpid())
         return faces
     folder = kept / index_key(listing)
     if not (folder / FACTS).is_file():

@@ -45,7 +45,8 @@ def image_column(file: ParquetFile) -> str | None:
     """Return the column that holds images' bytes, itself or as ``bytes`` in a struct; None if there is none."""
     from pyarrow import types  # noqa: PLC0415 - as above
 
-    for name in (name for name in file.schema_arrow.names if name.lower() in IMAGE_COLUMNS):
+    names: list[str] = file.schema_arrow.names
+    for name in (name for name in names if name.lower() in IMAGE_COLUMNS):
         kind = file.schema_arrow.field(name).type
         if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
             return name

@@ -42,7 +42,7 @@ def _read_shard(number: int, shard: Path) -> Block:
     try:
         with tarfile.open(shard, "r:") as archive:
             while (info := archive.next()) is not None:
-                archive.members.clear()  # it would keep all of them
+                archive.members.clear()  # type: ignore[attr-defined]  # undocumented, but it would keep all of them
                 path = PurePosixPath(info.name)
                 member = _Member(info.name, info.offset_data, info.size)
                 if not info.isreg() or path.name.startswith("."):
