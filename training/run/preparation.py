@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
@@ -20,16 +20,20 @@ POLL_S = 0.2
 REMIND_S = 60.0
 
 
-def prepare_in_turn(recipe: Recipe, prepare: Callable[[], object], console: Console) -> None:
-    """Run `prepare` on this machine's first rank; return on the others when it is done.
+def prepare_in_turn(
+    recipe: Recipe, prepare: Callable[[], object], console: Console, environ: Mapping[str, str] = os.environ
+) -> None:
+    """Run `prepare` on this machine's first rank; return on the others when it is done. Alone, do nothing.
+
+    `environ` is what torchrun sets.
 
     Ranks of other machines do the same by themselves, unless they share the folder. Raises Unusable
     (`preparation_timeout`).
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if int(environ.get("WORLD_SIZE", "1")) == 1:
         return
-    done = Path(recipe.data.indexes) / f"prepared-{_run_key()}"
-    if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+    done = Path(recipe.data.indexes) / f"prepared-{_run_key(environ)}"
+    if int(environ.get("LOCAL_RANK", "0")) == 0:
         prepare()
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
@@ -47,10 +51,10 @@ def prepare_in_turn(recipe: Recipe, prepare: Callable[[], object], console: Cons
         time.sleep(POLL_S)
 
 
-def _run_key() -> str:
+def _run_key(environ: Mapping[str, str]) -> str:
     """Return 16 hex digits that this machine's ranks of one start of the run have in common, and no others."""
-    words = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GROUP_RANK"))
-    text = " ".join((*words, os.environ.get("TORCHELASTIC_RESTART_COUNT", ""), str(os.getppid()), _boot_id()))
+    words = (environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GROUP_RANK"))
+    text = " ".join((*words, environ.get("TORCHELASTIC_RESTART_COUNT", ""), str(os.getppid()), _boot_id()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
