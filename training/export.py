@@ -108,7 +108,7 @@ def export(
 ) -> list[Path]:
     """Write one package folder for each variant and return them.
 
-    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 is for int8 alone: it sets its ranges.
+    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the ranges of int8 alone.
     Raises Unusable (`export_differs`) when an exported graph differs from the torch model by more than `PARITY`.
     """
     saved = checkpoint.load(checkpoint.resolve(source))

@@ -2,9 +2,6 @@
 
 Photos are aligned in worker processes. Existing crops are not made again, so a stopped run continues where it was;
 failures are written down with their reason.
-
-Photos are worked on in processes. What is there already is not made again, so that a run that was stopped goes on where
-it was; what failed is written down with its reason.
 """
 
 from __future__ import annotations

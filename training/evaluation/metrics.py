@@ -288,9 +288,6 @@ def all_pairs(
 
     Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
     ``progress`` takes the rows done in each step.
-
-    Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
-    ``progress`` is told the rows done in each step.
     """
     who = np.unique(np.asarray(people), return_inverse=True)[1]
     histogram = np.zeros(HISTOGRAM_BINS, np.int64)

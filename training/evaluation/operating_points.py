@@ -260,8 +260,6 @@ def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
 
     If ``new`` is the default, no other one is; the only calibration always is.
-
-    Where ``new`` is the default no other one is; the first calibration of all always is.
     """
     new = manifest.bind(new)
     others = [each for each in manifest.calibrations if each.name != new.name]
