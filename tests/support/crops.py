@@ -30,6 +30,11 @@ def some_crops(count: int) -> Pixels:
 
 def png(value: int, side: int = 112) -> bytes:
     """A PNG file of one colour, whose red is `value`."""
+    return png_of(np.full((side, side, 3), (value, 255 - value, 7), np.uint8))
+
+
+def png_of(crop: Pixels) -> bytes:
+    """A PNG file of an image."""
     file = io.BytesIO()
-    Image.new("RGB", (side, side), (value, 255 - value, 7)).save(file, "PNG")
+    Image.fromarray(crop).save(file, "PNG")
     return file.getvalue()
