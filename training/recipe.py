@@ -45,9 +45,9 @@ class Data(Section):
     cache: str | None = None
     """Folder for the decoded crops as one memory-mapped uint8 array, made anew where a file's name, size or time has
     changed; none = each batch is decoded when it is prepared."""
-    workers: int | None = Field(default=None, ge=0)
-    """Processes of each rank that decode and augment batches; 0 does it in the training process. None = with a GPU one
-    for each of the rank's cores but one, at most 8; on the CPU 0. Results don't depend on it."""
+    workers: int = Field(default=0, ge=0)
+    """Processes of each rank that decode and augment batches; 0 = with a GPU one for each of the rank's cores but one,
+    at most 8; on the CPU none, the training process does it. Results don't depend on it."""
     prepare_timeout: float = Field(default=14400.0, gt=0)
     """Seconds that ranks wait for the first one of their machine to prepare the data."""
 

@@ -121,13 +121,13 @@ def batches(source: BatchSource, keys: Iterator[BatchKey], workers: int, device:
     return iter(loader)
 
 
-def worker_count(wanted: int | None, device: torch.device, ranks_here: int) -> int:
+def worker_count(wanted: int, device: torch.device, ranks_here: int) -> int:
     """Return how many processes prepare a rank's batches.
 
-    By default, with a GPU, one for each of its share of the cores but one, at most MOST_WORKERS; on the CPU, where
+    0 stands for, with a GPU, one for each of its share of the cores but one, at most MOST_WORKERS; on the CPU, where
     training itself uses all cores, none.
     """
-    if wanted is not None:
+    if wanted:
         return wanted
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if device.type == "cpu" else max(0, min(MOST_WORKERS, cores // ranks_here - 1))
