@@ -196,6 +196,15 @@ def choose_face(photo: Photo) -> Choice:
     return Choice(first, _why(boxes, first, photo.width, photo.height), share)
 
 
+def pick_face(photo: Photo, index: int) -> Choice:
+    """Return the choice of the face at ``index`` of ``photo.faces``. Raises NoFace if there is none."""
+    if index >= len(photo.faces):
+        raise NoFace(
+            f"The photo has no face {index}: it has {len(photo.faces)}, counted from 0.", faces=len(photo.faces)
+        )
+    return Choice(index, "chosen by the request", 0.0)
+
+
 def prominence(box: Box, width: int, height: int) -> float:
     """Return the prominence of a face in a photo of ``width`` × ``height``; only ratios within one photo matter."""
     half_diagonal = math.hypot(width, height) / 2

@@ -255,7 +255,7 @@ class Store:
         *,
         expires_before: str | None = None,
     ) -> Page[Subject]:
-        """List subjects whose id or name contains `search`, case folded. Raises InvalidInput ``invalid_search``."""
+        """List subjects whose id or name contains `search`, both folded. Raises InvalidInput ``invalid_search``."""
         query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key)
         if expires_before is not None:
             query = query.where(SUBJECTS.c.expires_at < expires_before)
