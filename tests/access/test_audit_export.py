@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import sqlalchemy as sa
 from hypothesis import given, settings
@@ -293,11 +292,10 @@ def test_a_forger_with_a_key_of_their_own_is_another_signer() -> None:
     for changed in (range(len(LINES)), [len(LINES) - 1]):
         chain = Chain()
         for number, document in enumerate(documents):
-            document = {name: value for name, value in document.items() if name != "signature"}
-            document["previous"] = chain.previous
-            if document["kind"] == "checkpoint":
-                document = signing.signed(document, forger if number in changed else SIGNER, PURPOSE)
-            chain._append(document)
+            plain = {name: value for name, value in document.items() if name != "signature"}
+            plain["previous"] = chain.previous
+            signer = forger if number in changed else SIGNER
+            chain._append(signing.signed(plain, signer, PURPOSE) if plain["kind"] == "checkpoint" else plain)
         reader = Reader()
         if len(changed) == 1:
             with pytest.raises(Broken, match="another key"):
