@@ -349,7 +349,7 @@ def base_images() -> list[str]:
     compose = (PROJECT / "docker-compose.yml").read_text()
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     found = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, re.MULTILINE)
-    found += re.findall(r"^    image: ((?!likeness:|grafana/)\S+)", compose, re.MULTILINE)
+    found += re.findall(r"^    image: \$\{\w+:-((?!grafana/)[^}]+)\}", compose, re.MULTILINE)
     return sorted(set(found))
 
 
@@ -407,6 +407,7 @@ def main() -> int:
     begun = time.monotonic()
     address = free_address()
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LIKENESS_", "COMPOSE_"))}
+    environ = {name: value for name, value in environ.items() if not name.endswith("_IMAGE")}
     environ |= {"COMPOSE_PROJECT_NAME": f"likeness-try-{os.getpid()}", "PUBLISH": address}
     try:
         with engine(begun + given.seconds, environ, start=given.start) as docker:

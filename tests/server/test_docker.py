@@ -36,6 +36,7 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = ("likeness", "likeness-gpu")
+IMAGES: dict[str, str] = runpy.run_path(str(FOLDER / "digests.py"))["images"]()
 LIKENESS_UID = "10001"
 RIGHTS = """SELECT rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls, rolconnlimit FROM pg_roles
 WHERE rolname = current_user"""
@@ -141,16 +142,6 @@ def test_dockerfile_copies_only_what_exists_and_is_sent_to_the_engine() -> None:
     assert not {"training", "tests"} & {Path(source).parts[0] for source in copied()}
 
 
-def test_versions_of_packages_are_named_by_constraints_alone() -> None:
-    assert "==" not in DOCKERFILE
-    installs = re.findall(r"pip install[^\\&]*", DOCKERFILE)
-    assert installs
-    assert all("-c constraints.txt" in install for install in installs)
-    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = {extra for install in installs for extra in re.findall(r"\.\[([\w,]+)\]", install)[0].split(",")}
-    assert asked == {"cpu", "gpu", "heic", "postgresql"} <= set(extras)
-
-
 def test_each_image_is_complete() -> None:
     """Both final stages are written out: what one has, the other has too."""
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
@@ -165,10 +156,43 @@ def test_each_image_is_complete() -> None:
     assert re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE)[-1] == "cpu", "what no target means"
 
 
+def test_every_base_image_is_a_variable_that_a_digest_may_be_in() -> None:
+    used = {service["image"] for service in SERVICES.values()} | set(SERVICES["likeness"]["build"]["args"].values())
+    own = {f"likeness:{kind}" for kind in ("cpu", "gpu")}
+    assert used == own | {f"${{{name}:-{image}}}" for name, image in IMAGES.items()}
+    assert re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE) == [
+        (name, IMAGES[name]) for name in ("PYTHON_IMAGE", "CUDA_IMAGE")
+    ]
+
+
+@pytest.mark.parametrize("buildx", [True, False])
+def test_digests_are_what_the_registry_says(tmp_path: Path, buildx: bool) -> None:
+    found = digests_written(tmp_path, f"sha256:{'a' * 64}", buildx=buildx)
+    assert found == "".join(f"{name}={image}@sha256:{'a' * 64}\n" for name, image in IMAGES.items())
+
+
+@pytest.mark.parametrize("answer", ["", "sha256:abc"])
+def test_no_digest_is_invented(tmp_path: Path, answer: str) -> None:
+    with pytest.raises(SystemExit, match="No registry tells the digest of"):
+        digests_written(tmp_path, answer)
+    assert not (tmp_path / "digests.env").exists()
+
+
+def digests_written(folder: Path, answer: str, *, buildx: bool = True) -> str:
+    docker = folder / "docker"
+    wrong = "" if buildx else 'if [ "$1" = buildx ]; then exit 1; fi\n'
+    docker.write_text(f"#!/bin/sh\n{wrong}echo '{answer}'\n")
+    docker.chmod(0o755)
+    module = runpy.run_path(str(FOLDER / "digests.py"))
+    module["main"].__globals__["TARGET"] = folder / "digests.env"
+    module["main"](str(docker))
+    return (folder / "digests.env").read_text()
+
+
 def test_there_are_stand_ins_for_what_the_service_needs_under_the_very_names() -> None:
     stand_ins = {image.name for image in runpy.run_path(str(FOLDER / "stand_ins.py"))["IMAGES"]}
     wanted = set(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", DOCKERFILE, re.MULTILINE))
-    wanted |= {service["image"] for service in SERVICES.values() if not service["image"].startswith("likeness:")}
+    wanted |= {image for name, image in IMAGES.items() if name not in {"PYTHON_IMAGE", "CUDA_IMAGE"}}
     assert stand_ins == {image for image in wanted if not image.startswith("grafana/")}
 
 
