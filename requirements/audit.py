@@ -1,6 +1,6 @@
 """Look for known vulnerabilities of the pinned versions: `python requirements/audit.py PIP_AUDIT`.
 
-Exit code 1: there are some; 2: the database of advisories can't be reached.
+Exit code 1: there are some; 2: the database of advisories can't be reached, or does not know some of the versions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
+NAMED = 5
+"""Packages that one sentence names."""
 
 
 def main(program: str) -> int:
@@ -26,11 +28,13 @@ def main(program: str) -> int:
     for one, fault in found:
         fixed = ", ".join(fault["fix_versions"]) or "no version"
         sys.stdout.write(f"{one['name']} {one['version']}: {fault['id']}, fixed in {fixed}\n")
-    for one in audited:
-        if "skip_reason" in one:
-            sys.stdout.write(f"{one['name']}: not checked: {one['skip_reason']}\n")
-    sys.stdout.write(f"{len(audited)} versions, {len(found)} known vulnerabilities\n")
-    return 1 if found else 0
+    skipped = [one["name"] for one in audited if "skip_reason" in one]
+    sys.stdout.write(f"{len(audited) - len(skipped)} versions checked, {len(found)} known vulnerabilities\n")
+    if skipped:
+        some = ", ".join(skipped[:NAMED]) + (" …" if len(skipped) > NAMED else "")
+        why = "the index that is reached here has no advisories of them"
+        sys.stderr.write(f"{len(skipped)} versions could not be checked, because {why}: {some}.\n")
+    return 1 if found else 2 if skipped else 0
 
 
 if __name__ == "__main__":

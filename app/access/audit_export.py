@@ -14,7 +14,7 @@ from app.errors import Conflict
 from app.timestamps import utc_text
 
 ENTRIES_AT_ONCE = 5_000
-MAX_OPEN = 2_000
+MAX_OPEN = 1_000
 """Open rows that a checkpoint names; older ones are given up as lost."""
 OPEN_S = DAY_S
 """The age at which an entry gets no outcome any more: no call takes so long."""

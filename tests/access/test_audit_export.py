@@ -235,7 +235,7 @@ def test_a_whole_export_is_found_whole() -> None:
 
 
 @given(place=st.integers(0, len(WHOLE) - 1), value=st.integers(1, 255))
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_no_byte_can_be_changed(place: int, value: int) -> None:
     altered = bytearray(WHOLE)
     altered[place] ^= value
@@ -272,7 +272,7 @@ def test_lines_keep_their_order_and_number(data: st.DataObject) -> None:
     st.sampled_from(["status", "subject", "key", "row", "at", "open", "last", "number", "version"]),
     st.one_of(st.none(), st.integers(0, 20), st.text(max_size=5), st.just([]), st.just({"row": 1})),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_repaired_chain_lacks_the_signature(number: int, name: str, value: object) -> None:
     """An administrator who alters a line and computes every digest after it again can't sign it."""
     documents = [json.loads(line) for line in LINES]
@@ -389,7 +389,7 @@ def test_the_command_appends_and_verifies(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("something else")
     assert likeness(folder, "audit", "export", "--to", tmp_path / "letter.txt").returncode != 0
     assert (tmp_path / "letter.txt").read_text() == "something else"
-    assert likeness(folder, "audit", "verify", tmp_path / "none").returncode == 3
+    assert likeness(folder, "audit", "verify", tmp_path / "none").returncode == 2
 
 
 def test_two_exports_into_one_file_do_not_mix(tmp_path: Path) -> None:

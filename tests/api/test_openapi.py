@@ -103,6 +103,7 @@ OPERATIONS = [
     "DELETE /v1/keys/{key}",
     "POST /v1/keys/{key}/rotate",
     "GET /v1/audit",
+    "POST /v1/audit/export",
     "GET /v1/jobs",
     "GET /v1/jobs/{job}",
     "GET /v1/jobs/{job}/report",

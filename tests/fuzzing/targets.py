@@ -158,8 +158,7 @@ def read_cursor(data: bytes) -> None:
 def read_table(data: bytes) -> None:
     """A CSV of photos, on the command line."""
     with _file(data, ".csv") as path:
-        source = sources.find(path, None, None)
-        assert sum(len(piece) for piece in source.pieces()) % tar_stream.BLOCK == 0
+        assert sum(map(len, sources.find(path, None, None).tar())) % tar_stream.BLOCK == 0
 
 
 def read_upload(data: bytes) -> None:
@@ -286,6 +285,7 @@ def _dumps() -> Iterator[bytes]:
         b"COPY public.embedding (id, subject_id, img_id) FROM stdin;\n1\t1\t1\n\\.\n"
         b"COPY public.img (id, content) FROM stdin;\n1\t\\\\xffd8\n\\.\n"
     )
+    yield gzip.compress((PROJECT / "tests" / "compreface_dump.sql").read_bytes()[:6000])
 
 
 TARGETS: Mapping[str, Target] = {
@@ -301,7 +301,7 @@ TARGETS: Mapping[str, Target] = {
     "upload": Target(read_upload, _tars, 64 * 1024),
     "dump": Target(read_dump, lambda: list(_dumps()), 8192),
     "audit": Target(read_audit, _exports, 8192),
-    "documents": Target(read_receipt, lambda: [(PROJECT / "models" / "sface" / "manifest.json").read_bytes()], 8192),
+    "documents": Target(read_receipt, lambda: [(PROJECT / "models" / "sface" / "manifest.json").read_bytes()], 32768),
 }
 
 

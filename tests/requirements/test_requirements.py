@@ -172,13 +172,22 @@ def audited(tmp_path: Path, output: str, code: int = 0) -> subprocess.CompletedP
 def test_an_audit_says_what_is_vulnerable(tmp_path: Path) -> None:
     vulnerable = {"name": "made", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"]}]}
     fine = {"name": "fine", "version": "1.0", "vulns": []}
-    skipped = {"name": "own", "skip_reason": "it is not on the index"}
-    done = audited(tmp_path, json.dumps({"dependencies": [vulnerable, fine, skipped]}), 1)
-    assert (done.returncode, done.stdout.splitlines()) == (
-        1, ["made 1.0: PYSEC-1, fixed in 1.1", "own: not checked: it is not on the index",
-            "3 versions, 1 known vulnerabilities"],
-    )  # fmt: skip
+    done = audited(tmp_path, json.dumps({"dependencies": [vulnerable, fine]}), 1)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines() == [
+        "made 1.0: PYSEC-1, fixed in 1.1",
+        "2 versions checked, 1 known vulnerabilities",
+    ]
     assert audited(tmp_path, json.dumps({"dependencies": [fine]})).returncode == 0
+
+
+def test_an_index_without_advisories_is_no_clean_bill(tmp_path: Path) -> None:
+    """As a mirror, which has the files and nothing else."""
+    skipped = [{"name": f"p{number}", "skip_reason": "not found"} for number in range(7)]
+    done = audited(tmp_path, json.dumps({"dependencies": skipped}))
+    assert (done.returncode, done.stdout) == (2, "0 versions checked, 0 known vulnerabilities\n")
+    assert "7 versions could not be checked" in done.stderr
+    assert "p0, p1, p2, p3, p4 …" in done.stderr
 
 
 def test_an_audit_without_a_network_is_one_sentence(tmp_path: Path) -> None:

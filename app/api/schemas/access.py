@@ -129,9 +129,9 @@ class AuditParams(PageParams):
 class AuditExport(Params):
     """Absent: the export begins with the oldest entry."""
 
-    example: ClassVar[Example] = {"after": None}
+    example: ClassVar[Example] = {"after": '{"at":"2026-01-31T09:30:00.000000Z","complete":true,"kind":"checkpoint",…}'}
     after: str | None = Field(
-        default=None, max_length=65536, description="The last line of the export so far, which is a checkpoint."
+        default=None, max_length=16384, description="The last line of the export so far, which is a checkpoint."
     )
 
 
