@@ -31,7 +31,7 @@ def main() -> int:
     if importlib.util.find_spec("atheris") is None:
         sys.exit("atheris is not installed; `make fuzz` installs it where it has a build for this Python and system.")
     if given.engine:
-        return fuzz(*given.targets, given.seconds)
+        return fuzz(given.targets[0], given.seconds)
     from tests.fuzzing.targets import TARGETS  # noqa: PLC0415 - the engine imports it for itself, instrumented
 
     if unknown := set(given.targets) - TARGETS.keys():
