@@ -46,7 +46,7 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
+from app.pipeline import Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
 from app.types import Face, Photo, Template
 
@@ -133,8 +133,8 @@ class Operations:
         self._embedders = embedders
         self._galleries = galleries
         self._corrections = corrections
-        self._fmr = fmr
-        self._fpir = fpir
+        self.fmr = fmr
+        self.fpir = fpir
         self._observe = observe
 
     @property
@@ -165,15 +165,19 @@ class Operations:
         fmr: float | None = None,
         model: str | None = None,
         population: str | None = None,
+        *,
+        faces: tuple[int | None, int | None] = (None, None),
     ) -> Verified:
-        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
+        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
+
+        ``population``: whom the photos show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
         ``model``.
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
-            both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
+            point = verify_point(used.thresholds, fmr, self.fmr)
+            both = self._one_face(image1, "image1", faces[0]), self._one_face(image2, "image2", faces[1])
             first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
         warnings = _warnings(used, (population,) if population else (), point)
@@ -202,7 +206,7 @@ class Operations:
         self, gallery: str, subject: str, image: bytes, fmr: float | None, *, population: str | None, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
+            point = verify_point(used.thresholds, fmr, self.fmr)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
@@ -247,7 +251,7 @@ class Operations:
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
-            point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
+            point = identify_point(used.thresholds, fmr, fpir, self.fpir, subjects)
             photo = self._embed(image, used)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
@@ -270,13 +274,9 @@ class Operations:
     ) -> Correction:
         """Record that a face of the photo, by default the most prominent one, is not the subject (`app.corrections`).
 
-        Raises NoFace, InvalidInput (``invalid_request``: no such face; ``invalid_expiry``), NotFound, Conflict.
+        Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict.
         """
-        chosen = self._one_face(image, "image")
-        if face is not None:
-            if face >= len(chosen.photo.faces):
-                raise InvalidInput(f"The photo has {len(chosen.photo.faces)} faces.", faces=len(chosen.photo.faces))
-            chosen = Chosen(chosen.photo, Choice(face, "the face asked for", 0.0))
+        chosen = self._one_face(image, "image", face)
 
         def record() -> Correction:
             with self._used_by(gallery) as used:
@@ -293,20 +293,24 @@ class Operations:
         quality: QualityLevel = QualityLevel.MEDIUM,
         *,
         terms: Terms = NO_TERMS,
+        face: int | None = None,
         on_conflict: OnConflict | None = None,
         tell: bool = True,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        ``terms`` replace the subject's own, ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
+        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
+        ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict.
         """
+        if face is not None and len(images) > 1:
+            raise InvalidInput("Send one image with `face`.", code="invalid_request")
         own, *_ = self._galleries.enrolled_by(gallery)
         taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality)
+                taken[index] = self._enrollable(image, quality, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         if not taken:
@@ -475,20 +479,22 @@ class Operations:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str) -> Chosen:
+    def _one_face(self, image: bytes, name: str, index: int | None = None) -> Chosen:
         try:
             photo = self.detect(image)
+            if index is not None:
+                return Chosen(photo, pick_face(photo, index))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
+    def _enrollable(self, image: bytes, level: QualityLevel, index: int | None = None) -> Chosen:
         photo = self.detect(image)
         if not photo.faces:
             raise NoFace("no face was found")
-        chosen = Chosen(photo, choose_face(photo))
+        chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
         share = chosen.choice.runner_up
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")

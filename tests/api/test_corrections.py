@@ -81,7 +81,7 @@ def test_any_face_of_a_photo_can_be_meant(api: httpx.Client, gallery: str) -> No
     path = f"{gallery}/subjects/grace/corrections"
     for face in (0, 1):
         api.post(path, files={"image": BOTH}, params={"face": face}).raise_for_status()
-    error_of(api.post(path, files={"image": BOTH}, params={"face": 2}), 422, "invalid_request")
+    error_of(api.post(path, files={"image": BOTH}, params={"face": 2}), 422, "no_face")
     assert len(api.get(path).json()["corrections"]) == 2
 
 

@@ -54,12 +54,14 @@ async def verify(
 ) -> schemas.VerifyAnswer:
     """Do two photos show the same person?
 
-    Compares the most prominent face of each photo (large, and near the middle) at the operating point of `fmr`.
+    Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
+    the operating point of `fmr`.
     """
     images, params = await service.read(request, TWO_IMAGES, query)
+    faces = params.face1, params.face2
     found = await service.run(
         lambda: service.operations.verify(
-            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population
+            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population, faces=faces
         )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
@@ -139,7 +141,14 @@ async def enroll(
 
     def enroll() -> Enrollment:
         return service.operations.enroll(
-            gallery, subject, images["images"], level, terms=terms, on_conflict=params.on_conflict, tell=tell
+            gallery,
+            subject,
+            images["images"],
+            level,
+            terms=terms,
+            face=params.face,
+            on_conflict=params.on_conflict,
+            tell=tell,
         )
 
     found = await service.run(enroll)

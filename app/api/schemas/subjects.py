@@ -28,7 +28,7 @@ from app.api.schemas.base import (
     Time,
     Wire,
 )
-from app.api.schemas.recognition import Box, DetectParams, Explain, Quality
+from app.api.schemas.recognition import FACE_INDEX, Box, DetectParams, Explain, FaceIndex, Quality
 
 
 class Consent(Params):
@@ -68,7 +68,9 @@ class EraseParams(Params):
 
 class SubjectPageParams(PageParams):
     search: str | None = Field(
-        default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
+        default=None,
+        max_length=MAX_ID_LENGTH,
+        description="Only subjects whose id or name contains this text; case, accents, `_`, `-` and `.` don't matter.",
     )
     expires_before: Time | None = Field(
         default=None, description="Only subjects that expire before this time.", examples=[TIME]
@@ -166,6 +168,7 @@ class EnrollParams(DetectParams):
         examples=["2096-01-31T12:00:00Z"],
     )
     consent: Note | None = Field(default=None, description="A note on the consent, given now; unchanged if absent.")
+    face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo, sent alone,"))
     on_conflict: OnConflict | None = Field(default=None, description=f"{ON_CONFLICT} The gallery's if absent.")
 
 
@@ -238,12 +241,7 @@ class EnrollAnswer(Wire):
 
 
 class CorrectionParams(Params):
-    face: int | None = Field(
-        default=None,
-        ge=0,
-        description="Which face of the photo, by its index in the list of `/v1/detect` and of identify; the most "
-        "prominent one if absent.",
-    )
+    face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo"))
     expires_at: Time | None = Field(
         default=None,
         description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
