@@ -12,6 +12,8 @@ READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scop
 GALLERIES = "/v1/galleries"
 GALLERY = f"{GALLERIES}/{{gallery}}"
 REEMBED = f"{GALLERY}/reembed"
+REVIEW = f"{GALLERY}/review"
+FINDING = f"{REVIEW}/{{finding}}"
 SUBJECTS = f"{GALLERY}/subjects"
 SUBJECT = f"{SUBJECTS}/{{subject}}"
 FACES = f"{SUBJECT}/faces"
@@ -39,6 +41,7 @@ NO_JOB = ("job_not_found",)
 NO_KEY = ("key_not_found",)
 CURSOR = ("invalid_cursor",)
 NO_MOVE = ("reembedding_not_found",)
+NO_FINDING = ("finding_not_found",)
 NOT_SWITCHED = ("reembedding_not_found", "reembedding_not_switched")
 
 # Photos in, answers out
@@ -100,6 +103,8 @@ ENROLL_FACES = Operation(
         "no_face",
         "ambiguous_face",
         "low_quality",
+        "duplicate_face",
+        "face_conflict",
         "nothing_enrolled",
         "subject_expired",
         "invalid_expiry",
@@ -141,6 +146,25 @@ IMPORT_FACES = Operation(
     codes=("package_mismatch", "two_packages"),
 )
 EXPORT_GALLERY = Operation("export", "POST", f"{GALLERY}/export", schemas.Job, ADMIN, changes=True, status=202)
+
+# What is probably wrong in a gallery
+REVIEW_GALLERY = Operation(
+    "review", "POST", REVIEW, schemas.Job, ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable")
+)
+SHOW_REVIEW = Operation(
+    "show_review",
+    "GET",
+    REVIEW,
+    schemas.Review,
+    READ,
+    codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
+)
+DISMISS_FINDING = Operation(
+    "dismiss_finding", "POST", f"{FINDING}/dismiss", NoneType, ENROLL, changes=True, status=204, codes=NO_FINDING
+)
+REOPEN_FINDING = Operation(
+    "reopen_finding", "DELETE", f"{FINDING}/dismiss", NoneType, ENROLL, changes=True, status=204, codes=NO_FINDING
+)
 
 # Moving a gallery to another model package
 SHOW_REEMBEDDING = Operation("show_reembedding", "GET", REEMBED, schemas.Reembedding, READ, codes=NO_MOVE)
@@ -217,6 +241,16 @@ DELETE_SUBJECT = Operation(
 ERASE_SUBJECT = Operation(
     "erase_subject", "POST", f"{SUBJECT}/erase", schemas.Receipt, ADMIN, changes=True, codes=NO_SUBJECT
 )
+MERGE_SUBJECT = Operation(
+    "merge_subject",
+    "POST",
+    f"{SUBJECT}/merge",
+    schemas.MergedSubject,
+    ENROLL,
+    changes=True,
+    body=schemas.SubjectMerge,
+    codes=(*NO_SUBJECT, "subject_expired"),
+)
 LIST_FACES = Operation("list_faces", "GET", FACES, schemas.FacePage, READ, codes=(*NO_SUBJECT, *CURSOR))
 SHOW_FACE = Operation("show_face", "GET", FACE, schemas.StoredFace, READ, codes=NO_FACE)
 DELETE_FACE = Operation("delete_face", "DELETE", FACE, NoneType, ENROLL, changes=True, status=204, codes=NO_FACE)
@@ -237,6 +271,16 @@ MOVE_FACE = Operation(
     ENROLL,
     changes=True,
     body=schemas.FaceMove,
+    codes=NO_FACE,
+)
+MOVE_FACES = Operation(
+    "move_faces",
+    "POST",
+    f"{FACES}/move",
+    schemas.Subject,
+    ENROLL,
+    changes=True,
+    body=schemas.FacesMove,
     codes=NO_FACE,
 )
 
@@ -294,6 +338,17 @@ ROTATE_KEY = Operation(
     codes=(*NO_KEY, "key_revoked"),
 )
 READ_AUDIT = Operation("read_audit", "GET", "/v1/audit", schemas.AuditPage, ADMIN, unrestricted=True, codes=CURSOR)
+EXPORT_AUDIT = Operation(
+    "export_audit",
+    "POST",
+    "/v1/audit/export",
+    bytes,
+    ADMIN,
+    unrestricted=True,
+    body=schemas.AuditExport,
+    file=File((LINES_TYPE,), "Chained lines of JSON; the last one is a signed checkpoint."),
+    codes=("invalid_checkpoint", "audit_log_differs"),
+)
 LIST_RECEIPTS = Operation("list_receipts", "GET", RECEIPTS, schemas.ReceiptPage, ADMIN, unrestricted=True, codes=CURSOR)
 SHOW_RECEIPT = Operation(
     "show_receipt",

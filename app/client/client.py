@@ -106,6 +106,11 @@ class _Operations:
     delete_gallery = _Operation(calls.delete_gallery)
     check_gallery = _Operation(calls.check_gallery)
 
+    start_review = _Operation(calls.start_review)
+    review = _Operation(calls.review)
+    dismiss_finding = _Operation(calls.dismiss_finding)
+    reopen_finding = _Operation(calls.reopen_finding)
+
     reembed = _Operation(calls.reembed)
     reembedding = _Operation(calls.reembedding)
     cancel_reembedding = _Operation(calls.cancel_reembedding)
@@ -117,11 +122,13 @@ class _Operations:
     subject = _Operation(calls.subject)
     update_subject = _Operation(calls.update_subject)
     delete_subject = _Operation(calls.delete_subject)
+    merge_subject = _Operation(calls.merge_subject)
 
     faces = _Operation(calls.faces)
     face = _Operation(calls.face)
     face_crop = _Operation(calls.face_crop)
     move_face = _Operation(calls.move_face)
+    move_faces = _Operation(calls.move_faces)
     delete_face = _Operation(calls.delete_face)
 
     keys = _Operation(calls.keys)
@@ -131,6 +138,7 @@ class _Operations:
     rotate_key = _Operation(calls.rotate_key)
     revoke_key = _Operation(calls.revoke_key)
     audit = _Operation(calls.audit)
+    audit_export = _Operation(calls.audit_export)
 
     import_faces = _Operation(calls.import_faces)
     export_gallery = _Operation(calls.export_gallery)
@@ -153,6 +161,7 @@ class _Operations:
     all_subjects = _Pages(calls.subjects, lambda page: page.subjects)
     all_faces = _Pages(calls.faces, lambda page: page.faces)
     all_galleries = _Pages(calls.galleries, lambda page: page.galleries)
+    all_findings = _Pages(calls.review, lambda page: page.findings)
     all_jobs = _Pages(calls.jobs, lambda page: page.jobs)
     all_keys = _Pages(calls.keys, lambda page: page.keys)
     all_audit = _Pages(calls.audit, lambda page: page.entries)

@@ -30,13 +30,14 @@ from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.jobs import waiting_job
 from tests.support.live import serving
-from tests.support.service import COLLINS, error_of, running
+from tests.support.service import AGAIN, COLLINS, error_of, running
 from tests.support.tarred import tar_of
 
 NOW = 1_800_000_000.0
 WAIT_S = 20.0
 CHANGES = {one.name for one in ENDPOINTS if one.changes}
-OF_JOBS = {"cancel_job", "import", "export"} | {name for name in CHANGES if "reembed" in name}
+OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
+OF_JOBS = {"cancel_job", "import", "export"} | OF_REVIEWS | {name for name in CHANGES if "reembed" in name}
 
 
 class Slow(AuditStore):
@@ -68,7 +69,7 @@ def soon(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def all_of(store: AuditStore, **wanted: str) -> list[AuditEntry]:
+def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
     return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
@@ -164,7 +165,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
         entry.subject = f"s{number}"
         store.write([entry])
 
-    def found(newest_first: bool, **wanted: str) -> list[int]:
+    def found(newest_first: bool, **wanted: Any) -> list[int]:
         seen: list[int] = []
         cursor = None
         while True:
@@ -233,6 +234,10 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
     face = enrolled["enrolled"][0]["face_id"]
     do("move_face", "POST", f"{subject}/faces/{face}/move", ("g/1", "eileen", face), json={"subject": "eileen"})
+    move = {"faces": [face], "subject": "other", "create": True}
+    do("move_faces", "POST", f"{subject}/faces/move", ("g/1", "eileen", "other"), json=move)
+    merged = f"{gallery}/subjects/other/merge"
+    do("merge_subject", "POST", merged, ("g/1", "other", "eileen"), json={"into": "eileen"})
     do("delete_face", "DELETE", f"{subject}/faces/{face}", ("g/1", "eileen", face))
     do("delete_subject", "DELETE", subject, ("g/1", "eileen", None))
     service.post(f"{gallery}/subjects", json={"id": "eileen"})
@@ -265,7 +270,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
             assert (row["subject"], row["target"]) == (None, target)
             assert row["gallery"] == "g/1", name
             done.add(name)
-            return answer.json()
+            return answer.json() if answer.content else None
 
         def until(state: str | None) -> None:
             soon(lambda: client.get(reembed).json().get("state") == state)
@@ -276,6 +281,13 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         exported = do("export", "POST", f"{gallery}/export")
         ids = {imported["id"], exported["id"]}
         soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        client.post("/v1/galleries/g%2F1/subjects/eileen%20again/faces", files={"images": AGAIN}).raise_for_status()
+        review = f"{gallery}/review"
+        do("review", "POST", review)
+        soon(lambda: bool(client.get(review).json()["findings"]))
+        finding = client.get(review).json()["findings"][0]["id"]
+        do("dismiss_finding", "POST", f"{review}/{finding}/dismiss", finding)
+        do("reopen_finding", "DELETE", f"{review}/{finding}/dismiss", finding)
         waiting = waiting_job(tmp_path / "data", "g/1").id
         do("cancel_job", "POST", f"/v1/jobs/{waiting}/cancel", waiting)
         do("reembed", "POST", reembed, json={"embedder": "small"})
@@ -293,7 +305,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
 def test_every_operation_is_recorded_with_its_key_and_ids(service: httpx.Client, operation: AnyOperation) -> None:
     """Also if there is nothing of these ids."""
     ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
-    named = dict.fromkeys(("job", "receipt"), "b" * 32) | ids
+    named = dict.fromkeys(("job", "receipt", "finding"), "b" * 32) | ids
     path = operation.path
     for name, value in named.items():
         path = path.replace(f"{{{name}}}", quote(value, safe=""))
@@ -327,6 +339,17 @@ def test_refused_keys_are_recorded_as_far_as_they_are_known(service: httpx.Clien
     service.delete("/v1/keys/weak")
     revoked = service.get("/v1/galleries", headers={"x-api-key": made["secret"]})
     assert (entry_of(service, revoked)["key"], entry_of(service, revoked)["status"]) == ("weak", 401)
+
+
+def test_changes_are_read_alone(service: httpx.Client) -> None:
+    made = service.post("/v1/galleries", json={"id": "changed"})
+    read = service.get("/v1/galleries/changed")
+    entry_of(service, read)
+    listed = service.get("/v1/audit?limit=1000&changes=true").json()["entries"]
+    ids = {entry["request_id"] for entry in listed}
+    assert made.headers["x-request-id"] in ids
+    assert read.headers["x-request-id"] not in ids
+    assert {entry["operation"] for entry in listed} <= CHANGES
 
 
 def test_what_nothing_limits_is_not_recorded(service: httpx.Client) -> None:
