@@ -1,6 +1,6 @@
 /** The faces of a person: looked at large, chosen one by one or all, moved to another person, deleted. */
 
-import { get, path, post, remove } from "../api.js";
+import { get, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -131,15 +131,4 @@ async function move(own) {
   await own.changed();
 }
 
-async function moveTo(own, subject) {
-  try {
-    await post(path("galleries", own.galleryId, "subjects"), { id: subject });
-  } catch (error) {
-    if (error.code !== "subject_exists") throw error;
-  }
-  for (const face of [...own.chosen.keys()]) {
-    await post(`${pathOf(own, face)}/move`, { subject });
-    own.chosen.delete(face);
-  }
-  return true;
-}
+const moveTo = (own, subject) => post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject, create: true });
