@@ -98,6 +98,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(422, "no_face", "No face was found in the image, which `details.image` or `details.rejected` names."),
     Kind(422, "ambiguous_face", "There are several faces, and none is clearly the most prominent."),
     Kind(422, "low_quality", "The face's quality is too low to enroll; `details.rejected` has the reasons."),
+    Kind(422, "duplicate_face", "The face is enrolled already, and the gallery or the request rejects such faces."),
+    Kind(422, "face_conflict", "The face matches another subject; `details` says which, if the key may know."),
     Kind(422, "nothing_enrolled", "No image could be enrolled, for different reasons; `details.rejected` lists them."),
     Kind(422, "operating_point_unavailable", "The error rate was never measured; `details` has the measured range."),
     Kind(422, "package_unknown", "No such model package is installed; `details.known` lists those that are."),

@@ -117,11 +117,13 @@ class _Operations:
     subject = _Operation(calls.subject)
     update_subject = _Operation(calls.update_subject)
     delete_subject = _Operation(calls.delete_subject)
+    merge_subject = _Operation(calls.merge_subject)
 
     faces = _Operation(calls.faces)
     face = _Operation(calls.face)
     face_crop = _Operation(calls.face_crop)
     move_face = _Operation(calls.move_face)
+    move_faces = _Operation(calls.move_faces)
     delete_face = _Operation(calls.delete_face)
 
     keys = _Operation(calls.keys)

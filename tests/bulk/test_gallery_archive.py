@@ -73,7 +73,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
         first, second = (stack.enter_context(Client(one.url, one.key)) for one in servers)
         first.create_gallery("crew")
         job = first.wait_job(first.import_faces("crew", tar_of(PEOPLE)).id, every_s=0.05)
-        assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2})
+        assert (job.state, job.counts) == ("done", {"enrolled": 3, "new_subjects": 2, "warned": 1})
         first.update_subject("crew", "eileen", AGREED)
         first.create_subject("crew", "nobody yet", name="\u2603")
         exported = first.wait_job(first.export_gallery("crew").id, every_s=0.05)
