@@ -153,8 +153,8 @@ def enroll(
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
-    ``expires_at`` has a time zone; ``consent`` is a note; ``on_conflict`` is ``warn``, ``reject`` or ``allow``. ``face``
-    picks a face of a single photo, by its index in the list of `detect`.
+    ``expires_at`` has a time zone; ``consent`` is a note; ``on_conflict`` is ``warn``, ``reject`` or ``allow``.
+    ``face`` picks a face of a single photo, by its index in the list of `detect`.
     """
     files = [part("images", image) for image in images]
     terms = given(expires_at=_text(expires_at), consent=consent)

@@ -2,10 +2,10 @@
 
 import { path, post } from "../api.js";
 import { forget } from "../crops.js";
-import { ask, h, tell } from "../dom.js";
+import { ask, h, newId, select, tell } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { PersonField } from "../suggest.js";
-import { count, list } from "../words.js";
+import { list } from "../words.js";
 
 const nameOf = (subject) => subject.name ?? subject.id;
 
@@ -13,7 +13,7 @@ const nameOf = (subject) => subject.name ?? subject.id;
 export async function merge(gallery, subjects) {
   const into = await ask(`Merge ${list(subjects.map(nameOf))}`, (close) => {
     const place = problemPlace();
-    const who = new PersonField(() => gallery, { required: true });
+    const who = subjects.length > 1 ? oneOf(subjects) : new PersonField(() => gallery, { required: true });
     const button = h("button.primary", { type: "submit" }, "Merge");
     const submit = async (event) => {
       event.preventDefault();
@@ -23,8 +23,8 @@ export async function merge(gallery, subjects) {
     return h(
       "form",
       { onsubmit: submit },
-      h("p", {}, `${count(subjects.reduce((sum, one) => sum + one.face_count, 0), "face")} go to the person below, who keeps name and metadata, and takes those that are missing.`),
-      h("div.field", {}, h("label", { for: who.input.id }, "Into whom?"), who.element),
+      h("p", {}, "All faces go to the person below, who keeps name and metadata, and takes those that are missing. The other is deleted."),
+      h("div.field", {}, h("label", { for: who.input.id }, subjects.length > 1 ? "Who stays?" : "Into whom?"), who.element),
       place.element,
       h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button),
     );
@@ -33,6 +33,12 @@ export async function merge(gallery, subjects) {
   forget();
   tell(`Merged into ${into}.`);
   return into;
+}
+
+/** The field for one of these, in the form of a PersonField. */
+function oneOf(subjects) {
+  const input = select(subjects.map((one) => [one.id, one.name ? `${one.name} (${one.id})` : one.id]), subjects[0].id, () => {}, { id: newId("who") });
+  return { input, element: input, get id() { return input.value; } };
 }
 
 async function mergeAll(gallery, subjects, into) {
