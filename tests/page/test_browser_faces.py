@@ -36,6 +36,12 @@ def test_faces_are_enlarged_selected_and_moved(visitor: Visitor, api: httpx.Clie
     expect(large).to_contain_text("In its photo")
     visitor.picture("enlarged")
     page.keyboard.press("Escape")
+    faces.nth(1).get_by_role("button", name="Enlarge").click()
+    large.get_by_role("button", name="Use as cover").click()
+    expect(page.get_by_text("This is the cover now.")).to_be_visible()
+    expect(page.locator("dialog")).to_have_count(0)
+    listed = api.get("/galleries/mixed/subjects/grace/faces").json()["faces"]
+    assert api.get("/galleries/mixed/subjects/grace").json()["cover"] == listed[1]["face_id"]
     expect(page.get_by_role("button", name="Move selected")).to_be_disabled()
     faces.nth(1).get_by_role("checkbox").check()
     faces.nth(2).get_by_role("checkbox").check()

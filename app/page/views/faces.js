@@ -1,6 +1,6 @@
 /** The faces of a person: looked at large, chosen one by one or all, moved to another person, deleted. */
 
-import { get, post, remove } from "../api.js";
+import { get, patch, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -88,8 +88,15 @@ function enlarge(own, face) {
     ["Face id", h("code", {}, face.face_id)],
   ];
   return ask("Enrolled face", (close) =>
-    h("div", {}, home, h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))), h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close"))),
+    h("div", {}, home, h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))), h("div.row.end", {}, own.bar && h("button", { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) }, "Use as cover"), h("button", { type: "button", onclick: () => close() }, "Close"))),
   );
+}
+
+/** The face stands for the person wherever the person is shown. */
+async function cover(own, face) {
+  await patch(own.where, { cover: face.face_id });
+  tell("This is the cover now.");
+  await own.changed();
 }
 
 const pathOf = (own, face) => `${own.where}/faces/${encodeURIComponent(face)}`;
