@@ -15,7 +15,8 @@ from app.concurrency.fair_semaphore import FairSemaphore
 from app.errors import NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
-from app.face.image import REDUCTIONS, Decoded, EncodedImage, Limits, open_image
+from app.face.formats import Limits
+from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.quality import assess
 from app.inference.embedder import Embedder
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels

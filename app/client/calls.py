@@ -153,12 +153,18 @@ def enroll(
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
-    ``expires_at`` has a time zone; ``consent`` is a note; ``on_conflict`` is ``warn``, ``reject`` or ``allow``.
-    ``face`` picks a face of a single photo, by its index in the list of `detect`.
+    ``expires_at`` has a time zone; ``consent`` is a note. ``face`` picks a face of a single photo, by its index in the
+    list of `detect`. ``on_conflict`` is ``warn``, ``reject`` or ``allow``.
     """
     files = [part("images", image) for image in images]
-    terms = given(expires_at=_text(expires_at), consent=consent)
-    params = terms | given(quality=quality, face=face, on_conflict=on_conflict, explain=explain)
+    params = given(
+        quality=quality,
+        expires_at=_text(expires_at),
+        consent=consent,
+        face=face,
+        on_conflict=on_conflict,
+        explain=explain,
+    )
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
@@ -200,6 +206,34 @@ def delete_gallery(gallery: str) -> Call[None]:
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     """Check that database and index hold the same faces."""
     return _call(endpoints.CHECK_GALLERY, gallery=gallery)
+
+
+def start_review(gallery: str) -> Call[schemas.Job]:
+    """Return the job that looks for what is probably wrong in a gallery."""
+    return _call(endpoints.REVIEW_GALLERY, gallery=gallery)
+
+
+def review(
+    gallery: str,
+    *,
+    kind: str | None = None,
+    dismissed: bool | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[schemas.Review]:
+    """Return the last finished review of a gallery, with one page of its findings."""
+    params = given(kind=kind, dismissed=dismissed, limit=limit, cursor=cursor)
+    return _call(endpoints.SHOW_REVIEW, gallery=gallery, params=params)
+
+
+def dismiss_finding(gallery: str, finding: str) -> Call[None]:
+    """Call a finding right: it is not asked about again."""
+    return _call(endpoints.DISMISS_FINDING, gallery=gallery, finding=finding)
+
+
+def reopen_finding(gallery: str, finding: str) -> Call[None]:
+    """Take back that a finding is right."""
+    return _call(endpoints.REOPEN_FINDING, gallery=gallery, finding=finding)
 
 
 def reembed(

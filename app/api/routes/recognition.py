@@ -138,11 +138,17 @@ async def enroll(
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
     tell = grant_of(request).has(Scope.RECOGNIZE)
-    face, on_conflict = params.face, params.on_conflict
 
     def enroll() -> Enrollment:
         return service.operations.enroll(
-            gallery, subject, images["images"], level, terms=terms, face=face, on_conflict=on_conflict, tell=tell
+            gallery,
+            subject,
+            images["images"],
+            level,
+            terms=terms,
+            face=params.face,
+            on_conflict=params.on_conflict,
+            tell=tell,
         )
 
     found = await service.run(enroll)
