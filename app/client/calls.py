@@ -424,6 +424,11 @@ def audit(
     return _call(endpoints.READ_AUDIT, params=params)
 
 
+def audit_export(after: str | None = None) -> Call[bytes]:
+    """Return the next lines of a signed export; ``after`` is its last line so far, without the line break."""
+    return _call(endpoints.EXPORT_AUDIT, json=given(after=after))
+
+
 def import_faces(
     gallery: str,
     tar: Tar,

@@ -138,6 +138,7 @@ class _Operations:
     rotate_key = _Operation(calls.rotate_key)
     revoke_key = _Operation(calls.revoke_key)
     audit = _Operation(calls.audit)
+    audit_export = _Operation(calls.audit_export)
 
     import_faces = _Operation(calls.import_faces)
     export_gallery = _Operation(calls.export_gallery)

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from app.bulk.archive import fingerprint
 from app.bulk.tar_stream import TAR_END, header, padding
 from app.client import ApiError, Client
 from app.db import signing
@@ -168,7 +167,7 @@ def test_without_crops(two: Two) -> None:
 
 
 def test_a_signer_must_be_known_or_confirmed(two: Two) -> None:
-    digest = fingerprint(signing.decode(two.trust))
+    digest = signing.fingerprint(signing.decode(two.trust))
     for number, trust in enumerate((None, "", "0" * 64, signing.encode(bytes(32)))):
         job = brought(two, f"unknown-{number}", two.archive, trust)
         assert (job.state, job.error.code) == ("failed", "unknown_signer")
