@@ -186,6 +186,8 @@ class Corrections:
         query = _rows().where(_of(gallery) & CORRECTIONS.c.id.not_in(done)).order_by(CORRECTIONS.c.key)
         with self._database.read() as connection:
             rows = connection.execute(query).all()
+        if not rows:
+            return 0, 0
         crops = {row.id: crop for row in rows if (crop := self._opened(row)[1]) is not None}
         made = {
             name: template
