@@ -7,6 +7,7 @@ re-embedded, a correction has a row for each of the two packages.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -235,16 +236,17 @@ class Corrections:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             keys = lock_subjects(connection, gallery, {one.subject for one in corrections})
+            others = {one.id: _id_here(gallery, one.id) for one in corrections}
             query = sa.select(CORRECTIONS.c.id, CORRECTIONS.c.gallery_key)
-            query = query.where(CORRECTIONS.c.id.in_([one.id for one in corrections]))
+            query = query.where(CORRECTIONS.c.id.in_([*others, *others.values()]))
             homes: dict[str, int] = {row.id: row.gallery_key for row in connection.execute(query)}
             rows: dict[str, dict[str, object]] = {}
             for one in corrections:
-                if one.subject in keys and homes.get(one.id) != gallery.key and one.expires_at > now:
-                    name = uuid.uuid4().hex if one.id in homes else one.id  # another gallery, perhaps a copy, has it
+                name = one.id if homes.get(one.id, gallery.key) == gallery.key else others[one.id]
+                if one.subject in keys and name not in homes and one.expires_at > now:
                     times = {"created_at": one.created_at, "expires_at": one.expires_at}
                     probe = self._probe(name, gallery.embedder, one.template, one.crop)
-                    rows[one.id] = {"id": name, "subject_key": keys[one.subject]} | times | probe
+                    rows[name] = {"id": name, "subject_key": keys[one.subject]} | times | probe
             self._insert(connection, gallery, list(rows.values()))
             for key in keys.values():
                 _drop_oldest(connection, key)
@@ -281,6 +283,11 @@ def rule_out(
         else:
             out.append(RuledOut(one, known.ids[best], float(scores[best])))
     return kept, tuple(out)
+
+
+def _id_here(gallery: Gallery, correction_id: str) -> str:
+    """Return the id of a correction whose own id another gallery has, perhaps a copy: the same at each import."""
+    return hashlib.sha256(f"{gallery.key}/{correction_id}".encode()).hexdigest()[:32]
 
 
 def _locked(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
