@@ -13,16 +13,18 @@ import { count, when } from "../words.js";
 import { enrolling } from "./enroll.js";
 import { exportGallery } from "./importing.js";
 import { person } from "./person.js";
+import { review } from "./review.js";
 
 const PAGE = 1000;
 const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const CALM_MS = 220;
 
-/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/people/SUBJECT`. */
+/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/review`, `#/galleries/ID/people/SUBJECT`. */
 export function galleries([gallery, what, subject]) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
+  if (what === "review") return review(gallery);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
   return people(gallery);
 }
@@ -114,6 +116,7 @@ function people(id) {
 function offered(gallery, place) {
   return [
     session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    h("a.button", { href: link("galleries", gallery.id, "review") }, icon("check"), "Review"),
     session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
     session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
   ];
