@@ -1,28 +1,29 @@
-/** All galleries that the key sees; one of them; the people in it. */
+/** All galleries that the key sees, and where each of their views is. */
 
-import { get, path, post, remove } from "../api.js";
+import { path, post } from "../api.js";
 import { everyGallery } from "../choosing.js";
-import { portrait } from "../crops.js";
-import { ask, calmly, confirm, field, h, put, select, tell } from "../dom.js";
-import { dropped, hand, isPhoto } from "../files.js";
-import { Grid } from "../grid.js";
+import { ask, field, h } from "../dom.js";
 import { icon } from "../icons.js";
 import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
-import { enrollPanel, enrolling } from "./enroll.js";
-import { exportGallery } from "./importing.js";
+import { enrolling } from "./enroll.js";
+import { people } from "./people.js";
 import { person } from "./person.js";
 import { review } from "./review.js";
 import { settings } from "./settings.js";
 
+<<<<<<< HEAD
 const PAGE = 1000;
 const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const CALM_MS = 220;
 
 /** `#/galleries`, `#/galleries/ID`, and below it `enroll`, `settings`, `review` and `people/SUBJECT`. */
+=======
+/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/settings`, `#/galleries/ID/people/SUBJECT`. */
+>>>>>>> main
 export function galleries([gallery, what, subject]) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
@@ -92,6 +93,7 @@ export async function newGallery() {
   });
   if (made) go("galleries", made.id);
 }
+<<<<<<< HEAD
 
 function people(id) {
   const place = problemPlace();
@@ -211,3 +213,5 @@ function cell(gallery, subject) {
     h("span.small", {}, count(subject.face_count, "face")),
   );
 }
+=======
+>>>>>>> main
