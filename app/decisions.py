@@ -20,7 +20,7 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import Thresholds
+from app.inference.manifest import DecidedBy, Thresholds
 from app.types import Face, Template
 
 UNCERTAIN_FACTOR = 10.0
@@ -35,6 +35,7 @@ class VerifyPoint:
 
     threshold: float
     fmr: float
+    calibration: DecidedBy
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,9 @@ class IdentifyPoint:
     uncertain: float
     fmr: float
     fpir: float
+    calibration: DecidedBy
+    limited: bool = False
+    """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
 
 
 def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
@@ -52,10 +56,8 @@ def verify_point(thresholds: Thresholds, asked: float | None, default: float) ->
 
     Raises OperatingPointUnavailable if the rate asked for was not measured.
     """
-    if asked is not None:
-        return VerifyPoint(thresholds.threshold(asked), asked)
-    fmr = _measured(thresholds, default)
-    return VerifyPoint(thresholds.threshold(fmr), fmr)
+    fmr = _measured(thresholds, default) if asked is None else asked
+    return VerifyPoint(thresholds.threshold(fmr), fmr, thresholds.decided_by(fmr))
 
 
 def identify_point(
@@ -67,13 +69,14 @@ def identify_point(
     nearest measured one is used, and the point's ``fpir`` says what to expect from it.
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
+    limited = False
     if fmr is None:
-        fmr = fmr_for(default if fpir is None else fpir, subjects)
-        if fpir is None:
-            fmr = _measured(thresholds, fmr)
+        wanted = fmr_for(default if fpir is None else fpir, subjects)
+        fmr = _measured(thresholds, wanted) if fpir is None else wanted
+        limited = fmr > wanted
     threshold = thresholds.threshold(fmr)
     uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
-    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects))
+    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects), thresholds.decided_by(fmr), limited=limited)
 
 
 def fmr_for(fpir: float, subjects: int) -> float:
@@ -84,6 +87,11 @@ def fmr_for(fpir: float, subjects: int) -> float:
 def fpir_of(fmr: float, subjects: int) -> float:
     """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
+
+
+def subjects_for(fpir: float, fmr: float) -> int:
+    """Return how many subjects a gallery may have for ``fpir`` if ``fmr`` is the lowest rate measured."""
+    return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +112,10 @@ class CoarseScores:
 
         Raises OperatingPointUnavailable for a package without measured operating points.
         """
-        if thresholds.calibration is None:
+        if not thresholds.points:
             message = f"{thresholds.package} has no measured operating points, so no embedding is compared with faces"
             raise OperatingPointUnavailable(message)
-        points = tuple(point.threshold for point in thresholds.calibration.points)
+        points = tuple(point.threshold for point in thresholds.points)
         narrowest = min(later - earlier for earlier, later in pairwise(points))
         return cls(points, 10.0 ** math.floor(math.log10(narrowest)))
 

@@ -71,6 +71,9 @@ from app.jobs.store import JobStore
 from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.recalibration.job import KIND as CALIBRATE
+from app.recalibration.job import Calibrator
+from app.recalibration.store import Calibrations
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings
@@ -98,6 +101,8 @@ IMPORT_THREADS = 4
 """Threads for the photos of an import; the other threads are for requests."""
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings that can no longer be rolled back."""
+CALIBRATIONS_S = 60.0
+"""Between looks for galleries whose own calibration has become stale."""
 PRUNE_AUDIT_S = 3600.0
 """Between deletions of old audit entries."""
 WRITE_RETRY_S = 2.0
@@ -169,6 +174,7 @@ class _Storage:
     database: Database
     galleries: Galleries
     reembeddings: Reembeddings
+    calibrations: Calibrations
     secrets: SecretStore
     signer: Signer
     erasures: Erasures
@@ -207,7 +213,14 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
     inference = _build_inference(opening.result() if opening else open_models(settings), stack)
     settings = inference.models.settings
-    operations = _build_recognition(settings, storage, inference, counted)
+    calibrator = Calibrator(
+        storage.galleries,
+        storage.calibrations,
+        inference.embedders,
+        storage.jobs,
+        recorded=partial(storage.audit.recorded, "calibrate_gallery"),
+    )
+    operations = _build_recognition(settings, storage, inference, calibrator, counted)
     workers = WorkerPool(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
     )
@@ -215,12 +228,13 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
     _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
     loading.result()
-    background = _build_background(settings, storage, inference, operations, stack)
+    background = _build_background(settings, storage, inference, operations, calibrator=calibrator, stack=stack)
     return Service(
         operations=operations,
         embedders=inference.embedders,
         galleries=storage.galleries,
         reembedder=background.reembedder,
+        calibrator=calibrator,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
@@ -273,6 +287,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         database=sql.database,
         galleries=galleries,
         reembeddings=Reembeddings(sql),
+        calibrations=Calibrations(sql),
         secrets=secrets,
         signer=signer,
         erasures=Erasures(galleries, sql.database, signer),
@@ -293,7 +308,7 @@ def _build_inference(models: Models, stack: ExitStack) -> _Inference:
 
 
 def _build_recognition(
-    settings: Settings, storage: _Storage, inference: _Inference, counted: metrics.Metrics
+    settings: Settings, storage: _Storage, inference: _Inference, calibrator: Calibrator, counted: metrics.Metrics
 ) -> Operations:
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     return Operations(
@@ -302,12 +317,19 @@ def _build_recognition(
         storage.galleries,
         fmr=settings.fmr,
         fpir=settings.fpir,
+        calibrated=calibrator.thresholds,
         observe=counted.stages,
     )
 
 
 def _build_background(
-    settings: Settings, storage: _Storage, inference: _Inference, operations: Operations, stack: ExitStack
+    settings: Settings,
+    storage: _Storage,
+    inference: _Inference,
+    operations: Operations,
+    *,
+    calibrator: Calibrator,
+    stack: ExitStack,
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
     embedders = inference.embedders
@@ -333,10 +355,11 @@ def _build_background(
     scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
+    scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
-    runner.start({**bulk.works(), REEMBED: reembedder.work}, scheduler)
+    runner.start({**bulk.works(), REEMBED: reembedder.work, CALIBRATE: calibrator.work}, scheduler)
     return _Background(runner, reembedder, bulk)
 
 

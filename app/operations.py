@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from app.concurrency.deadline import check_deadline
 from app.decisions import (
@@ -49,6 +49,8 @@ AMBIGUOUS_SHARE = 0.5
 ATTEMPTS = 3
 """How often an operation is tried while its gallery's packages change under it."""
 T = TypeVar("T")
+Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
+"""Returns the thresholds that decide in a gallery, given its package's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +155,18 @@ class Operations:
         *,
         fmr: float,
         fpir: float,
+        calibrated: Calibrated = lambda _gallery, package: package,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``observe`` receives the milliseconds that each stage of a photo or an operation took."""
+        """``calibrated`` returns the thresholds that decide in a gallery, by default its package's; ``observe``
+        receives the milliseconds that each stage of a photo or an operation took.
+        """
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
         self._fmr = fmr
         self._fpir = fpir
+        self._calibrated = calibrated
         self._observe = observe
 
     @property
@@ -171,6 +177,10 @@ class Operations:
     def thresholds(self, model: str | None = None) -> Thresholds:
         """Return the operating points of a package by its id; None means the default package."""
         return self._embedders.thresholds(model or self.package)
+
+    def thresholds_in(self, gallery: Gallery, model: str) -> Thresholds:
+        """Return the operating points that decide in a gallery about templates of this package."""
+        return self._calibrated(gallery, self._embedders.thresholds(model))
 
     def detect(self, image: bytes) -> Photo:
         return self._observed(self._pipeline.detect(image))
@@ -210,9 +220,10 @@ class Operations:
         self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
             store = self._galleries.store
-            store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
+            found = store.gallery(gallery)
+            point = verify_point(self._calibrated(found, used.thresholds), fmr, self._fmr)
+            store.subject(found, subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
@@ -237,7 +248,8 @@ class Operations:
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
-            point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
+            thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
+            point = identify_point(thresholds, fmr, fpir, self._fpir, subjects)
             photo = self._embed(image, used)
         stages: dict[str, float] = {}
         with timed(stages, "search"):

@@ -29,6 +29,7 @@ from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.recalibration.job import Calibrator
 from app.reembedding.job import Reembedder
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Service:
     embedders: Embedders
     galleries: Galleries
     reembedder: Reembedder
+    calibrator: Calibrator
     workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard

@@ -120,15 +120,22 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     known = False
+    limited: schemas.IdentifyAnswer | None = None
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
-        nonlocal known
+        nonlocal known, limited
         answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir)
+        limited = answer if answer.limited else limited
         known = known or any(face.decision == "known" for face in answer.faces)
         return answer
 
     with connect(server, key) as client:
         code = _say_all(_answers(ask, files, "identify", jobs), as_json, _identify_lines)
+    if limited is not None:
+        output.warn(
+            f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
+            f"{limited.subjects:,} subjects, at FMR {limited.fmr:g}."
+        )
     if missing or code:
         raise typer.Exit(Exit.REFUSED)
     raise typer.Exit(Exit.DONE if known else Exit.NO)

@@ -106,6 +106,9 @@ class _Operations:
     delete_gallery = _Operation(calls.delete_gallery)
     check_gallery = _Operation(calls.check_gallery)
 
+    calibrate_gallery = _Operation(calls.calibrate_gallery)
+    calibration = _Operation(calls.calibration)
+
     reembed = _Operation(calls.reembed)
     reembedding = _Operation(calls.reembedding)
     cancel_reembedding = _Operation(calls.cancel_reembedding)

@@ -37,6 +37,8 @@ def to_gallery(row: Row[Any]) -> Gallery:
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
         search=row.search,
+        calibration=row.calibration,
+        allow_laxer=bool(row.allow_laxer),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
+from app.inference.manifest import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, Pixels, Quality, Template
 
@@ -43,6 +44,10 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
+    calibration: Source = "package"
+    """Whose operating points are to decide: the package's, or the gallery's own (`app.recalibration`)."""
+    allow_laxer: bool = False
+    """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
 
     @property
     def embedder(self) -> str:
@@ -100,6 +105,19 @@ class Terms:
 
 
 NO_TERMS = Terms()
+
+
+@dataclass(frozen=True, slots=True)
+class GalleryChanges:
+    """The settings of a gallery to change; UNSET leaves one as it is."""
+
+    search: IndexKind | Unset = UNSET
+    calibration: Source | Unset = UNSET
+    allow_laxer: bool | Unset = UNSET
+
+    def columns(self) -> dict[str, object]:
+        found = {"search": self.search, "calibration": self.calibration, "allow_laxer": self.allow_laxer}
+        return {name: value for name, value in found.items() if value is not UNSET}
 
 
 @dataclass(frozen=True, slots=True)

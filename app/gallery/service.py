@@ -36,12 +36,12 @@ from app.gallery.records import (
     Enrolled,
     Erased,
     Gallery,
+    GalleryChanges,
     Metadata,
     Move,
     NewFace,
     Subject,
     Terms,
-    Unset,
     fit_face,
 )
 from app.gallery.store import Store
@@ -163,14 +163,13 @@ class Galleries:
         self._check_kind(search)
         return self.store.create_gallery(gallery_id, embedder, dimension, store, metadata, search=search)
 
-    def update_gallery(self, gallery_id: str, *, search: IndexKind | Unset = UNSET) -> Gallery:
-        """Change the kind of search; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
+    def update_gallery(self, gallery_id: str, changes: GalleryChanges) -> Gallery:
+        """Change its settings; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
-        if search is UNSET:
-            return gallery
-        self._check_kind(search)
-        updated = self.store.update_gallery(gallery, search)
-        self.indexes.set_kind(gallery.key, search)
+        if changes.search is not UNSET:
+            self._check_kind(changes.search)
+        updated = self.store.update_gallery(gallery, changes)
+        self.indexes.set_kind(gallery.key, updated.search)
         return updated
 
     def delete_gallery(self, gallery_id: str) -> Counts:

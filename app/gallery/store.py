@@ -34,6 +34,7 @@ from app.gallery.records import (
     Erased,
     FaceRow,
     Gallery,
+    GalleryChanges,
     Metadata,
     Subject,
     Terms,
@@ -164,11 +165,13 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
-        """Change how the gallery is searched. Raises NotFound ``gallery_not_found``."""
+    def update_gallery(self, gallery: Gallery, changes: GalleryChanges) -> Gallery:
+        """Change the gallery's settings. Raises NotFound ``gallery_not_found``."""
+        columns = changes.columns()
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(search=search))
+            if columns:
+                connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(columns))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection
 from app.db.pagination import encode_cursor
 from app.db.schema import CROPS, FACES, GALLERIES, SUBJECTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overloaded
-from app.gallery.records import Gallery, Metadata, NewFace
+from app.gallery.records import Gallery, GalleryChanges, Metadata, NewFace
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
 from app.gallery.text import MAX_METADATA_DEPTH
@@ -116,7 +116,7 @@ def test_what_another_process_changes_is_seen_at_once(database_url: str, store: 
         assert store.subject(gallery, "ada").name == "Ada"
         other.update_subject(gallery, "ada", None)
         assert store.subject(gallery, "ada").name is None
-        other.update_gallery(gallery, "int8")
+        other.update_gallery(gallery, GalleryChanges(search="int8"))
         assert store.gallery("staff").search == "int8"
         other.delete_gallery(gallery)
         with pytest.raises(NotFound):

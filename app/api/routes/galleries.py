@@ -14,7 +14,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry
 from app.api.router import Router
 from app.api.routes import jobs
 from app.bulk.service import Arrival, ImportTerms
-from app.gallery.records import UNSET, Gallery
+from app.gallery.records import Gallery, GalleryChanges
 
 router = Router("galleries")
 
@@ -63,15 +63,23 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 
 @router.handles(endpoints.UPDATE_GALLERY)
-async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched.
+async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Gallery:
+    """Change how a gallery is searched, and which calibration decides in it.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
-    once and by other servers of the same database within a moment.
+    once and by other servers of the same database within a moment. With `calibration` set to `gallery` its operating
+    points are measured soon, and decide from then on.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
-    search = asked.search if asked.search is not None else UNSET
-    return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
+    changes = GalleryChanges(**asked.model_dump(exclude_none=True))
+
+    def update() -> schemas.Gallery:
+        updated = service.galleries.update_gallery(gallery, changes)
+        if asked.calibration == "gallery":
+            service.calibrator.keep(updated.id, who=grant.key_id)
+        return _answer(service, updated)
+
+    return await service.run(update)
 
 
 @router.handles(endpoints.DELETE_GALLERY)
@@ -148,6 +156,8 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
+            "calibration": gallery.calibration,
+            "allow_laxer": gallery.allow_laxer,
             "metadata": gallery.metadata,
             "subjects": counts.subjects,
             "faces": counts.faces,

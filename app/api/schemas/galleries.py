@@ -8,11 +8,13 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
+    CALIBRATION_SOURCES,
     MAX_ID_LENGTH,
     MODEL,
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
+    CalibrationSource,
     Example,
     Id,
     Metadata,
@@ -49,6 +51,12 @@ class GalleryCreate(Params):
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    calibration: CalibrationSource | None = Field(default=None, description=CALIBRATION_SOURCES)
+    allow_laxer: bool | None = Field(
+        default=None,
+        description="Whether the gallery's own thresholds may be laxer than the package's at 3.2 times the false match "
+        "rate.",
+    )
 
 
 class Gallery(Wire):
@@ -57,6 +65,8 @@ class Gallery(Wire):
         "embedder": MODEL,
         "store": "crop",
         "search": "fp32",
+        "calibration": "package",
+        "allow_laxer": False,
         "metadata": {},
         "subjects": 1,
         "faces": 1,
@@ -66,6 +76,8 @@ class Gallery(Wire):
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
+    calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
+    allow_laxer: bool
     metadata: Metadata
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)

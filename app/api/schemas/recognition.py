@@ -18,6 +18,7 @@ from app.api.schemas.base import (
     Rate,
     Wire,
 )
+from app.api.schemas.calibration import DecidedBy
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 Point: TypeAlias = tuple[float, float]
@@ -225,6 +226,7 @@ class VerifyAnswer(Wire):
         "threshold": 0.412,
         "fmr": 0.0001,
         "fmr_asked": None,
+        "calibration": DecidedBy.example,
         "face1": ChosenFace.example,
         "face2": ChosenFace.example,
         "model": MODEL,
@@ -235,6 +237,7 @@ class VerifyAnswer(Wire):
     threshold: float
     fmr: float = Field(description="The false match rate measured at this threshold.")
     fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face1: ChosenFace
     face2: ChosenFace
     model: str
@@ -262,6 +265,7 @@ class SubjectVerifyAnswer(Wire):
         "threshold": 0.412,
         "fmr": 0.0001,
         "fmr_asked": 0.0001,
+        "calibration": DecidedBy.example,
         "face": ChosenFace.example,
         "model": MODEL,
         "explain": None,
@@ -275,6 +279,7 @@ class SubjectVerifyAnswer(Wire):
     threshold: float
     fmr: float
     fmr_asked: float | None
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face: ChosenFace
     model: str
     explain: Explain | None = None
@@ -311,6 +316,8 @@ class IdentifyAnswer(Wire):
         "fpir": 0.01,
         "fmr_asked": None,
         "fpir_asked": 0.01,
+        "limited": False,
+        "calibration": DecidedBy.example,
         "subjects": 500,
         "model": MODEL,
         "explain": None,
@@ -321,6 +328,10 @@ class IdentifyAnswer(Wire):
     fpir: float = Field(description="The expected false positive identification rate for the whole gallery.")
     fmr_asked: float | None
     fpir_asked: float | None
+    limited: bool = Field(
+        description="Whether the server's default FPIR needs a rate that was not measured: `fpir` is what to expect."
+    )
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")
     model: str
     explain: Explain | None = None

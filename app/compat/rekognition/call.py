@@ -75,6 +75,10 @@ class Call:
         """Return the map from cosines of this package to similarities."""
         return Similarity.of(self.service.operations.thresholds(package))
 
+    def scale_in(self, gallery: Gallery) -> Similarity:
+        """Return the map from cosines to similarities in this gallery, by the calibration that decides there."""
+        return Similarity.of(self.service.operations.thresholds_in(gallery, gallery.embedder))
+
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""
         try:

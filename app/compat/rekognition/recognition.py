@@ -97,7 +97,7 @@ def match_faces(
     A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
     is among the best; so all faces of those subjects are compared.
     """
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
     near = [one for one in _rank(call, gallery, probe, limit + 1) if one.score >= floor]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
@@ -120,7 +120,7 @@ def match_users(
     leave_out: str | None = None,
 ) -> list[Shape]:
     """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
     best: dict[str, float] = {}
     for probe in probes:
