@@ -122,6 +122,19 @@ export function power(rate) {
   return factor === 1 ? ten : `${factor}·${ten}`;
 }
 
+const FALLBACKS = {
+  not_measured: "the gallery's own is not measured yet",
+  too_few_subjects: "the gallery has too few people",
+  other_model: "the gallery's own was measured with another model",
+  rate_not_supported: "the gallery's people do not support the rate",
+};
+
+/** Which calibration decided, as answers name it. */
+export function decidedBy({ source, name, fallback }) {
+  const whose = source === "gallery" ? "the gallery's own calibration" : name ? `the package's calibration ${name}` : "nothing, since the package has no operating points";
+  return fallback ? `${whose}, because ${FALLBACKS[fallback]}` : whose;
+}
+
 export const percent = (share) => (share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);
 
 export function when(text) {

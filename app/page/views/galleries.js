@@ -10,6 +10,7 @@ import { busy, problemPlace, showing } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
+import { calibration } from "./calibration.js";
 import { enrolling } from "./enroll.js";
 import { exportGallery } from "./importing.js";
 import { person } from "./person.js";
@@ -24,6 +25,7 @@ export function galleries([gallery, what, subject]) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
+  if (what === "calibration" && session.may("admin")) return calibration(gallery);
   return people(gallery);
 }
 
@@ -114,6 +116,7 @@ function people(id) {
 function offered(gallery, place) {
   return [
     session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    session.may("admin") && h("a.button", { href: link("galleries", gallery.id, "calibration") }, "Calibration"),
     session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
     session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
   ];
