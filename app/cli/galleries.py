@@ -44,13 +44,14 @@ def create(
         Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
+    population: options.Populations = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
-        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search)
+        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search, population=population)
     if as_json:
         output.say_json(made)
     else:
@@ -61,17 +62,23 @@ def create(
 def update(
     gallery: options.Gallery,
     search: options.Search = None,
+    population: options.Populations = None,
+    no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched."""
+    """Change how a gallery is searched, or whom it is for."""
+    changes: dict[str, object] = {} if search is None else {"search": search}
+    if population or no_population:
+        changes["population"] = population or []
     with connect(server, key) as client:
-        updated = client.update_gallery(gallery, {} if search is None else {"search": search})
+        updated = client.update_gallery(gallery, changes)
     if as_json:
         output.say_json(updated)
     else:
-        output.say(f"{updated.id}: searched by {updated.search}")
+        declared = f", for {', '.join(updated.population)}" if updated.population else ""
+        output.say(f"{updated.id}: searched by {updated.search}{declared}")
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

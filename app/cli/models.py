@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,7 +19,7 @@ from app.errors import InvalidInput, Unusable
 if TYPE_CHECKING:
     from app.adding.add import Added, Crops
     from app.adding.catalogue import KnownModel
-    from app.calibration.operating_points import OperatingPoint
+    from app.api import schemas
     from app.config import Settings
     from app.inference.package import Package
     from app.tuning.contest import Speeds
@@ -58,11 +57,61 @@ def list_models(server: options.Server = None, key: options.Key = None, as_json:
             str(model.dimension or ""),
             model.licence.name + (" (non-commercial)" if model.licence.non_commercial else ""),
             model.device or "-",
+            _groups(model),
             model.sha256[:12],
         ]
         for model in found.models
     ]
-    output.say_table(["model", "task", "dimension", "licence", "runs on", "sha256"], rows)
+    output.say_table(["model", "task", "dimension", "licence", "runs on", "groups", "sha256"], rows)
+
+
+def _groups(model: schemas.Model) -> str:
+    """Return for how many groups of people a stated rate was seen not to hold."""
+    if model.bias_card is None:
+        return "not measured" if model.task == "embed" else "-"
+    groups = model.bias_card.groups
+    return f"{sum(any(rate.low > rate.fmr for rate in group.rates) for group in groups)} of {len(groups)} above"
+
+
+@models.command(epilog="Example: likeness models show sface")
+def show(
+    name: options.Package,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Show a model package: its licence, its operating points, and how they hold within groups of people."""
+    with connect(server, key, Data.UNUSED) as client:
+        found = client.models().models
+    chosen = [model for model in found if name in {model.id, model.name}]
+    if len(chosen) != 1:
+        message = f"{len(chosen)} model packages are called {name!r}; there are {', '.join(one.id for one in found)}."
+        raise Unusable(message, code="package_ambiguous" if chosen else "package_unknown", package=name)
+    model = chosen[0]
+    if as_json:
+        output.say_json(model)
+        return
+    output.say(f"{model.id}: {model.title}, {model.licence.name}, SHA-256 {model.sha256}")
+    for calibration in model.calibrations:
+        word = ", which decides" if calibration.default else ""
+        points = ", ".join(f"{point.threshold:.3f} at FMR {point.fmr:g}" for point in calibration.points)
+        output.say(f"{calibration.name}{word}: thresholds {points}")
+    if model.bias_card is not None:
+        _say_bias_card(model.bias_card)
+
+
+def _say_bias_card(card: schemas.BiasCard) -> None:
+    output.say(f"Found within groups at the stated FMR ({card.measured_on}), with 95 % interval; * above the stated:")
+    stated = list(dict.fromkeys(rate.fmr for group in card.groups for rate in group.rates))
+    rows = []
+    for group in card.groups:
+        found = {
+            rate.fmr: f"{'* ' if rate.low > rate.fmr else ''}{rate.found:.2g} ({rate.low:.2g}-{rate.high:.2g})"
+            for rate in group.rates
+        }
+        rows.append([group.name, f"{group.photos:,}", *(found.get(fmr, "") for fmr in stated)])
+    output.say_table(["group", "photos", *(f"FMR {fmr:g}" for fmr in stated)], rows)
+    output.say(f"People who appear twice: {card.repeats}")
 
 
 @models.command(epilog="Example: likeness models pull arcface --accept-non-commercial")
@@ -305,10 +354,9 @@ def measure(
         output.say_json({"model": package.id, "calibration": written.model_dump(mode="json", exclude={"scores"})})
         return
     output.say(f"{package.id}, {calibration}: {on}: {written.comparisons:,} non-mated, {written.mated:,} mated pairs")
-    _say_points(rising(done.measurement.points))
-    _say_support(found.count, written.comparisons, written.points[-1].fmr, settings.fpir)
-    for one, other, score in done.most_alike:
-        output.say(f"Most alike of two people: {score:.3f} {one} {other}")
+    output.say_table(measuring.HEADS, measuring.rows(rising(done.measurement.points)))
+    for line in measuring.remarks(done, found.count, settings.fpir):
+        output.say(line)
     output.say(f"Written to {package.folder}/manifest.json; a running server decides by it at once." if default else "")
 
 
@@ -318,37 +366,6 @@ def _unless_refused(embed: Callable[[bytes], Vector], path: Path) -> Vector | No
     except InvalidInput as error:
         output.warn(f"{path}: left out: {error.message}")
         return None
-
-
-def _say_points(points: Sequence[OperatingPoint]) -> None:
-    rows = [
-        [
-            f"{point.fmr:g}",
-            f"{point.threshold.value:.4f}",
-            f"{point.threshold.low:.4f}-{point.threshold.high:.4f}",
-            f"{point.false_matches:,}",
-            "-" if math.isnan(point.fnmr.value) else f"{point.fnmr.value:.2%}",
-            "-" if math.isnan(point.fnmr.value) else f"{point.fnmr.low:.2%}-{point.fnmr.high:.2%}",
-        ]
-        for point in points
-    ]
-    output.say_table(["FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval"], rows)
-
-
-def _say_support(people: int, comparisons: int, lowest: float, fpir: float) -> None:
-    """Say which rates the pairs support, and what `identify` does beyond."""
-    from app.calibration.operating_points import RATES  # noqa: PLC0415 - slow to import
-    from app.decisions import subjects_for  # noqa: PLC0415 - slow to import
-    from app.measuring.people import people_for  # noqa: PLC0415 - slow to import
-
-    lower = next((rate for rate in RATES if rate < lowest), None)
-    if lower is not None:
-        more = people_for(lower, people, comparisons)
-        output.say(f"FMR {lower:g} needs about {more:,} people with as many photos each.")
-    output.say(
-        f"FPIR {fpir:g}, the server's default, is supported up to {subjects_for(fpir, lowest):,} subjects: in a larger "
-        f"gallery `identify` decides at FMR {lowest:g} and its answer says which FPIR to expect."
-    )
 
 
 @models.command(epilog="Example: likeness models quantize sface --photos photos/")

@@ -48,6 +48,8 @@ class Gallery:
     """Whose operating points are to decide: the package's, or the gallery's own (`app.recalibration`)."""
     allow_laxer: bool = False
     """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
+    population: tuple[str, ...] = ()
+    """The groups of a bias card that its people and probes belong to; empty where none were declared."""
 
     @property
     def embedder(self) -> str:
@@ -114,8 +116,10 @@ class GalleryChanges:
     search: IndexKind | Unset = UNSET
     calibration: Source | Unset = UNSET
     allow_laxer: bool | Unset = UNSET
+    population: Sequence[str] | Unset = UNSET
 
     def columns(self) -> dict[str, object]:
+        """Return the columns of those that are stored as they are, all but the population."""
         found = {"search": self.search, "calibration": self.calibration, "allow_laxer": self.allow_laxer}
         return {name: value for name, value in found.items() if value is not UNSET}
 

@@ -155,13 +155,16 @@ class Galleries:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
         Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``, ``search_unavailable``.
         """
         self._check_kind(search)
-        return self.store.create_gallery(gallery_id, embedder, dimension, store, metadata, search=search)
+        return self.store.create_gallery(
+            gallery_id, embedder, dimension, store, metadata, search=search, population=population
+        )
 
     def update_gallery(self, gallery_id: str, changes: GalleryChanges) -> Gallery:
         """Change its settings; other processes follow within a moment. Raises Conflict ``search_unavailable``."""

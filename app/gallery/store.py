@@ -24,7 +24,7 @@ from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_reader import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, to_face
-from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
+from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -125,6 +125,7 @@ class Store:
         metadata: Metadata | None = None,
         *,
         search: IndexKind = "fp32",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -136,6 +137,7 @@ class Store:
             "dimension": dimension,
             "store": store,
             "search": search,
+            "population": population_column(population),
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -168,6 +170,8 @@ class Store:
     def update_gallery(self, gallery: Gallery, changes: GalleryChanges) -> Gallery:
         """Change the gallery's settings. Raises NotFound ``gallery_not_found``."""
         columns = changes.columns()
+        if changes.population is not UNSET:
+            columns["population"] = population_column(changes.population)
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             if columns:

@@ -12,7 +12,8 @@ import numpy as np
 
 from app.calibration import operating_points as points
 from app.calibration.intervals import Ints
-from app.calibration.operating_points import NOBODY, Measurement
+from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
+from app.decisions import subjects_for
 from app.errors import InvalidImage, InvalidInput, NoFace
 from app.face.detect import open_detector
 from app.face.image import Limits, decode
@@ -146,3 +147,36 @@ def with_points(
     """Return the manifest with what was measured, as a calibration of this name."""
     new = points.calibration(found.measurement, name=name, measured_on=measured_on, pairs=about, default=default)
     return points.with_calibration(manifest, new)
+
+
+HEADS = ("FMR", "threshold", "95 % interval", "false matches", "FNMR", "95 % interval")
+
+
+def rows(measured: Sequence[OperatingPoint]) -> list[list[str]]:
+    """Return the points as a table's rows, under HEADS."""
+    return [
+        [
+            f"{point.fmr:g}",
+            f"{point.threshold.value:.4f}",
+            f"{point.threshold.low:.4f}-{point.threshold.high:.4f}",
+            f"{point.false_matches:,}",
+            "-" if math.isnan(point.fnmr.value) else f"{point.fnmr.value:.2%}",
+            "-" if math.isnan(point.fnmr.value) else f"{point.fnmr.low:.2%}-{point.fnmr.high:.2%}",
+        ]
+        for point in measured
+    ]
+
+
+def remarks(found: PackageMeasured, people: int, fpir: float) -> list[str]:
+    """Say which rates the pairs support, what `identify` does beyond them, and who may be there twice."""
+    lowest = found.measurement.points[-1].fmr
+    lines = []
+    if lower := next((rate for rate in points.RATES if rate < lowest), None):
+        more = people_for(lower, people, found.measurement.comparisons)
+        lines.append(f"FMR {lower:g} needs about {more:,} people with as many photos each.")
+    lines.append(
+        f"FPIR {fpir:g}, the server's default, is supported up to {subjects_for(fpir, lowest):,} subjects: in a larger "
+        f"gallery `identify` decides at FMR {lowest:g}, and its answer says which FPIR to expect."
+    )
+    lines += [f"Most alike of two people: {score:.3f} {one} {other}" for one, other, score in found.most_alike]
+    return lines

@@ -47,7 +47,9 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
     entry_of(request).gallery = fit_id(asked.id)
 
     def create() -> schemas.Gallery:
-        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata, asked.search)
+        made = service.operations.create_gallery(
+            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, population=asked.population
+        )
         return _answer(service, made)
 
     return await service.run(create)
@@ -64,7 +66,7 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, and which calibration decides in it.
+    """Change how a gallery is searched, which calibration decides in it, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment. With `calibration` set to `gallery` its operating
@@ -159,6 +161,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "calibration": gallery.calibration,
             "allow_laxer": gallery.allow_laxer,
             "metadata": gallery.metadata,
+            "population": list(gallery.population),
             "subjects": counts.subjects,
             "faces": counts.faces,
             "created_at": gallery.created_at,

@@ -56,7 +56,9 @@ async def verify(
     """
     images, params = await service.read(request, TWO_IMAGES, query)
     found = await service.run(
-        lambda: service.operations.verify(images["image1"][0], images["image2"][0], params.fmr, params.model)
+        lambda: service.operations.verify(
+            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population
+        )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
 
@@ -74,7 +76,12 @@ async def identify(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.identify(
-            gallery, images["image"][0], limit=params.limit, fmr=params.fmr, fpir=params.fpir
+            gallery,
+            images["image"][0],
+            limit=params.limit,
+            fmr=params.fmr,
+            fpir=params.fpir,
+            population=params.population,
         )
     )
     return answers.identify(found, params)
@@ -95,7 +102,7 @@ async def verify_subject(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.verify_subject(
-            gallery, subject, images["image"][0], params.fmr, explain=params.explain
+            gallery, subject, images["image"][0], params.fmr, population=params.population, explain=params.explain
         )
     )
     return answers.verify_subject(found, params.fmr, explain=params.explain)

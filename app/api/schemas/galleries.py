@@ -11,6 +11,7 @@ from app.api.schemas.base import (
     CALIBRATION_SOURCES,
     MAX_ID_LENGTH,
     MODEL,
+    POPULATIONS,
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
@@ -19,6 +20,7 @@ from app.api.schemas.base import (
     Id,
     Metadata,
     Params,
+    Populations,
     QualityGate,
     SearchKind,
     StoreMode,
@@ -46,6 +48,7 @@ class GalleryCreate(Params):
         description=SEARCH_KINDS,
     )
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    population: Populations = Field(default=[], description=POPULATIONS)
 
 
 class GalleryPatch(Params):
@@ -57,6 +60,7 @@ class GalleryPatch(Params):
         description="Whether the gallery's own thresholds may be laxer than the package's at 3.2 times the false match "
         "rate.",
     )
+    population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
 
 
 class Gallery(Wire):
@@ -68,6 +72,7 @@ class Gallery(Wire):
         "calibration": "package",
         "allow_laxer": False,
         "metadata": {},
+        "population": [],
         "subjects": 1,
         "faces": 1,
         "created_at": TIME,
@@ -79,6 +84,7 @@ class Gallery(Wire):
     calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
     allow_laxer: bool
     metadata: Metadata
+    population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime
