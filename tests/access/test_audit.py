@@ -276,6 +276,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         exported = do("export", "POST", f"{gallery}/export")
         ids = {imported["id"], exported["id"]}
         soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        do("calibrate_gallery", "POST", f"{gallery}/calibration")
         waiting = waiting_job(tmp_path / "data", "g/1").id
         do("cancel_job", "POST", f"/v1/jobs/{waiting}/cancel", waiting)
         do("reembed", "POST", reembed, json={"embedder": "small"})
