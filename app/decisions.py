@@ -26,6 +26,8 @@ from app.types import Face, Template
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
 
+UNNAMED = DecidedBy("package", None)
+
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
 
@@ -36,7 +38,7 @@ class VerifyPoint:
 
     threshold: float
     fmr: float
-    calibration: DecidedBy
+    calibration: DecidedBy = UNNAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class IdentifyPoint:
     uncertain: float
     fmr: float
     fpir: float
-    calibration: DecidedBy
+    calibration: DecidedBy = UNNAMED
     limited: bool = False
     """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
 

@@ -73,10 +73,12 @@ from app.operations import Operations
 from app.pipeline import Pipeline
 from app.recalibration.job import KIND as CALIBRATE
 from app.recalibration.job import Calibrator
-from app.recalibration.store import Calibrations
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings
+from app.review.job import KIND as REVIEW
+from app.review.job import Reviewer
+from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
@@ -100,9 +102,7 @@ JOBS = 2
 IMPORT_THREADS = 4
 """Threads for the photos of an import; the other threads are for requests."""
 REEMBEDDINGS_S = 60.0
-"""Between looks for re-embeddings that can no longer be rolled back."""
-CALIBRATIONS_S = 60.0
-"""Between looks for galleries whose own calibration has become stale."""
+"""Between looks for re-embeddings that can no longer be rolled back, and for stale calibrations."""
 PRUNE_AUDIT_S = 3600.0
 """Between deletions of old audit entries."""
 WRITE_RETRY_S = 2.0
@@ -174,7 +174,6 @@ class _Storage:
     database: Database
     galleries: Galleries
     reembeddings: Reembeddings
-    calibrations: Calibrations
     secrets: SecretStore
     signer: Signer
     erasures: Erasures
@@ -186,11 +185,12 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Inference:
-    """The loaded models, and the semaphore of the threads that find faces."""
+    """The loaded models, the semaphore of the threads that find faces, and which thresholds decide."""
 
     models: Models
     cores: FairSemaphore
     embedders: Embedders
+    calibrator: Calibrator
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +199,7 @@ class _Background:
 
     runner: Runner
     reembedder: Reembedder
+    reviewer: Reviewer
     bulk: BulkService
 
 
@@ -211,16 +212,9 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     storage = _build_storage(settings, stack)
     api_keys = _keys(settings, storage.keys, storage.secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
-    inference = _build_inference(opening.result() if opening else open_models(settings), stack)
+    inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
-    calibrator = Calibrator(
-        storage.galleries,
-        storage.calibrations,
-        inference.embedders,
-        storage.jobs,
-        recorded=partial(storage.audit.recorded, "calibrate_gallery"),
-    )
-    operations = _build_recognition(settings, storage, inference, calibrator, counted)
+    operations = _build_recognition(settings, storage, inference, counted)
     workers = WorkerPool(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
     )
@@ -228,13 +222,14 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     inference.models.detector.detect(_grey())  # no request waits for what the first call sets up
     _open_embedders(inference.embedders, storage.galleries, settings.max_embedders)
     loading.result()
-    background = _build_background(settings, storage, inference, operations, calibrator=calibrator, stack=stack)
+    background = _build_background(settings, storage, inference, operations, stack)
     return Service(
         operations=operations,
         embedders=inference.embedders,
         galleries=storage.galleries,
         reembedder=background.reembedder,
-        calibrator=calibrator,
+        calibrator=inference.calibrator,
+        reviewer=background.reviewer,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
@@ -287,7 +282,6 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         database=sql.database,
         galleries=galleries,
         reembeddings=Reembeddings(sql),
-        calibrations=Calibrations(sql),
         secrets=secrets,
         signer=signer,
         erasures=Erasures(galleries, sql.database, signer),
@@ -298,17 +292,19 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     )
 
 
-def _build_inference(models: Models, stack: ExitStack) -> _Inference:
+def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _Inference:
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
     semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
     embedders = _embedders(models, semaphore)
     stack.callback(embedders.close)
-    return _Inference(models, semaphore, embedders)
+    recorded = partial(storage.audit.recorded, "calibrate_gallery")
+    calibrator = Calibrator(storage.galleries, embedders, storage.jobs, recorded=recorded)
+    return _Inference(models, semaphore, embedders, calibrator)
 
 
 def _build_recognition(
-    settings: Settings, storage: _Storage, inference: _Inference, calibrator: Calibrator, counted: metrics.Metrics
+    settings: Settings, storage: _Storage, inference: _Inference, counted: metrics.Metrics
 ) -> Operations:
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     return Operations(
@@ -317,19 +313,13 @@ def _build_recognition(
         storage.galleries,
         fmr=settings.fmr,
         fpir=settings.fpir,
-        calibrated=calibrator.thresholds,
+        calibrated=inference.calibrator.thresholds,
         observe=counted.stages,
     )
 
 
 def _build_background(
-    settings: Settings,
-    storage: _Storage,
-    inference: _Inference,
-    operations: Operations,
-    *,
-    calibrator: Calibrator,
-    stack: ExitStack,
+    settings: Settings, storage: _Storage, inference: _Inference, operations: Operations, stack: ExitStack
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
     embedders = inference.embedders
@@ -338,6 +328,15 @@ def _build_background(
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
     reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
+    reviewer = Reviewer(
+        storage.galleries,
+        Reviews(storage.database),
+        storage.jobs,
+        lambda gallery: embedders.thresholds(gallery.embedder),
+        runner.wake,
+        fmr=settings.fmr,
+        fpir=settings.fpir,
+    )
     context = BulkContext(
         operations=operations,
         galleries=storage.galleries,
@@ -355,12 +354,13 @@ def _build_background(
     scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
-    scheduler.every(CALIBRATIONS_S, "calibrations", calibrator.look)
+    scheduler.every(REEMBEDDINGS_S, "calibrations", inference.calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
-    runner.start({**bulk.works(), REEMBED: reembedder.work, CALIBRATE: calibrator.work}, scheduler)
-    return _Background(runner, reembedder, bulk)
+    works = {**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work, CALIBRATE: inference.calibrator.work}
+    runner.start(works, scheduler)
+    return _Background(runner, reembedder, reviewer, bulk)
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:

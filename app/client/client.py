@@ -108,6 +108,10 @@ class _Operations:
 
     calibrate_gallery = _Operation(calls.calibrate_gallery)
     calibration = _Operation(calls.calibration)
+    start_review = _Operation(calls.start_review)
+    review = _Operation(calls.review)
+    dismiss_finding = _Operation(calls.dismiss_finding)
+    reopen_finding = _Operation(calls.reopen_finding)
 
     reembed = _Operation(calls.reembed)
     reembedding = _Operation(calls.reembedding)
@@ -156,6 +160,7 @@ class _Operations:
     all_subjects = _Pages(calls.subjects, lambda page: page.subjects)
     all_faces = _Pages(calls.faces, lambda page: page.faces)
     all_galleries = _Pages(calls.galleries, lambda page: page.galleries)
+    all_findings = _Pages(calls.review, lambda page: page.findings)
     all_jobs = _Pages(calls.jobs, lambda page: page.jobs)
     all_keys = _Pages(calls.keys, lambda page: page.keys)
     all_audit = _Pages(calls.audit, lambda page: page.entries)

@@ -79,14 +79,13 @@ class Calibrator:
     def __init__(
         self,
         galleries: Galleries,
-        calibrations: Calibrations,
         embedders: Embedders,
         jobs: JobStore,
         *,
         recorded: Recorded = lambda _gallery: nullcontext(),
     ) -> None:
         self._galleries = galleries
-        self._calibrations = calibrations
+        self._calibrations = Calibrations(galleries.store)
         self._embedders = embedders
         self._jobs = jobs
         self._recorded = recorded

@@ -24,7 +24,6 @@ from app.jobs.records import JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.recalibration.job import KIND, Calibrator, State
-from app.recalibration.store import Calibrations
 from tests.support import packages
 
 DIMENSION = 64
@@ -54,10 +53,9 @@ class Server:
         self.galleries = Galleries(self.store)
         self.scheduler = Scheduler()
         self.jobs = JobStore(self.store.database)
-        self.calibrations = Calibrations(self.store)
         self.embedders = embedders
         self.audited: list[str] = []
-        self.calibrator = Calibrator(self.galleries, self.calibrations, embedders, self.jobs, recorded=self._recorded)
+        self.calibrator = Calibrator(self.galleries, embedders, self.jobs, recorded=self._recorded)
         self.runner = Runner(self.jobs, look_s=0.02, renew_s=0.1)
         if runs:
             self.runner.start({KIND: self.calibrator.work}, self.scheduler)
