@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,8 @@ from app.decisions import (
     population_warnings,
     verify_point,
 )
+from app.duplicate_check import NOTHING, Findings, look, named
+from app.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
@@ -36,13 +37,15 @@ from app.gallery.records import (
     Gallery,
     Metadata,
     NewFace,
+    OnConflict,
     Origin,
     Terms,
 )
 from app.gallery.service import Galleries
+from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
+from app.pipeline import Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
 from app.types import Face, Photo, Template
 
@@ -53,22 +56,6 @@ ATTEMPTS = 3
 T = TypeVar("T")
 Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 """Returns the thresholds that decide in a gallery, given its package's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The face of a photo that an operation uses, and why that one."""
-
-    photo: Photo
-    choice: Choice
-
-    @property
-    def face(self) -> Face:
-        return self.photo.faces[self.choice.index]
-
-    @property
-    def template(self) -> Template:
-        return _template(self.face)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,32 +108,6 @@ class Identification:
     warnings: Sequence[PopulationWarning] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An image of an enrollment that was rejected."""
-
-    index: int
-    error: InvalidInput
-
-    @property
-    def reasons(self) -> list[str]:
-        found = self.error.details.get("reasons", [])
-        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Enrollment:
-    """``enrolled`` pairs the index of each accepted image with the face it became."""
-
-    subject: str
-    created: bool
-    enrolled: tuple[tuple[int, FaceRow], ...]
-    rejected: tuple[Rejected, ...]
-    chosen: tuple[Chosen, ...]
-    stages: Mapping[str, float]
-    model: str
-
-
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
@@ -172,8 +133,8 @@ class Operations:
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
-        self._fmr = fmr
-        self._fpir = fpir
+        self.fmr = fmr
+        self.fpir = fpir
         self._calibrated = calibrated
         self._observe = observe
 
@@ -209,15 +170,19 @@ class Operations:
         fmr: float | None = None,
         model: str | None = None,
         population: str | None = None,
+        *,
+        faces: tuple[int | None, int | None] = (None, None),
     ) -> Verified:
-        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
+        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
+
+        ``population``: whom the photos show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
         ``model``.
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
-            both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
+            point = verify_point(used.thresholds, fmr, self.fmr)
+            both = self._one_face(image1, "image1", faces[0]), self._one_face(image2, "image2", faces[1])
             first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
         warnings = _warnings(used, (population,) if population else (), point)
@@ -248,7 +213,7 @@ class Operations:
         with self._used_by(gallery) as used:
             store = self._galleries.store
             found = store.gallery(gallery)
-            point = verify_point(self._calibrated(found, used.thresholds), fmr, self._fmr)
+            point = verify_point(self._calibrated(found, used.thresholds), fmr, self.fmr)
             store.subject(found, subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
             warnings = _warnings(used, self._populations(gallery, population), point)
@@ -290,13 +255,13 @@ class Operations:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
-            point = identify_point(thresholds, fmr, fpir, self._fpir, subjects)
+            point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
             photo = self._embed(image, used)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [_template(face) for face in photo.faces]
+            probes = [template_of(face) for face in photo.faces]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
         faces = [
@@ -313,30 +278,64 @@ class Operations:
         quality: QualityLevel = QualityLevel.MEDIUM,
         *,
         terms: Terms = NO_TERMS,
+        face: int | None = None,
+        on_conflict: OnConflict | None = None,
+        tell: bool = True,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        ``terms`` replace the subject's own. Raises InvalidInput when every photo is rejected (``details.rejected`` has
-        the reasons), NotFound, Conflict.
+        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
+        ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
+        Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict.
         """
+        if face is not None and len(images) > 1:
+            raise InvalidInput("Send one image with `face`.", code="invalid_request")
         own, *_ = self._galleries.enrolled_by(gallery)
         taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality)
+                taken[index] = self._enrollable(image, quality, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         if not taken:
-            raise _all_rejected(rejected)
+            raise all_rejected(rejected)
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
+        found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, stages=stages)
+        good = [place for place, one in enumerate(found) if not one.refused]
+        images_of = list(taken)
+        rejected += [
+            Rejected(images_of[place], one.error, one) for place, one in enumerate(found) if one.refused and one.error
+        ]
+        rejected.sort(key=lambda one: one.index)
+        if not good:
+            raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen) for chosen in faces], terms)
+            made = self._add(gallery, subject, [new_face(faces[place]) for place in good], terms)
         self._observe(stages)
-        enrolled = tuple(zip(taken, made.faces, strict=True))
-        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), stages, used.id)
+        rows = dict(zip(good, made.faces, strict=True))
+        ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
+        enrolled = tuple((images_of[place], row, named(found[place], ids)) for place, row in rows.items())
+        refused = tuple(replace(one, findings=named(one.findings, ids)) for one in rejected)
+        return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id)
+
+    def look(
+        self,
+        gallery: str,
+        faces: Sequence[tuple[str, Template]],
+        on_conflict: OnConflict | None = None,
+        *,
+        tell: bool = True,
+        stages: dict[str, float] | None = None,
+    ) -> list[Findings]:
+        """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
+        policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
+        if policy == "allow" or not faces:
+            return [NOTHING] * len(faces)
+        with timed({} if stages is None else stages, "search"):
+            return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
@@ -364,12 +363,18 @@ class Operations:
     ) -> FaceRow:
         """Add one chosen face of a photo to the subject, which is created if it is missing.
 
-        Raises LowQuality, NotFound, Conflict (``package_mismatch``).
+        Raises LowQuality, NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``,
+        ``face_conflict``) if the gallery rejects such faces of named subjects. A finding that only warns has no room
+        in the callers' answers, so it isn't looked for.
         """
         check_quality(chosen.face, quality)
+        if self._galleries.store.gallery(gallery).on_conflict == "reject" and not is_unnamed(subject):
+            (found,) = self.look(gallery, [(subject, chosen.template)], tell=False)
+            if found.error is not None:
+                raise found.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen, origin)])
+            made = self._add(gallery, subject, [new_face(chosen, origin)])
         self._observe(stages)
         return made.faces[0]
 
@@ -380,7 +385,7 @@ class Operations:
         """
         with self._used_by(gallery) as used:
             (chosen,) = self._embedded([self._enrollable(image, quality)], used)
-            return _new_face(chosen)
+            return new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
         """Return the faces with a template of each package that the gallery stores now, made from their crops.
@@ -402,6 +407,7 @@ class Operations:
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
         *,
+        on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
@@ -417,6 +423,7 @@ class Operations:
                 store=store,
                 metadata=metadata,
                 search=search,
+                on_conflict=on_conflict,
                 population=population,
             )
 
@@ -457,20 +464,22 @@ class Operations:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str) -> Chosen:
+    def _one_face(self, image: bytes, name: str, index: int | None = None) -> Chosen:
         try:
             photo = self.detect(image)
+            if index is not None:
+                return Chosen(photo, pick_face(photo, index))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
+    def _enrollable(self, image: bytes, level: QualityLevel, index: int | None = None) -> Chosen:
         photo = self.detect(image)
         if not photo.faces:
             raise NoFace("no face was found")
-        chosen = Chosen(photo, choose_face(photo))
+        chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
         share = chosen.choice.runner_up
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
@@ -501,27 +510,3 @@ def retried(work: Callable[[], T]) -> T:
         except (PackageMismatch, TwoPackages):
             continue
     return work()
-
-
-def _template(face: Face) -> Template:
-    if face.template is None:
-        raise ValueError("the face was not embedded")
-    return face.template
-
-
-def _new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
-    face, photo = chosen.face, chosen.photo
-    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
-    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
-
-
-def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
-    codes = {one.error.code for one in rejected}
-    listed = [
-        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
-        for one in rejected
-    ]
-    if len(codes) > 1:
-        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
-    first = rejected[0].error
-    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})

@@ -243,7 +243,7 @@ def _crops_of_people(folder: Path, settings: Settings) -> Crops:
 
     from app.adding.add import Crops  # noqa: PLC0415 - slow to import
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.image import Limits  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline, choose_face  # noqa: PLC0415 - slow to import
 
@@ -387,7 +387,7 @@ def quantize(
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.image import Limits  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import

@@ -40,6 +40,7 @@ def to_gallery(row: Row[Any]) -> Gallery:
         search=row.search,
         calibration=row.calibration,
         allow_laxer=bool(row.allow_laxer),
+        on_conflict=row.on_conflict,
         population=() if row.population is None else tuple(json.loads(row.population)),
     )
 

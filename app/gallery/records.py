@@ -20,6 +20,9 @@ Metadata: TypeAlias = Mapping[str, object]
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
 
+OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
+"""What to do with a new face that resembles an enrolled one (`app.duplicate_check`)."""
+
 
 class Unset(Enum):
     """The type of UNSET, the default of arguments for which None has a meaning."""
@@ -48,6 +51,7 @@ class Gallery:
     """Whose operating points are to decide: the package's, or the gallery's own (`app.recalibration`)."""
     allow_laxer: bool = False
     """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
+    on_conflict: OnConflict = "warn"
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""
 
@@ -107,21 +111,6 @@ class Terms:
 
 
 NO_TERMS = Terms()
-
-
-@dataclass(frozen=True, slots=True)
-class GalleryChanges:
-    """The settings of a gallery to change; UNSET leaves one as it is."""
-
-    search: IndexKind | Unset = UNSET
-    calibration: Source | Unset = UNSET
-    allow_laxer: bool | Unset = UNSET
-    population: Sequence[str] | Unset = UNSET
-
-    def columns(self) -> dict[str, object]:
-        """Return the columns of those that are stored as they are, all but the population."""
-        found = {"search": self.search, "calibration": self.calibration, "allow_laxer": self.allow_laxer}
-        return {name: value for name, value in found.items() if value is not UNSET}
 
 
 @dataclass(frozen=True, slots=True)

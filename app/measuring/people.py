@@ -16,7 +16,8 @@ from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
 from app.decisions import subjects_for
 from app.errors import InvalidImage, InvalidInput, NoFace
 from app.face.detect import open_detector
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.inference import golden
 from app.inference.embedder import Embedder
 from app.inference.manifest import CROP_SIDE, Manifest

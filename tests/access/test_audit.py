@@ -73,7 +73,7 @@ def soon(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def all_of(store: AuditStore, **wanted: str) -> list[AuditEntry]:
+def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
     return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
@@ -169,7 +169,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
         entry.subject = f"s{number}"
         store.write([entry])
 
-    def found(newest_first: bool, **wanted: str) -> list[int]:
+    def found(newest_first: bool, **wanted: Any) -> list[int]:
         seen: list[int] = []
         cursor = None
         while True:
@@ -238,6 +238,10 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
     face = enrolled["enrolled"][0]["face_id"]
     do("move_face", "POST", f"{subject}/faces/{face}/move", ("g/1", "eileen", face), json={"subject": "eileen"})
+    move = {"faces": [face], "subject": "other", "create": True}
+    do("move_faces", "POST", f"{subject}/faces/move", ("g/1", "eileen", "other"), json=move)
+    merged = f"{gallery}/subjects/other/merge"
+    do("merge_subject", "POST", merged, ("g/1", "other", "eileen"), json={"into": "eileen"})
     do("delete_face", "DELETE", f"{subject}/faces/{face}", ("g/1", "eileen", face))
     do("delete_subject", "DELETE", subject, ("g/1", "eileen", None))
     service.post(f"{gallery}/subjects", json={"id": "eileen"})
@@ -340,6 +344,17 @@ def test_refused_keys_are_recorded_as_far_as_they_are_known(service: httpx.Clien
     service.delete("/v1/keys/weak")
     revoked = service.get("/v1/galleries", headers={"x-api-key": made["secret"]})
     assert (entry_of(service, revoked)["key"], entry_of(service, revoked)["status"]) == ("weak", 401)
+
+
+def test_changes_are_read_alone(service: httpx.Client) -> None:
+    made = service.post("/v1/galleries", json={"id": "changed"})
+    read = service.get("/v1/galleries/changed")
+    entry_of(service, read)
+    listed = service.get("/v1/audit?limit=1000&changes=true").json()["entries"]
+    ids = {entry["request_id"] for entry in listed}
+    assert made.headers["x-request-id"] in ids
+    assert read.headers["x-request-id"] not in ids
+    assert {entry["operation"] for entry in listed} <= CHANGES
 
 
 def test_what_nothing_limits_is_not_recorded(service: httpx.Client) -> None:

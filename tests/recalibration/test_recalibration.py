@@ -14,7 +14,6 @@ from app.concurrency.scheduler import Scheduler
 from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
 from app.errors import NotFound
 from app.gallery.bulk import BulkFace
-from app.gallery.records import GalleryChanges
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.inference.embedder import Embedder
@@ -99,7 +98,7 @@ class Server:
             time.sleep(0.02)
 
     def use(self, *, allow_laxer: bool = False) -> None:
-        self.galleries.update_gallery("staff", GalleryChanges(calibration="gallery", allow_laxer=allow_laxer))
+        self.galleries.update_gallery("staff", calibration="gallery", allow_laxer=allow_laxer)
 
     def threshold(self, fmr: float) -> tuple[float, str, str | None]:
         """What decides now, as an identification would find it."""

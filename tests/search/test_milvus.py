@@ -21,7 +21,6 @@ import sqlalchemy as sa
 
 from app.db.schema import CHANGES, COLLECTIONS
 from app.errors import Conflict, NotFound, Unusable
-from app.gallery.records import GalleryChanges
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.milvus import indexes as module
@@ -618,5 +617,5 @@ def test_milvus_has_its_own_kinds_of_search(one: Galleries) -> None:
         one.create_gallery("guests", PACKAGE, DIMENSION, search="int8")
     assert (caught.value.code, caught.value.details["known"]) == ("search_unavailable", ["fp32"])
     with pytest.raises(Conflict, match="has no kind"):
-        one.update_gallery("staff", GalleryChanges(search="int8"))
-    assert one.update_gallery("staff", GalleryChanges(search="fp32")).search == "fp32"
+        one.update_gallery("staff", search="int8")
+    assert one.update_gallery("staff", search="fp32").search == "fp32"

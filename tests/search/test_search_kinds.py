@@ -15,7 +15,6 @@ from app.client import ApiError, AsyncClient, Client
 from app.db.key_file import FoundRings
 from app.db.schema import METADATA, SEEN_SIGNATURES
 from app.errors import NotFound
-from app.gallery.records import GalleryChanges
 from app.gallery.service import Galleries
 from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
@@ -70,8 +69,8 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     other = quiet(database_url, Snapshots(tmp_path / "snapshots", min_faces=1))
     other.indexes.load()
     for kind in ("int8", "int8", "fp32", "int8"):
-        assert one.update_gallery("staff", GalleryChanges(search=kind)).search == kind
-        assert one.update_gallery("staff", GalleryChanges()).search == kind
+        assert one.update_gallery("staff", search=kind).search == kind
+        assert one.update_gallery("staff").search == kind
         assert kind_here(one) == kind
         other.indexes.follow()
         assert kind_here(other) == kind
@@ -87,7 +86,7 @@ def test_every_process_follows_a_change_of_kind(database_url: str, tmp_path: Pat
     third.close()
     one.delete_gallery("staff")
     with pytest.raises(NotFound, match="no gallery"):
-        one.update_gallery("staff", GalleryChanges(search="int8"))
+        one.update_gallery("staff", search="int8")
     one.close()
 
 

@@ -14,7 +14,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry
 from app.api.router import Router
 from app.api.routes import jobs
 from app.bulk.service import Arrival, ImportTerms
-from app.gallery.records import Gallery, GalleryChanges
+from app.gallery.records import Gallery
 
 router = Router("galleries")
 
@@ -48,7 +48,13 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
     def create() -> schemas.Gallery:
         made = service.operations.create_gallery(
-            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, population=asked.population
+            asked.id,
+            asked.embedder,
+            asked.store,
+            asked.metadata,
+            asked.search,
+            on_conflict=asked.on_conflict,
+            population=asked.population,
         )
         return _answer(service, made)
 
@@ -66,17 +72,16 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, which calibration decides in it, or whom it is for.
+    """Change how a gallery is searched, what decides in it, what it does with duplicates, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment. With `calibration` set to `gallery` its operating
     points are measured soon, and decide from then on.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
-    changes = GalleryChanges(**asked.model_dump(exclude_none=True))
 
     def update() -> schemas.Gallery:
-        updated = service.galleries.update_gallery(gallery, changes)
+        updated = service.galleries.update_gallery(gallery, **asked.model_dump(exclude_none=True))
         if asked.calibration == "gallery":
             service.calibrator.keep(updated.id, who=grant.key_id)
         return _answer(service, updated)
@@ -115,7 +120,7 @@ async def import_faces(
     Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
-    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
+    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
     home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
@@ -160,6 +165,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "search": gallery.search,
             "calibration": gallery.calibration,
             "allow_laxer": gallery.allow_laxer,
+            "on_conflict": gallery.on_conflict,
             "metadata": gallery.metadata,
             "population": list(gallery.population),
             "subjects": counts.subjects,

@@ -123,7 +123,17 @@ class AuditParams(PageParams):
     subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this subject.")
     since: Time | None = Field(default=None, description="Only from this time on.", examples=[TIME])
     until: Time | None = Field(default=None, description="Only before this time.", examples=[TIME])
+    changes: bool = Field(default=False, description="Whether to leave out operations that only read.")
     order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
+
+
+class AuditExport(Params):
+    """Absent: the export begins with the oldest entry."""
+
+    example: ClassVar[Example] = {"after": '{"at":"2026-01-31T09:30:00.000000Z","complete":true,"kind":"checkpoint",…}'}
+    after: str | None = Field(
+        default=None, max_length=16384, description="The last line of the export so far, which is a checkpoint."
+    )
 
 
 class AuditEntry(Wire):

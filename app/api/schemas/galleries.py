@@ -11,6 +11,7 @@ from app.api.schemas.base import (
     CALIBRATION_SOURCES,
     MAX_ID_LENGTH,
     MODEL,
+    ON_CONFLICT,
     POPULATIONS,
     SEARCH_KINDS,
     TIME,
@@ -19,6 +20,7 @@ from app.api.schemas.base import (
     Example,
     Id,
     Metadata,
+    OnConflict,
     Params,
     Populations,
     QualityGate,
@@ -47,6 +49,7 @@ class GalleryCreate(Params):
         default="fp32",
         description=SEARCH_KINDS,
     )
+    on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     population: Populations = Field(default=[], description=POPULATIONS)
 
@@ -60,6 +63,7 @@ class GalleryPatch(Params):
         description="Whether the gallery's own thresholds may be laxer than the package's at 3.2 times the false match "
         "rate.",
     )
+    on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
     population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
 
 
@@ -71,6 +75,7 @@ class Gallery(Wire):
         "search": "fp32",
         "calibration": "package",
         "allow_laxer": False,
+        "on_conflict": "warn",
         "metadata": {},
         "population": [],
         "subjects": 1,
@@ -83,6 +88,7 @@ class Gallery(Wire):
     search: SearchKind
     calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
     allow_laxer: bool
+    on_conflict: OnConflict
     metadata: Metadata
     population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
     subjects: int = Field(ge=0)
@@ -123,6 +129,11 @@ class ImportParams(Params):
         "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",
     )
     quality: QualityGate = Field(default="medium", description="Photos: the least quality to accept.")
+    on_conflict: OnConflict | None = Field(
+        default=None,
+        description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, where the "
+        "look costs more than the rest of the import.",
+    )
     package: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that computed them."
     )

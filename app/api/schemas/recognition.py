@@ -22,6 +22,8 @@ from app.api.schemas.base import (
 from app.api.schemas.calibration import DecidedBy
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
+FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
 Point: TypeAlias = tuple[float, float]
 
 
@@ -61,7 +63,8 @@ class VerifyParams(DetectParams, PopulationParams):
 
 
 class VerifyAnyParams(VerifyParams, ModelParams):
-    pass
+    face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
+    face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
 
 
 class IdentifyParams(DetectParams, PopulationParams):
