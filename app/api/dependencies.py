@@ -16,6 +16,7 @@ from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
+from app.access.sign_in_codes import SignInCodes
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
@@ -47,6 +48,7 @@ class Service:
     limits: body.BodyLimits
     guard: Guard
     keys: Keys
+    codes: SignInCodes
     audit: AuditLog
     signatures: SeenSignatures
     signer: Signer

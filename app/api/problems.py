@@ -35,6 +35,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(401, "wrong_key", "The key is not this server's."),
     Kind(401, "expired_key", "The key has expired."),
     Kind(401, "revoked_key", "The key was revoked."),
+    Kind(401, "wrong_sign_in_code", "The sign-in code was used, is older than a minute, or is not this server's."),
     Kind(403, "missing_scope", "The key lacks the scope that the operation needs, which is `details.scope`."),
     Kind(403, "gallery_restricted", "The key is restricted to galleries, and the operation affects all of them."),
     Kind(404, "not_found", "There is no such route."),

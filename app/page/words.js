@@ -6,6 +6,7 @@ const PROBLEMS = {
   wrong_key: "This server does not know that key. Check that all of it was pasted, and that it is for this server.",
   expired_key: "That key has expired. Ask the administrator of this server for a new one.",
   revoked_key: "That key was revoked. Ask the administrator of this server for a new one.",
+  wrong_sign_in_code: "This link was used already, or is older than a minute. likeness keys link prints a new one.",
   missing_scope: "Your key doesn't allow this. Sign in with one that does, or ask for the scope.",
   gallery_restricted: "Your key is restricted to some galleries, and this concerns all of them.",
   not_found: "There is nothing here any more. Go back and look again.",
