@@ -13,9 +13,12 @@ from typing import TypeVar
 
 from app.concurrency.deadline import check_deadline
 from app.decisions import (
+    AnsweredCandidate,
+    AnsweredScores,
     Decision,
     IdentifyPoint,
     VerifyPoint,
+    answered_scores,
     assign,
     check_quality,
     cosine,
@@ -82,10 +85,10 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class SubjectVerified:
     match: bool
-    candidate: Candidate
+    candidate: AnsweredCandidate
     point: VerifyPoint
     chosen: Chosen
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
     stages: Mapping[str, float]
     model: str
 
@@ -96,9 +99,9 @@ class Identified:
 
     face: Face
     decision: Decision
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[AnsweredCandidate, ...]
     margin: float | None
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ class Enrollment:
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
-    Operations on a gallery use the gallery's package and its operating points, all others the default package's.
+    Operations on a gallery use the gallery's package and its operating points, all others the default package's. Scores
+    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`app.decisions` says why).
     Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
     of `app.face.image.decode`.
     """
@@ -198,19 +202,27 @@ class Operations:
         return Verified(score >= point.threshold, score, point, first, second, used.id)
 
     def verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None = None,
+        *,
+        exact: bool,
+        explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, exact=exact, explain=explain))
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
+        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, exact: bool, explain: bool
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
+            scores = answered_scores(used.thresholds, point.threshold, exact=exact)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
@@ -219,25 +231,34 @@ class Operations:
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
         self._observe(stages)
-        nearest = next((other for other in others if other.subject != candidate.subject), None)
+        nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id)
+        other = nearest[0] if nearest else None
+        return SubjectVerified(match, scores.candidate(candidate), point, chosen, other, stages, used.id)
 
     def identify(
-        self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        exact: bool,
+        limit: int = 5,
+        fmr: float | None = None,
+        fpir: float | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
         Raises NotFound, OperatingPointUnavailable.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir))
+        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, exact=exact))
 
     def _identify(
-        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
+        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None, *, exact: bool
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
+            scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
             photo = self._embed(image, used)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
@@ -246,7 +267,7 @@ class Operations:
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
         faces = [
-            _identified(face, ranking, point, limit)
+            _identified(face, ranking, point, scores, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
         ]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id)
@@ -289,8 +310,10 @@ class Operations:
         with self._used_by(gallery) as used:
             return self._embed(image, used)
 
-    def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """Return the ``limit`` best candidates of each template; nothing is decided.
+    def rank(
+        self, gallery: str, templates: Sequence[Template], limit: int, scores: AnsweredScores
+    ) -> list[list[AnsweredCandidate]]:
+        """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
@@ -298,7 +321,7 @@ class Operations:
         with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit)
         self._observe(stages)
-        return rankings
+        return [scores.candidates(ranking) for ranking in rankings]
 
     def enroll_face(
         self,
@@ -412,11 +435,15 @@ class Operations:
         return chosen
 
 
-def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
+def _identified(
+    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
+) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
-    margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
-    others = ranking if decision == "unknown" else ranking[1:]
-    return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
+    found = scores.candidates(ranking)
+    first, second = ([one.score for one in found] + [None, None])[:2]
+    margin = None if first is None or second is None else first - second
+    others = found if decision == "unknown" else found[1:]
+    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)
 
 
 def retried(work: Callable[[], T]) -> T:
