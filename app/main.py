@@ -197,6 +197,7 @@ class _Background:
     runner: Runner
     reembedder: Reembedder
     bulk: BulkService
+    clock: ClockGuard
 
 
 def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
@@ -247,6 +248,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         jobs=storage.jobs,
         runner=background.runner,
         bulk=background.bulk,
+        clock=background.clock,
         open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
         models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir),
@@ -343,7 +345,7 @@ def _build_background(
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
     runner.start({**bulk.works(), REEMBED: reembedder.work}, scheduler)
-    return _Background(runner, reembedder, bulk)
+    return _Background(runner, reembedder, bulk, clock)
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:

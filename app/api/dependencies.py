@@ -22,6 +22,7 @@ from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
+from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.gallery.erasure import Erasures
@@ -56,6 +57,7 @@ class Service:
     jobs: JobStore
     runner: Runner
     bulk: BulkService
+    clock: ClockGuard
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]

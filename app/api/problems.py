@@ -81,7 +81,7 @@ KINDS: tuple[Kind, ...] = (
         "invalid_id",
         "The id is empty, too long, `.` or `..`, or holds control or invisible characters.",
     ),
-    Kind(422, "invalid_name", "The name is empty, too long, or holds control characters."),
+    Kind(422, "invalid_name", "The name is empty, too long, or holds control or invisible characters."),
     Kind(422, "invalid_search", "The text to search for is too long, or holds control characters."),
     Kind(422, "invalid_cursor", "The cursor is not from this list."),
     Kind(422, "invalid_metadata", "The metadata is no JSON object, too large, or nested too deeply."),

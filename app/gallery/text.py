@@ -49,17 +49,17 @@ def clean_id(text: str, what: str) -> str:
     return cleaned
 
 
-def check_visible(text: str, what: str) -> None:
-    """Check a new id of a `what` for characters that nobody sees, with which two ids look the same.
+def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
+    """Check a new `what` ("subject id", "name") for characters that nobody sees, with which two look the same.
 
-    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids of before this check
-    keep working. Raises InvalidInput ``invalid_id``.
+    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names of before
+    this check keep working. Raises InvalidInput `code`.
     """
     for before, character in pairwise(f" {text}"):
         needed = not before.isascii() or (character == _EMOJI_STYLE and before in _KEYCAPS)
         if _HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
-            message = f"A {what} id can't hold the invisible character U+{ord(character):04X} here."
-            raise InvalidInput(message, code="invalid_id")
+            message = f"A {what} can't hold the invisible character U+{ord(character):04X} here."
+            raise InvalidInput(message, code=code)
 
 
 def unnamed_id() -> str:
@@ -76,7 +76,9 @@ def is_unnamed(subject_id: str) -> bool:
 
 def clean_name(text: str) -> str:
     """Return `text` in NFC if it can be a subject's name. Raises InvalidInput ``invalid_name``."""
-    return _clean_text(text, "name", "invalid_name")
+    cleaned = _clean_text(text, "name", "invalid_name")
+    check_visible(cleaned, "name", "invalid_name")
+    return cleaned
 
 
 def clean_consent(consent: Consent) -> Consent:

@@ -40,7 +40,7 @@ const PROBLEMS = {
   result_not_found: "The job made no file, or the file is on another server.",
   empty_upload: "This file is empty. Choose another.",
   invalid_id: "An id is 1 to 255 characters, without control characters, and neither . nor ..",
-  invalid_name: "A name is 1 to 255 characters without control characters.",
+  invalid_name: "A name is 1 to 255 characters, without control or invisible characters.",
   invalid_search: "That can't be searched for: it is too long, or holds control characters.",
   invalid_cursor: "The list has changed. Load it again.",
   invalid_metadata: "The metadata is not a JSON object, or is too large.",

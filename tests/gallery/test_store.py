@@ -214,6 +214,10 @@ def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: st
         with pytest.raises(InvalidInput) as caught:
             store.create_subject(gallery, "fine", name=bad)
         assert caught.value.code == "invalid_name"
+    for hidden in ("Ann\u202e", "\u200bAnn", "An\u00adn"):
+        with pytest.raises(InvalidInput) as caught:
+            store.create_subject(gallery, "fine", name=hidden)
+        assert caught.value.code == "invalid_name"
     assert store.subjects(gallery).items == ()
 
 
