@@ -204,5 +204,5 @@ def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:
     with running(tmp_path / "data"):
         pass
     done = likeness(tmp_path / "data", "keys", "link")
-    assert (done.returncode, done.stdout) == (5, "")
+    assert (done.returncode, done.stdout) == (4, "")
     assert "likeness serve" in done.stderr
