@@ -171,7 +171,7 @@ def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path, database_url: str) 
         client.delete("/v1/keys/door").raise_for_status()
         error_of(sign_in(client, revoked), 401, "revoked_key")
         text = client.get("/v1/audit?limit=1000").text
-        assert not any(secret.split("_")[-1] in text for secret in (first, kept, revoked, door, admin))
+        assert not any(secret[-20:] in text for secret in (first, kept, revoked, door, admin))
 
 
 def test_wrong_codes_count_as_wrong_keys_of_the_address(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ OPERATIONS = [
     "GET /v1/receipts/{receipt}",
     "GET /v1/server-key",
     "GET /v1/key",
+    "POST /v1/sign-in",
+    "POST /v1/sign-in-codes",
     "GET /v1/keys",
     "POST /v1/keys",
     "GET /v1/keys/{key}",

@@ -70,10 +70,12 @@ def test_a_link_signs_in_once_and_keeps_the_key_out_of_sight(visitor: Visitor) -
     assert link.partition("=")[2] not in logged
 
 
-def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(live_server: LiveServer, tmp_path: Path) -> None:
+def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(
+    chromium: Browser, live_server: LiveServer, tmp_path: Path
+) -> None:
     made = live_server.client().post("/v1/sign-in-codes").raise_for_status().json()
     code = made["code"]
-    with lasting(tmp_path) as page:
+    with lasting(chromium, tmp_path) as page:
         page.goto(f"{live_server.url}/#code={code}")
         page.get_by_role("heading", name="Compare", level=1).wait_for()
     with closing(sqlite3.connect(tmp_path / "Default" / "History")) as history:

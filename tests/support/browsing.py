@@ -52,17 +52,14 @@ def browser(*options: str) -> Iterator[Browser]:
 
 
 @contextmanager
-def lasting(folder: Path) -> Iterator[Page]:
-    """A page of a browser that keeps its history in ``folder``, as people's do. Skips where there is no Chromium."""
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch_persistent_context(folder, executable_path=CHROMIUM, args=_root())
-        started.set_default_timeout(WAIT_MS)
-        try:
-            yield started.pages[0]
-        finally:
-            started.close()
+def lasting(browser: Browser, folder: Path) -> Iterator[Page]:
+    """A page of another browser of this kind, which keeps its history in ``folder``, as people's do."""
+    started = browser.browser_type.launch_persistent_context(folder, executable_path=CHROMIUM, args=_root())
+    started.set_default_timeout(WAIT_MS)
+    try:
+        yield started.pages[0]
+    finally:
+        started.close()
 
 
 def _root() -> list[str]:
