@@ -73,8 +73,8 @@ def test_a_link_signs_in_once_and_keeps_the_key_out_of_sight(visitor: Visitor) -
 def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(
     chromium: Browser, live_server: LiveServer, tmp_path: Path
 ) -> None:
-    made = live_server.client().post("/v1/sign-in-codes").raise_for_status().json()
-    code = made["code"]
+    with live_server.client("/v1") as client:
+        code = client.post("/sign-in-codes").raise_for_status().json()["code"]
     with lasting(chromium, tmp_path) as page:
         page.goto(f"{live_server.url}/#code={code}")
         page.get_by_role("heading", name="Compare", level=1).wait_for()
@@ -82,7 +82,7 @@ def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(
         visited = [url for (url,) in history.execute("SELECT url FROM urls")]
     assert any(code in url for url in visited), "the browser keeps what was opened"
     assert not any("lk_" in url for url in visited)
-    refused = live_server.client(headers={"x-api-key": code}).post("/v1/sign-in")
+    refused = httpx.post(f"{live_server.url}/v1/sign-in", headers={"x-api-key": code})
     assert (refused.status_code, refused.json()["error"]["code"]) == (401, "wrong_sign_in_code")
 
 
