@@ -17,6 +17,7 @@ from app.decisions import (
     AnsweredScores,
     Decision,
     IdentifyPoint,
+    PopulationWarning,
     VerifyPoint,
     answered_scores,
     assign,
@@ -24,6 +25,7 @@ from app.decisions import (
     cosine,
     decide,
     identify_point,
+    population_warnings,
     verify_point,
 )
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
@@ -72,7 +74,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below)."""
+    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
+
+    ``warnings`` is None where no population was declared (here and below).
+    """
 
     match: bool
     score: float
@@ -80,6 +85,7 @@ class Verified:
     first: Chosen
     second: Chosen
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ class SubjectVerified:
     nearest_other: AnsweredCandidate | None
     stages: Mapping[str, float]
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ class Identification:
     subjects: int
     stages: Mapping[str, float]
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +196,15 @@ class Operations:
         with self._embedders.use(self._embedders.choose(model).id) as used:
             return self._embed(image, used), used.id
 
-    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None, model: str | None = None) -> Verified:
-        """Compare the most prominent faces of two photos.
+    def verify(
+        self,
+        image1: bytes,
+        image2: bytes,
+        fmr: float | None = None,
+        model: str | None = None,
+        population: str | None = None,
+    ) -> Verified:
+        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
         ``model``.
@@ -199,7 +214,8 @@ class Operations:
             both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
             first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
-        return Verified(score >= point.threshold, score, point, first, second, used.id)
+        warnings = _warnings(used, (population,) if population else (), point)
+        return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
     def verify_subject(
         self,
@@ -209,16 +225,30 @@ class Operations:
         fmr: float | None = None,
         *,
         exact: bool,
+        population: str | None = None,
         explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
-        Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
+        ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
+        raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, exact=exact, explain=explain))
+        return retried(
+            lambda: self._verify_subject(
+                gallery, subject, image, fmr, exact=exact, population=population, explain=explain
+            )
+        )
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, exact: bool, explain: bool
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None,
+        *,
+        exact: bool,
+        population: str | None,
+        explain: bool,
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
@@ -226,6 +256,7 @@ class Operations:
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -234,7 +265,7 @@ class Operations:
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         match = candidate.score >= point.threshold
         other = nearest[0] if nearest else None
-        return SubjectVerified(match, scores.candidate(candidate), point, chosen, other, stages, used.id)
+        return SubjectVerified(match, scores.candidate(candidate), point, chosen, other, stages, used.id, warnings)
 
     def identify(
         self,
@@ -245,21 +276,33 @@ class Operations:
         limit: int = 5,
         fmr: float | None = None,
         fpir: float | None = None,
+        population: str | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        Raises NotFound, OperatingPointUnavailable.
+        ``population`` replaces the gallery's. Raises NotFound, OperatingPointUnavailable.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, exact=exact))
+        return retried(
+            lambda: self._identify(gallery, image, exact=exact, limit=limit, fmr=fmr, fpir=fpir, population=population)
+        )
 
     def _identify(
-        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None, *, exact: bool
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        exact: bool,
+        limit: int,
+        fmr: float | None,
+        fpir: float | None,
+        population: str | None,
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
             scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
             photo = self._embed(image, used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
@@ -270,7 +313,7 @@ class Operations:
             _identified(face, ranking, point, scores, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
         ]
-        return Identification(photo, tuple(faces), point, subjects, stages, used.id)
+        return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
 
     def enroll(
         self,
@@ -370,6 +413,8 @@ class Operations:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        *,
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -378,7 +423,13 @@ class Operations:
         """
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
             return self._galleries.create_gallery(
-                gallery, used.id, used.embedder.dimension, store=store, metadata=metadata, search=search
+                gallery,
+                used.id,
+                used.embedder.dimension,
+                store=store,
+                metadata=metadata,
+                search=search,
+                population=population,
             )
 
     @contextmanager
@@ -386,6 +437,10 @@ class Operations:
         """Open the package that the gallery is searched by. Raises NotFound."""
         with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             yield used
+
+    def _populations(self, gallery: str, declared: str | None) -> Sequence[str]:
+        """Return whom a probe shows: as the caller declares, else as the gallery does."""
+        return (declared,) if declared else self._galleries.store.gallery(gallery).population
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
@@ -433,6 +488,14 @@ class Operations:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
         check_quality(chosen.face, level)
         return chosen
+
+
+def _warnings(
+    used: Model, populations: Sequence[str], point: VerifyPoint | IdentifyPoint
+) -> Sequence[PopulationWarning] | None:
+    if not populations:
+        return None
+    return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
 
 
 def _identified(

@@ -86,22 +86,35 @@ def embed(image: Image, *, model: str | None = None, explain: bool | None = None
 
 
 def verify(
-    image1: Image, image2: Image, *, fmr: float | None = None, model: str | None = None, explain: bool | None = None
+    image1: Image,
+    image2: Image,
+    *,
+    fmr: float | None = None,
+    model: str | None = None,
+    population: str | None = None,
+    explain: bool | None = None,
 ) -> Call[schemas.VerifyAnswer]:
     """Compare two photos (1:1), with the default package or ``model``."""
     files = [part("image1", image1), part("image2", image2)]
-    return _call(endpoints.VERIFY, params=given(fmr=fmr, model=model, explain=explain), files=files)
+    params = given(fmr=fmr, model=model, population=population, explain=explain)
+    return _call(endpoints.VERIFY, params=params, files=files)
 
 
 def verify_subject(
-    gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    fmr: float | None = None,
+    population: str | None = None,
+    explain: bool | None = None,
 ) -> Call[schemas.SubjectVerifyAnswer]:
     """Compare a photo with a subject (1:1)."""
     return _call(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
         subject=subject,
-        params=given(fmr=fmr, explain=explain),
+        params=given(fmr=fmr, population=population, explain=explain),
         files=[part("image", image)],
     )
 
@@ -113,10 +126,11 @@ def identify(
     limit: int | None = None,
     fmr: float | None = None,
     fpir: float | None = None,
+    population: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.IdentifyAnswer]:
     """Find the subjects of a gallery in a photo (1:N)."""
-    params = given(limit=limit, fmr=fmr, fpir=fpir, explain=explain)
+    params = given(limit=limit, fmr=fmr, fpir=fpir, population=population, explain=explain)
     return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
@@ -145,10 +159,16 @@ def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[sc
 
 
 def create_gallery(
-    gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
+    gallery: str,
+    *,
+    embedder: str | None = None,
+    store: str | None = None,
+    search: str | None = None,
+    population: Sequence[str] | None = None,
 ) -> Call[schemas.Gallery]:
-    """Create a gallery."""
+    """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
     body = given(id=gallery, embedder=embedder, store=store, search=search)
+    body |= {} if population is None else {"population": list(population)}
     return _call(endpoints.CREATE_GALLERY, json=body)
 
 
@@ -158,7 +178,7 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search``: how the gallery's vectors are searched."""
+    """Change ``search``, how the gallery's vectors are searched, or ``population``, whom it is for."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
@@ -170,6 +190,34 @@ def delete_gallery(gallery: str) -> Call[None]:
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     """Check that database and index hold the same faces."""
     return _call(endpoints.CHECK_GALLERY, gallery=gallery)
+
+
+def start_review(gallery: str) -> Call[schemas.Job]:
+    """Return the job that looks for what is probably wrong in a gallery."""
+    return _call(endpoints.REVIEW_GALLERY, gallery=gallery)
+
+
+def review(
+    gallery: str,
+    *,
+    kind: str | None = None,
+    dismissed: bool | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[schemas.Review]:
+    """Return the last finished review of a gallery, with one page of its findings."""
+    params = given(kind=kind, dismissed=dismissed, limit=limit, cursor=cursor)
+    return _call(endpoints.SHOW_REVIEW, gallery=gallery, params=params)
+
+
+def dismiss_finding(gallery: str, finding: str) -> Call[None]:
+    """Call a finding right: it is not asked about again."""
+    return _call(endpoints.DISMISS_FINDING, gallery=gallery, finding=finding)
+
+
+def reopen_finding(gallery: str, finding: str) -> Call[None]:
+    """Take back that a finding is right."""
+    return _call(endpoints.REOPEN_FINDING, gallery=gallery, finding=finding)
 
 
 def reembed(

@@ -24,7 +24,7 @@ from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_reader import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, to_face
-from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
+from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -124,6 +124,7 @@ class Store:
         metadata: Metadata | None = None,
         *,
         search: IndexKind = "fp32",
+        population: Sequence[str] = (),
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -135,6 +136,7 @@ class Store:
             "dimension": dimension,
             "store": store,
             "search": search,
+            "population": population_column(population),
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -164,11 +166,17 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
-        """Change how the gallery is searched. Raises NotFound ``gallery_not_found``."""
+    def update_gallery(
+        self, gallery: Gallery, *, search: IndexKind | Unset = UNSET, population: Sequence[str] | Unset = UNSET
+    ) -> Gallery:
+        """Change how the gallery is searched, and whom it holds. Raises NotFound ``gallery_not_found``."""
+        values: dict[str, str | None] = {} if search is UNSET else {"search": search}
+        if population is not UNSET:
+            values["population"] = population_column(population)
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(search=search))
+            if values:
+                connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

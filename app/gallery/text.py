@@ -27,7 +27,7 @@ _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
 
-_HIDDEN = re.compile(
+HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -57,7 +57,7 @@ def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
     """
     for before, character in pairwise(f" {text}"):
         needed = not before.isascii() or (character == _EMOJI_STYLE and before in _KEYCAPS)
-        if _HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
+        if HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
             message = f"A {what} can't hold the invisible character U+{ord(character):04X} here."
             raise InvalidInput(message, code=code)
 

@@ -47,7 +47,9 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
     entry_of(request).gallery = fit_id(asked.id)
 
     def create() -> schemas.Gallery:
-        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata, asked.search)
+        made = service.operations.create_gallery(
+            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, population=asked.population
+        )
         return _answer(service, made)
 
     return await service.run(create)
@@ -64,14 +66,17 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched.
+    """Change how a gallery is searched, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
     search = asked.search if asked.search is not None else UNSET
-    return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
+    population = asked.population if asked.population is not None else UNSET
+    return await service.run(
+        lambda: _answer(service, service.galleries.update_gallery(gallery, search=search, population=population))
+    )
 
 
 @router.handles(endpoints.DELETE_GALLERY)
@@ -149,6 +154,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "store": gallery.store,
             "search": gallery.search,
             "metadata": gallery.metadata,
+            "population": list(gallery.population),
             "subjects": counts.subjects,
             "faces": counts.faces,
             "created_at": gallery.created_at,

@@ -56,7 +56,9 @@ async def verify(
     """
     images, params = await service.read(request, TWO_IMAGES, query)
     found = await service.run(
-        lambda: service.operations.verify(images["image1"][0], images["image2"][0], params.fmr, params.model)
+        lambda: service.operations.verify(
+            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population
+        )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
 
@@ -85,6 +87,7 @@ async def identify(
             limit=params.limit,
             fmr=params.fmr,
             fpir=params.fpir,
+            population=params.population,
         )
     )
     return answers.identify(found, params)
@@ -111,6 +114,7 @@ async def verify_subject(
             images["image"][0],
             params.fmr,
             exact=grant_of(request).sees_exact_scores,
+            population=params.population,
             explain=params.explain,
         )
     )

@@ -49,7 +49,7 @@ async def readyz(request: Request, response: Response) -> schemas.Health:
     if service and health.status == "ok" and not service.galleries.store.database.writable:
         health = schemas.Health(status="storage_unavailable")
     if service and service.clock.ahead:
-        health.warnings = ["clock_ahead"]
+        health = health.model_copy(update={"warnings": ["clock_ahead"]})
     if health.status != "ok":
         response.status_code = 503
     return health

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from app.api.schemas.base import (
     MAX_ID_LENGTH,
     MODEL,
+    POPULATIONS,
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
@@ -17,6 +18,7 @@ from app.api.schemas.base import (
     Id,
     Metadata,
     Params,
+    Populations,
     QualityGate,
     SearchKind,
     StoreMode,
@@ -44,11 +46,13 @@ class GalleryCreate(Params):
         description=SEARCH_KINDS,
     )
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    population: Populations = Field(default=[], description=POPULATIONS)
 
 
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
 
 
 class Gallery(Wire):
@@ -58,6 +62,7 @@ class Gallery(Wire):
         "store": "crop",
         "search": "fp32",
         "metadata": {},
+        "population": [],
         "subjects": 1,
         "faces": 1,
         "created_at": TIME,
@@ -67,6 +72,7 @@ class Gallery(Wire):
     store: StoreMode
     search: SearchKind
     metadata: Metadata
+    population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime
