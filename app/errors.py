@@ -190,6 +190,12 @@ class PackageUnavailable(Unusable):
     code = "package_unavailable"
 
 
+class PackageTemplatesDiffer(Unusable):
+    """The model package makes other templates on this device than its manifest says."""
+
+    code = "package_templates_differ"
+
+
 class ModelNotLoadable(Unusable):
     """ONNX Runtime can't open the model."""
 

@@ -45,7 +45,7 @@ from app.gallery.records import (
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
+from app.pipeline import Choice, Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
 from app.types import Face, Photo, Template
 
@@ -171,8 +171,8 @@ class Operations:
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
-        self._fmr = fmr
-        self._fpir = fpir
+        self.fmr = fmr
+        self.fpir = fpir
         self._observe = observe
 
     @property
@@ -203,15 +203,19 @@ class Operations:
         fmr: float | None = None,
         model: str | None = None,
         population: str | None = None,
+        *,
+        faces: tuple[int | None, int | None] = (None, None),
     ) -> Verified:
-        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
+        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
+
+        ``population``: whom the photos show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
         ``model``.
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
-            both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
+            point = verify_point(used.thresholds, fmr, self.fmr)
+            both = self._one_face(image1, "image1", faces[0]), self._one_face(image2, "image2", faces[1])
             first, second = self._embedded(both, used)
         score = cosine(first.template, second.template)
         warnings = _warnings(used, (population,) if population else (), point)
@@ -251,7 +255,7 @@ class Operations:
         explain: bool,
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
+            point = verify_point(used.thresholds, fmr, self.fmr)
             scores = answered_scores(used.thresholds, point.threshold, exact=exact)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
@@ -299,7 +303,7 @@ class Operations:
     ) -> Identification:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
-            point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
+            point = identify_point(used.thresholds, fmr, fpir, self.fpir, subjects)
             scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
             photo = self._embed(image, used)
             warnings = _warnings(used, self._populations(gallery, population), point)
@@ -323,18 +327,21 @@ class Operations:
         quality: QualityLevel = QualityLevel.MEDIUM,
         *,
         terms: Terms = NO_TERMS,
+        face: int | None = None,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        ``terms`` replace the subject's own. Raises InvalidInput when every photo is rejected (``details.rejected`` has
-        the reasons), NotFound, Conflict.
+        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own.
+        Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict.
         """
+        if face is not None and len(images) > 1:
+            raise InvalidInput("Send one image with `face`.", code="invalid_request")
         own, *_ = self._galleries.enrolled_by(gallery)
         taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality)
+                taken[index] = self._enrollable(image, quality, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         if not taken:
@@ -469,20 +476,22 @@ class Operations:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str) -> Chosen:
+    def _one_face(self, image: bytes, name: str, index: int | None = None) -> Chosen:
         try:
             photo = self.detect(image)
+            if index is not None:
+                return Chosen(photo, pick_face(photo, index))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
+    def _enrollable(self, image: bytes, level: QualityLevel, index: int | None = None) -> Chosen:
         photo = self.detect(image)
         if not photo.faces:
             raise NoFace("no face was found")
-        chosen = Chosen(photo, choose_face(photo))
+        chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
         share = chosen.choice.runner_up
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")

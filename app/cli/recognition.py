@@ -49,6 +49,8 @@ def verify(
     photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
     model: options.Model = None,
+    face1: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO1, as detect lists them from 0.")] = None,
+    face2: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO2.")] = None,
     population: options.Population = None,
     server: options.Server = None,
     key: options.Key = None,
@@ -58,7 +60,7 @@ def verify(
     for photo in (photo1, photo2):
         photos.collect([photo])
     with connect(server, key, Data.UNUSED) as client:
-        answer = client.verify(photo1, photo2, fmr=fmr, model=model, population=population)
+        answer = client.verify(photo1, photo2, fmr=fmr, model=model, population=population, face1=face1, face2=face2)
     for warning in answer.warnings or ():
         output.warn(warning.message)
     if as_json:
@@ -82,6 +84,7 @@ def enroll(
     quality: options.Quality = None,
     expires: Annotated[datetime | None, typer.Option(help="When these people are erased, in UTC.")] = None,
     consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
+    face: Annotated[int | None, typer.Option(min=0, help="The face of a single photo, as detect lists them.")] = None,
     create: options.Create = False,
     server: options.Server = None,
     key: options.Key = None,
@@ -96,7 +99,11 @@ def enroll(
             ensure_gallery(client, gallery)
 
         def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
-            return _try(lambda: client.enroll(gallery, *item, quality=quality, expires_at=expires_at, consent=consent))
+            return _try(
+                lambda: client.enroll(
+                    gallery, *item, quality=quality, expires_at=expires_at, consent=consent, face=face
+                )
+            )
 
         code = Exit.REFUSED if missing else Exit.DONE
         for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):

@@ -92,11 +92,16 @@ def verify(
     fmr: float | None = None,
     model: str | None = None,
     population: str | None = None,
+    face1: int | None = None,
+    face2: int | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.VerifyAnswer]:
-    """Compare two photos (1:1), with the default package or ``model``."""
+    """Compare two photos (1:1), with the default package or ``model``.
+
+    ``face1`` and ``face2`` are indexes in the list of `detect`; absent: the most prominent face.
+    """
     files = [part("image1", image1), part("image2", image2)]
-    params = given(fmr=fmr, model=model, population=population, explain=explain)
+    params = given(fmr=fmr, model=model, population=population, face1=face1, face2=face2, explain=explain)
     return _call(endpoints.VERIFY, params=params, files=files)
 
 
@@ -142,14 +147,16 @@ def enroll(
     quality: str | None = None,
     expires_at: datetime | None = None,
     consent: str | None = None,
+    face: int | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
-    ``expires_at`` has a time zone; ``consent`` is a note.
+    ``expires_at`` has a time zone; ``consent`` is a note. ``face`` picks a face of a single photo, by its index in the
+    list of `detect`.
     """
     files = [part("images", image) for image in images]
-    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
+    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, face=face, explain=explain)
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 

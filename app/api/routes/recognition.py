@@ -52,12 +52,14 @@ async def verify(
 ) -> schemas.VerifyAnswer:
     """Do two photos show the same person?
 
-    Compares the most prominent face of each photo (large, and near the middle) at the operating point of `fmr`.
+    Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
+    the operating point of `fmr`.
     """
     images, params = await service.read(request, TWO_IMAGES, query)
+    faces = params.face1, params.face2
     found = await service.run(
         lambda: service.operations.verify(
-            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population
+            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population, faces=faces
         )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
@@ -142,5 +144,7 @@ async def enroll(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
-    found = await service.run(lambda: service.operations.enroll(gallery, subject, images["images"], level, terms=terms))
+    found = await service.run(
+        lambda: service.operations.enroll(gallery, subject, images["images"], level, terms=terms, face=params.face)
+    )
     return answers.enroll(found, explain=params.explain)

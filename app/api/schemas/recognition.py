@@ -21,6 +21,8 @@ from app.api.schemas.base import (
 )
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
+FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
 Point: TypeAlias = tuple[float, float]
 
 
@@ -60,7 +62,8 @@ class VerifyParams(DetectParams, PopulationParams):
 
 
 class VerifyAnyParams(VerifyParams, ModelParams):
-    pass
+    face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
+    face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
 
 
 class IdentifyParams(DetectParams, PopulationParams):
