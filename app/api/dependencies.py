@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 from starlette.datastructures import State
 
 from app.access.audit import AuditLog
+from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
@@ -53,6 +54,7 @@ class Service:
     keys: Keys
     codes: SignInCodes
     audit: AuditLog
+    audit_exports: AuditExports
     signatures: SeenSignatures
     signer: Signer
     erasures: Erasures

@@ -47,6 +47,7 @@ def create(
         Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
+    on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     server: options.Server = None,
     key: options.Key = None,
@@ -54,7 +55,9 @@ def create(
 ) -> None:
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
-        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search, population=population)
+        made = client.create_gallery(
+            gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict, population=population
+        )
     if as_json:
         output.say_json(made)
     else:
@@ -65,14 +68,16 @@ def create(
 def update(
     gallery: options.Gallery,
     search: options.Search = None,
+    on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched, or whom it is for."""
-    changes: dict[str, object] = {} if search is None else {"search": search}
+    """Change how a gallery is searched, what it does with duplicates, or whom it is for."""
+    given = {"search": search, "on_conflict": on_conflict}
+    changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:
         changes["population"] = population or []
     with connect(server, key) as client:
@@ -81,7 +86,7 @@ def update(
         output.say_json(updated)
     else:
         declared = f", for {', '.join(updated.population)}" if updated.population else ""
-        output.say(f"{updated.id}: searched by {updated.search}{declared}")
+        output.say(f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}{declared}")
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

@@ -14,7 +14,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry
 from app.api.router import Router
 from app.api.routes import jobs
 from app.bulk.service import Arrival, ImportTerms
-from app.gallery.records import UNSET, Gallery
+from app.gallery.records import Gallery
 
 router = Router("galleries")
 
@@ -48,7 +48,13 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
     def create() -> schemas.Gallery:
         made = service.operations.create_gallery(
-            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, population=asked.population
+            asked.id,
+            asked.embedder,
+            asked.store,
+            asked.metadata,
+            asked.search,
+            on_conflict=asked.on_conflict,
+            population=asked.population,
         )
         return _answer(service, made)
 
@@ -66,17 +72,20 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, or whom it is for.
+    """Change how a gallery is searched, what it does with duplicates, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
-    search = asked.search if asked.search is not None else UNSET
-    population = asked.population if asked.population is not None else UNSET
-    return await service.run(
-        lambda: _answer(service, service.galleries.update_gallery(gallery, search=search, population=population))
-    )
+
+    def update() -> schemas.Gallery:
+        updated = service.galleries.update_gallery(
+            gallery, search=asked.search, on_conflict=asked.on_conflict, population=asked.population
+        )
+        return _answer(service, updated)
+
+    return await service.run(update)
 
 
 @router.handles(endpoints.DELETE_GALLERY)
@@ -110,7 +119,7 @@ async def import_faces(
     Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
-    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
+    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
     home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
@@ -153,6 +162,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
+            "on_conflict": gallery.on_conflict,
             "metadata": gallery.metadata,
             "population": list(gallery.population),
             "subjects": counts.subjects,
