@@ -31,6 +31,8 @@ const PROBLEMS = {
   no_face: "No face was found. Use a photo in which the face is at least 20 pixels wide and can be seen.",
   ambiguous_face: "Several faces are equally prominent, so it is not clear whose photo this is. Crop it to one person.",
   low_quality: "The face is too poor to be recognised later.",
+  duplicate_face: "The same photo is enrolled already.",
+  face_conflict: "The face matches somebody else of this gallery.",
   nothing_enrolled: "None of the photos was accepted.",
   operating_point_unavailable: "This error rate was never measured for this model. Choose another.",
   package_unavailable: "The model is not installed on this server, or its file is damaged. The administrator should check why.",
