@@ -12,10 +12,13 @@ from typing import TypeAlias, TypeVar
 
 from app.concurrency.deadline import check_deadline
 from app.decisions import (
+    AnsweredCandidate,
+    AnsweredScores,
     Decision,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
+    answered_scores,
     assign,
     check_quality,
     cosine,
@@ -77,10 +80,10 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class SubjectVerified:
     match: bool
-    candidate: Candidate
+    candidate: AnsweredCandidate
     point: VerifyPoint
     chosen: Chosen
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
     stages: Mapping[str, float]
     model: str
     warnings: Sequence[PopulationWarning] | None = None
@@ -92,9 +95,9 @@ class Identified:
 
     face: Face
     decision: Decision
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[AnsweredCandidate, ...]
     margin: float | None
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ class Identification:
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
-    Operations on a gallery use the gallery's package and its operating points, all others the default package's.
+    Operations on a gallery use the gallery's package and its operating points, all others the default package's. Scores
+    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`app.decisions` says why).
     Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
     of `app.face.image.decode`.
     """
@@ -195,6 +199,7 @@ class Operations:
         image: bytes,
         fmr: float | None = None,
         *,
+        exact: bool,
         population: str | None = None,
         explain: bool = False,
     ) -> SubjectVerified:
@@ -204,16 +209,27 @@ class Operations:
         raises.
         """
         return retried(
-            lambda: self._verify_subject(gallery, subject, image, fmr, population=population, explain=explain)
+            lambda: self._verify_subject(
+                gallery, subject, image, fmr, exact=exact, population=population, explain=explain
+            )
         )
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, population: str | None, explain: bool
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None,
+        *,
+        exact: bool,
+        population: str | None,
+        explain: bool,
     ) -> SubjectVerified:
         with self._used_by(gallery) as used:
             store = self._galleries.store
             found = store.gallery(gallery)
             point = verify_point(self._calibrated(found, used.thresholds), fmr, self.fmr)
+            scores = answered_scores(used.thresholds, point.threshold, exact=exact)
             store.subject(found, subject)  # fails before any work on the photo
             (chosen,) = self._embedded([self._one_face(image, "image")], used)
             warnings = _warnings(used, self._populations(gallery, population), point)
@@ -222,15 +238,17 @@ class Operations:
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
         self._observe(stages)
-        nearest = next((other for other in others if other.subject != candidate.subject), None)
+        nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, warnings)
+        other = nearest[0] if nearest else None
+        return SubjectVerified(match, scores.candidate(candidate), point, chosen, other, stages, used.id, warnings)
 
     def identify(
         self,
         gallery: str,
         image: bytes,
         *,
+        exact: bool,
         limit: int = 5,
         fmr: float | None = None,
         fpir: float | None = None,
@@ -240,13 +258,16 @@ class Operations:
 
         ``population`` replaces the gallery's. Raises NotFound, OperatingPointUnavailable.
         """
-        return retried(lambda: self._identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population))
+        return retried(
+            lambda: self._identify(gallery, image, exact=exact, limit=limit, fmr=fmr, fpir=fpir, population=population)
+        )
 
     def _identify(
         self,
         gallery: str,
         image: bytes,
         *,
+        exact: bool,
         limit: int,
         fmr: float | None,
         fpir: float | None,
@@ -256,6 +277,7 @@ class Operations:
             subjects = self._galleries.subjects_with_faces(gallery)
             thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
+            scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
             photo = self._embed(image, used)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
@@ -265,7 +287,7 @@ class Operations:
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
         faces = [
-            _identified(face, ranking, point, limit)
+            _identified(face, ranking, point, scores, limit)
             for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
         ]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
@@ -342,8 +364,10 @@ class Operations:
         with self._used_by(gallery) as used:
             return self._embed(image, used)
 
-    def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """Return the ``limit`` best candidates of each template; nothing is decided.
+    def rank(
+        self, gallery: str, templates: Sequence[Template], limit: int, scores: AnsweredScores
+    ) -> list[list[AnsweredCandidate]]:
+        """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
@@ -351,7 +375,7 @@ class Operations:
         with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit)
         self._observe(stages)
-        return rankings
+        return [scores.candidates(ranking) for ranking in rankings]
 
     def enroll_face(
         self,
@@ -495,11 +519,15 @@ def _warnings(
     return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
 
 
-def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
+def _identified(
+    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
+) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
-    margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
-    others = ranking if decision == "unknown" else ranking[1:]
-    return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
+    found = scores.candidates(ranking)
+    first, second = ([one.score for one in found] + [None, None])[:2]
+    margin = None if first is None or second is None else first - second
+    others = found if decision == "unknown" else found[1:]
+    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)
 
 
 def retried(work: Callable[[], T]) -> T:

@@ -12,11 +12,16 @@ LEAST_RISE = 1e-6
 """Between two thresholds, as in the manifest."""
 
 
-def floor_of(package: Thresholds, fmr: float) -> float | None:
-    """Return the laxest threshold that a gallery may decide with at ``fmr``; None if the package has no points."""
+def floor_of(package: Thresholds, fmr: float, *, allow_laxer: bool = False) -> float | None:
+    """Return the laxest threshold that a gallery may decide with at ``fmr``; None if the package has no points.
+
+    ``allow_laxer`` allows the package's most lenient point, below which no score is answered.
+    """
     if package.lowest is None or package.highest is None:
         return None
-    return package.threshold(min(max(fmr * FLOOR_FACTOR, package.lowest), package.highest))
+    return package.threshold(
+        package.highest if allow_laxer else min(max(fmr * FLOOR_FACTOR, package.lowest), package.highest)
+    )
 
 
 def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thresholds:
@@ -26,7 +31,7 @@ def deciding(package: Thresholds, own: Calibration, *, allow_laxer: bool) -> Thr
     """
     found: list[Point] = []
     for point in own.points:
-        floor = None if allow_laxer else floor_of(package, point.fmr)
+        floor = floor_of(package, point.fmr, allow_laxer=allow_laxer)
         found.append(_raised(point, max([point.threshold, *_least(found), *([] if floor is None else [floor])])))
     stricter = [point for point in package.points if point.fmr < own.points[-1].fmr]
     for point in stricter:

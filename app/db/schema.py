@@ -64,6 +64,7 @@ SUBJECTS = Table(
     Column("updated_at", String(32), nullable=False),
     Column("expires_at", String(32)),
     Column("consent", Text),  # JSON
+    Column("cover", String(32)),  # the id of a face; it counts as long as the face is the subject's
     UniqueConstraint("gallery_key", "id"),
     Index(None, "gallery_key", "key"),
     Index(None, "expires_at"),
@@ -255,6 +256,16 @@ SEEN_SIGNATURES = Table(
     Column("attempt", String(255), primary_key=True),
     Column("seen_at", Float, nullable=False),  # seconds since 1970
     Index(None, "seen_at"),
+)
+
+SIGN_IN_CODES = Table(
+    # Codes that sign a browser in once, within a minute: the SHA-256 of each, and the key it stands for, encrypted.
+    "sign_in_codes",
+    METADATA,
+    Column("id", String(16), primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("made_at", Float, nullable=False),  # seconds since 1970
 )
 
 RECEIPTS = Table(

@@ -123,7 +123,7 @@ class Store:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
         cleaned = clean_id(gallery_id, "gallery")
-        check_visible(cleaned, "gallery")
+        check_visible(cleaned, "gallery id")
         values = {
             "id": cleaned,
             "embedder": embedder,
@@ -214,7 +214,7 @@ class Store:
         """
         columns = terms_columns(terms)
         cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
-        check_visible(cleaned, "subject")
+        check_visible(cleaned, "subject id")
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
         with self.database.write() as connection:
@@ -271,14 +271,17 @@ class Store:
         metadata: Metadata | Unset = UNSET,
         *,
         terms: Terms = NO_TERMS,
+        cover: str | Unset | None = UNSET,
     ) -> Subject:
-        """Replace what is given, metadata as a whole; a `name` of None removes it.
+        """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-        ``invalid_consent``; NotFound ``subject_not_found``.
+        ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
         """
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, name, metadata) | terms_columns(terms)
+        if cover is not UNSET:
+            updates["cover"] = None if cover is None else self.face(gallery, cleaned, cover).face_id
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             update_subject(connection, lock_subject(connection, gallery, cleaned).key, updates)
@@ -337,7 +340,7 @@ class Store:
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
             keys, made = ensure_subjects(connection, self.database, gallery, rows)
             for name in made:
-                check_visible(name, "subject")
+                check_visible(name, "subject id")
             for name, changed in zip(names, updates, strict=True):
                 if changed:
                     update_subject(connection, keys[name], changed)
@@ -357,7 +360,7 @@ class Store:
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Check what `write_many` checks, and raise what it would."""
-        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject")
+        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject id")
 
     def write_many(
         self,

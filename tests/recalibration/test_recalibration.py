@@ -132,7 +132,7 @@ def test_it_is_measured_listed_and_decides_once_switched_on(server: Server) -> N
     assert server.threshold(1e-3) == (0.38, "package", None), "measuring alone changes no decision"
     server.use(allow_laxer=True)
     point = next(point for point in found.measured.calibration.points if point.fmr == 1e-3)
-    assert server.threshold(1e-3) == (point.threshold, "gallery", None)
+    assert server.threshold(1e-3) == (max(point.threshold, 0.290001), "gallery", None)
     assert server.threshold(1e-6)[1:] == ("package", "rate_not_supported")
 
 

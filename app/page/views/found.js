@@ -37,7 +37,7 @@ function card(state, shot, face, index) {
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
       ),
     ),
-    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery is left to compare with." : "Nobody in this gallery has a face yet."),
+    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet."),
     session.may("enroll") && actions(state, shot, face, best),
   );
 }
@@ -107,8 +107,9 @@ async function enroll(state, shot, face, name) {
 
 async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
-  return id;
+  const answer = await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
+  const { conflict } = answer.enrolled[0];
+  return conflict ? `${id}; the face also matches ${nameOf(conflict) ?? "somebody else"}` : id;
 }
 
 /** Who of the gallery has this very id or name; null where the key may not look. */
