@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from app.concurrency.deadline import check_deadline
 from app.decisions import (
@@ -40,6 +40,7 @@ from app.gallery.records import (
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
+from app.liveness.gate import OFF, Gate, LivenessGates, LivenessMode, effective_mode
 from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
 from app.search.types import IndexKind
 from app.types import Face, Photo, Template
@@ -48,6 +49,8 @@ AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
 ATTEMPTS = 3
 """How often an operation is tried while its gallery's packages change under it."""
+LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
+"""Which photos of a comparison must be live: the other may be of a document."""
 T = TypeVar("T")
 
 
@@ -151,6 +154,7 @@ class Operations:
         embedders: Embedders,
         galleries: Galleries,
         *,
+        liveness: LivenessGates,
         fmr: float,
         fpir: float,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
@@ -159,6 +163,7 @@ class Operations:
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
+        self._liveness = liveness
         self._fmr = fmr
         self._fpir = fpir
         self._observe = observe
@@ -175,6 +180,10 @@ class Operations:
     def detect(self, image: bytes) -> Photo:
         return self._observed(self._pipeline.detect(image))
 
+    def _gate(self, gallery: str, asked: LivenessMode | None = None) -> Gate:
+        """Return the gate of a request to a gallery. Raises NotFound, and what `LivenessGates.open` raises."""
+        return self._liveness.open(effective_mode(asked, self._galleries.store.gallery(gallery).liveness))
+
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
         """Return all faces with their templates, and the id of the package that made them.
 
@@ -184,36 +193,65 @@ class Operations:
         with self._embedders.use(self._embedders.choose(model).id) as used:
             return self._embed(image, used), used.id
 
-    def verify(self, image1: bytes, image2: bytes, fmr: float | None = None, model: str | None = None) -> Verified:
+    def verify(
+        self,
+        image1: bytes,
+        image2: bytes,
+        fmr: float | None = None,
+        model: str | None = None,
+        *,
+        liveness: LivenessMode = "off",
+        liveness_of: LivenessOf = "both",
+    ) -> Verified:
         """Compare the most prominent faces of two photos.
 
-        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
-        ``model``.
+        Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
+        ``model``, and what `LivenessGates.open` raises.
         """
+        gate = self._liveness.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
-            both = self._one_face(image1, "image1"), self._one_face(image2, "image2")
-            first, second = self._embedded(both, used)
+            images = {"image1": image1, "image2": image2}
+            both = {
+                name: self._one_face(image, name, gate if liveness_of in {"both", name} else OFF)
+                for name, image in images.items()
+            }
+            first, second = self._embedded(self._live(both, gate), used)
         score = cosine(first.template, second.template)
         return Verified(score >= point.threshold, score, point, first, second, used.id)
 
     def verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None = None, *, explain: bool = False
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None = None,
+        *,
+        liveness: LivenessMode | None = None,
+        explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
         Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, explain=explain))
+        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, liveness, explain=explain))
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, explain: bool
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None,
+        liveness: LivenessMode | None,
+        *,
+        explain: bool,
     ) -> SubjectVerified:
+        gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self._fmr)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
-            (chosen,) = self._embedded([self._one_face(image, "image")], used)
+            (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -224,31 +262,44 @@ class Operations:
         return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id)
 
     def identify(
-        self, gallery: str, image: bytes, *, limit: int = 5, fmr: float | None = None, fpir: float | None = None
+        self,
+        gallery: str,
+        image: bytes,
+        *,
+        limit: int = 5,
+        fmr: float | None = None,
+        fpir: float | None = None,
+        liveness: LivenessMode | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        Raises NotFound, OperatingPointUnavailable.
+        Faces that liveness is required of and that are not live are not searched for; they are unknown.
+        Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what `LivenessGates.open` raises.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir))
+        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, liveness))
 
     def _identify(
-        self, gallery: str, image: bytes, limit: int, fmr: float | None, fpir: float | None
+        self,
+        gallery: str,
+        image: bytes,
+        limit: int,
+        fmr: float | None,
+        fpir: float | None,
+        liveness: LivenessMode | None,
     ) -> Identification:
+        gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
-            photo = self._embed(image, used)
+            photo, places = self._embed_live(image, used, gate)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [_template(face) for face in photo.faces]
+            probes = [_template(photo.faces[place]) for place in places]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
-        faces = [
-            _identified(face, ranking, point, limit)
-            for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
-        ]
+        found = dict(zip(places, assign(rankings, point.uncertain), strict=True))
+        faces = [_identified(face, found.get(place, []), point, limit) for place, face in enumerate(photo.faces)]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id)
 
     def enroll(
@@ -258,21 +309,28 @@ class Operations:
         images: Sequence[bytes],
         quality: QualityLevel = QualityLevel.MEDIUM,
         *,
+        liveness: LivenessMode | None = None,
         terms: Terms = NO_TERMS,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
         ``terms`` replace the subject's own. Raises InvalidInput when every photo is rejected (``details.rejected`` has
-        the reasons), NotFound, Conflict.
+        the reasons), NotFound, Conflict, and what `LivenessGates.open` raises.
         """
         own, *_ = self._galleries.enrolled_by(gallery)
+        gate = self._gate(gallery, liveness)
         taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality)
+                taken[index] = self._enrollable(image, quality, gate)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
+        taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
+        refused = {index: error for index, chosen in taken.items() if (error := gate.refusal(chosen.face))}
+        taken = {index: chosen for index, chosen in taken.items() if index not in refused}
+        rejected += [Rejected(index, error) for index, error in refused.items()]
+        rejected.sort(key=lambda one: one.index)
         if not taken:
             raise _all_rejected(rejected)
         with self._embedders.use(own) as used:
@@ -285,9 +343,16 @@ class Operations:
         return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), stages, used.id)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
-        """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
+        """Return all faces of a photo with templates of the gallery's package.
+
+        Raises NotFound, and NotLive if the gallery requires liveness and one of the faces is not live.
+        """
+        gate = self._gate(gallery, "off")
         with self._used_by(gallery) as used:
-            return self._embed(image, used)
+            photo, _ = self._embed_live(image, used, gate)
+        for face in photo.faces:
+            gate.check(face)
+        return photo
 
     def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
         """Return the ``limit`` best candidates of each template; nothing is decided.
@@ -324,8 +389,10 @@ class Operations:
 
         Raises NotFound, and the InvalidInput that `enroll` would reject the photo with.
         """
+        gate = self._gate(gallery)
         with self._used_by(gallery) as used:
-            (chosen,) = self._embedded([self._enrollable(image, quality)], used)
+            one = {"image": self._enrollable(image, quality, gate)}
+            (chosen,) = self._embedded(self._live(one, gate), used)
             return _new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
@@ -380,6 +447,27 @@ class Operations:
     def _embed(self, image: bytes, used: Model) -> Photo:
         return self._observed(self._pipeline.embed(image, used.embedder))
 
+    def _embed_live(self, image: bytes, used: Model, gate: Gate) -> tuple[Photo, list[int]]:
+        """Judge all faces and embed those that the gate accepts; return the photo and these faces' indices."""
+        photo = self._pipeline.detect(image, gate.cuts)
+        (photo,) = gate.judged([photo], [range(len(photo.faces))])
+        places = gate.accepted(photo)
+        (photo,) = embed_faces([photo], used.embedder, [places])
+        return self._observed(photo), places
+
+    def _judged(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
+        """Judge the chosen faces, and no others, together."""
+        which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
+        photos = gate.judged([one.photo for one in chosen], which)
+        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
+
+    def _live(self, chosen: Mapping[str, Chosen], gate: Gate) -> list[Chosen]:
+        """Judge the faces of photos by name. Raises NotLive for the first that is refused."""
+        judged = self._judged(chosen.values(), gate)
+        for name, one in zip(chosen, judged, strict=True):
+            gate.check(one.face, image=name)
+        return judged
+
     def _embedded(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
         """Embed the chosen faces, and no others, in one batch."""
         photos = embed_faces([one.photo for one in chosen], used.embedder, [[one.choice.index] for one in chosen])
@@ -391,17 +479,17 @@ class Operations:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str) -> Chosen:
+    def _one_face(self, image: bytes, name: str, gate: Gate) -> Chosen:
         try:
-            photo = self.detect(image)
+            photo = self._observed(self._pipeline.detect(image, gate.cuts))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel) -> Chosen:
-        photo = self.detect(image)
+    def _enrollable(self, image: bytes, level: QualityLevel, gate: Gate) -> Chosen:
+        photo = self._observed(self._pipeline.detect(image, gate.cuts))
         if not photo.faces:
             raise NoFace("no face was found")
         chosen = Chosen(photo, choose_face(photo))

@@ -36,6 +36,24 @@ class Reason(StrEnum):
     LOW_SCORE = "low_score"
 
 
+class Verdict(StrEnum):
+    """Whether a face is live, or a picture of one."""
+
+    LIVE = "live"
+    SPOOF = "spoof"
+    UNCERTAIN = "uncertain"
+    NOT_MEASURED = "not_measured"
+
+
+class DoubtReason(StrEnum):
+    """Why a face is not judged live."""
+
+    LOW_SCORE = "low_score"
+    BETWEEN_THRESHOLDS = "between_thresholds"
+    SMALL_FACE = "small_face"
+    NO_OPERATING_POINTS = "no_operating_points"
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """An upright rectangle in pixels of the upright original; may reach over the photo's edge."""
@@ -68,6 +86,16 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
+class Liveness:
+    """``score`` 0-1 is the models' probability that a face is live; the ``verdict`` is a decision at measured
+    thresholds, with its reason."""
+
+    score: float
+    verdict: Verdict
+    reason: DoubtReason | None
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """A face's unit vector and the id of the package that made it; only equal ids may be compared."""
 
@@ -83,6 +111,9 @@ class Face:
     quality: Quality
     crop: Pixels
     template: Template | None = None
+    cuts: tuple[Pixels, ...] = ()
+    """What liveness models are shown of it, (S, S, 3) uint8 RGB each; empty where liveness was not asked for."""
+    liveness: Liveness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +127,6 @@ class Photo:
     """Clockwise degrees by which the photo had to be turned before a face was found: 0, 90, 180 or 270.
     Boxes and landmarks are in pixels of the photo as given all the same."""
     stages: dict[str, float] = field(default_factory=dict)
-    """Milliseconds spent in each stage: decode, detect, align, quality, embed (waiting included)."""
+    """Milliseconds spent in each stage: decode, detect, align, quality, liveness, embed (waiting included)."""
     batch_size: int | None = None
     """How many faces shared this photo's largest embedding batch, other requests' faces included."""
