@@ -180,7 +180,7 @@ def decide(score: float | None, point: IdentifyPoint) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class LivenessPoint:
-    """Where liveness decides: at ``live_from`` a face is live, below ``spoof_below`` a spoof, between them uncertain."""
+    """Where liveness decides: from ``live_from`` on a face is live, below ``spoof_below`` a spoof, else uncertain."""
 
     live_from: float
     spoof_below: float

@@ -58,6 +58,7 @@ from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
 from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.image import Limits
+from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures, Expiry
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
@@ -68,6 +69,7 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
@@ -185,6 +187,7 @@ class _Inference:
     models: Models
     cores: FairSemaphore
     embedders: Embedders
+    liveness: LivenessPackages
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     return Service(
         operations=operations,
         embedders=inference.embedders,
+        liveness=inference.liveness,
         galleries=storage.galleries,
         reembedder=background.reembedder,
         workers=workers,
@@ -289,7 +293,9 @@ def _build_inference(models: Models, stack: ExitStack) -> _Inference:
     semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
     embedders = _embedders(models, semaphore)
     stack.callback(embedders.close)
-    return _Inference(models, semaphore, embedders)
+    liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
+    stack.callback(liveness.close)
+    return _Inference(models, semaphore, embedders, liveness)
 
 
 def _build_recognition(
@@ -300,6 +306,7 @@ def _build_recognition(
         Pipeline(inference.models.detector, limits, cores=inference.cores),
         inference.embedders,
         storage.galleries,
+        liveness=LivenessGates(inference.liveness, apcer=settings.apcer, bpcer=settings.bpcer),
         fmr=settings.fmr,
         fpir=settings.fpir,
         observe=counted.stages,
@@ -444,7 +451,8 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
 def _models(inference: _Inference) -> list[schemas.Model]:
     """List the installed packages, and the device that each loaded one runs on."""
     detector, embedders = inference.models.detector_package, inference.embedders
-    device, devices = inference.models.detector.device, embedders.devices()
+    liveness = inference.liveness.scorer
+    device, devices = inference.models.detector.device, embedders.devices() | (liveness.devices if liveness else {})
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]

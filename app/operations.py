@@ -40,10 +40,10 @@ from app.gallery.records import (
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
-from app.liveness.gate import OFF, Gate, LivenessGates, LivenessMode, effective_mode
+from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
 from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
 from app.search.types import IndexKind
-from app.types import Face, Photo, Template
+from app.types import Face, LivenessMode, Photo, Template
 
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
@@ -276,7 +276,7 @@ class Operations:
         Faces that liveness is required of and that are not live are not searched for; they are unknown.
         Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what `LivenessGates.open` raises.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, liveness))
+        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, liveness=liveness))
 
     def _identify(
         self,
@@ -285,6 +285,7 @@ class Operations:
         limit: int,
         fmr: float | None,
         fpir: float | None,
+        *,
         liveness: LivenessMode | None,
     ) -> Identification:
         gate = self._gate(gallery, liveness)
@@ -327,7 +328,7 @@ class Operations:
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
-        refused = {index: error for index, chosen in taken.items() if (error := gate.refusal(chosen.face))}
+        refused = {index: found for index, chosen in taken.items() if (found := gate.refusal(chosen.face))}
         taken = {index: chosen for index, chosen in taken.items() if index not in refused}
         rejected += [Rejected(index, error) for index, error in refused.items()]
         rejected.sort(key=lambda one: one.index)
@@ -414,6 +415,8 @@ class Operations:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        *,
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -422,7 +425,13 @@ class Operations:
         """
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
             return self._galleries.create_gallery(
-                gallery, used.id, used.embedder.dimension, store=store, metadata=metadata, search=search
+                gallery,
+                used.id,
+                used.embedder.dimension,
+                store=store,
+                metadata=metadata,
+                search=search,
+                liveness=liveness,
             )
 
     @contextmanager
@@ -459,13 +468,15 @@ class Operations:
         """Judge the chosen faces, and no others, together."""
         which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
         photos = gate.judged([one.photo for one in chosen], which)
+        for photo in photos:
+            self._observe({name: spent for name, spent in photo.stages.items() if name == "liveness"})
         return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
 
     def _live(self, chosen: Mapping[str, Chosen], gate: Gate) -> list[Chosen]:
         """Judge the faces of photos by name. Raises NotLive for the first that is refused."""
         judged = self._judged(chosen.values(), gate)
         for name, one in zip(chosen, judged, strict=True):
-            gate.check(one.face, image=name)
+            gate.check(one.face, name)
         return judged
 
     def _embedded(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:

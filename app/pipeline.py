@@ -103,13 +103,10 @@ class Pipeline:
             if self._refine:
                 found = [self._refined(decoded.pixels, detection) for detection in found]
             crops = [align(decoded.pixels, detection.landmarks) for detection in found]
-        shown: list[tuple[Pixels, ...]] = [()] * len(found)
-        if cuts:
-            with timed(stages, "liveness"):
-                shown = [
-                    tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
-                    for detection in found
-                ]
+            shown = [
+                tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
+                for detection in found
+            ]
         with timed(stages, "quality"):
             originals = [_scaled(detection, decoded) for detection in found]
             faces = tuple(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ class Reason(StrEnum):
     EXTREME_POSE = "extreme_pose"
     CUT_OFF = "cut_off"
     LOW_SCORE = "low_score"
+
+
+LivenessMode: TypeAlias = Literal["off", "report", "require"]
+"""What is asked of liveness: nothing, a verdict on each face, or that the faces that are used are live."""
 
 
 class Verdict(StrEnum):

@@ -8,6 +8,7 @@ from typing import cast
 from app import decisions, operations, types
 from app.api import schemas
 from app.gallery import records
+from app.inference.manifest import Manifest
 from app.inference.package import Package
 
 
@@ -22,6 +23,16 @@ def detected(face: types.Face) -> schemas.DetectedFace:
         landmarks=[(float(x), float(y)) for x, y in found.landmarks],
         score=found.score,
         quality=quality(face.quality),
+    )
+
+
+def liveness(found: types.Liveness | None) -> schemas.Liveness | None:
+    if found is None:
+        return None
+    return schemas.Liveness(
+        live=found.verdict.value,
+        live_score=found.score,
+        reason=found.reason.value if found.reason else None,
     )
 
 
@@ -51,6 +62,7 @@ def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
         faces=len(chosen.photo.faces),
+        liveness=liveness(chosen.face.liveness),
     )
 
 
@@ -112,6 +124,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
         margin=face.margin,
         threshold=point.threshold,
         threshold_uncertain=point.uncertain,
+        liveness=liveness(face.face.liveness),
     )
 
 
@@ -122,9 +135,13 @@ def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
         created=found.created,
         enrolled=[
             schemas.EnrolledFace(
-                index=index, face_id=row.face_id, quality=quality(row.quality), box=schemas.Box.model_validate(row.box)
+                index=index,
+                face_id=row.face_id,
+                quality=quality(row.quality),
+                box=schemas.Box.model_validate(row.box),
+                liveness=liveness(chosen.face.liveness),
             )
-            for index, row in found.enrolled
+            for (index, row), chosen in zip(found.enrolled, found.chosen, strict=True)
         ],
         rejected=[
             schemas.RejectedImage(index=one.index, code=one.error.code, reasons=one.reasons, message=one.error.message)
@@ -195,8 +212,24 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         ),
         dimension=manifest.dimension,
         calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
+        liveness=_liveness_model(manifest),
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),
         warnings=list(package.warnings),
+    )
+
+
+def _liveness_model(manifest: Manifest) -> schemas.LivenessModel | None:
+    contract = manifest.liveness
+    if contract is None:
+        return None
+    return schemas.LivenessModel(
+        classes=list(contract.classes),
+        live=contract.live,
+        scale=contract.cut.scale,
+        side=int(manifest.input.shape[1]),
+        calibrations=[
+            schemas.LivenessCalibration.model_validate(one.model_dump()) for one in manifest.liveness_calibrations
+        ],
     )

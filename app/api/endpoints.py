@@ -30,6 +30,7 @@ ARCHIVE = File(
 
 RATES = ("operating_point_unavailable",)
 PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
+LIVENESS = ("not_live", "liveness_unavailable", "liveness_not_measured")
 TEMPLATES = ("package_mismatch", "package_unavailable")
 SEARCH = ("search_unavailable",)
 SUBJECT_FIELDS = ("invalid_name", "invalid_metadata", "invalid_expiry", "invalid_consent")
@@ -63,7 +64,7 @@ VERIFY = Operation(
     RECOGNIZE,
     body=schemas.VerifyRequest,
     images=TWO_IMAGES,
-    codes=(*RATES, *PACKAGE, "no_face"),
+    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face"),
 )
 IDENTIFY = Operation(
     "identify",
@@ -73,7 +74,7 @@ IDENTIFY = Operation(
     RECOGNIZE,
     body=schemas.IdentifyRequest,
     images=ONE_IMAGE,
-    codes=(*RATES, *TEMPLATES),
+    codes=(*RATES, *TEMPLATES, *LIVENESS),
 )
 VERIFY_SUBJECT = Operation(
     "verify_subject",
@@ -83,7 +84,7 @@ VERIFY_SUBJECT = Operation(
     RECOGNIZE,
     body=schemas.SubjectVerifyRequest,
     images=ONE_IMAGE,
-    codes=(*RATES, *TEMPLATES, "no_face", "subject_not_found", "subject_without_faces"),
+    codes=(*RATES, *TEMPLATES, *LIVENESS, "no_face", "subject_not_found", "subject_without_faces"),
 )
 ENROLL_FACES = Operation(
     "enroll",
@@ -97,6 +98,7 @@ ENROLL_FACES = Operation(
     images=MANY_IMAGES,
     codes=(
         *TEMPLATES,
+        *LIVENESS,
         "no_face",
         "ambiguous_face",
         "low_quality",

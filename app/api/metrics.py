@@ -118,12 +118,18 @@ class _ServiceCollector(Collector):
 
     def _batches(self) -> Iterator[Metric]:
         embedders, galleries = self._service.embedders, self._service.galleries
+        liveness = self._service.liveness.scorer
         waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
         waiting.add_metric(["embed"], embedders.waiting)
+        waiting.add_metric(["liveness"], liveness.waiting if liveness else 0)
         waiting.add_metric(["search"], galleries.searches.waiting)
         yield waiting
         sizes = HistogramMetricFamily("likeness_batch_size", "Items in a batch.", labels=["batcher"])
-        for name, found in (("embed", embedders.batch_sizes), ("search", galleries.searches.batch_sizes)):
+        for name, found in (
+            ("embed", embedders.batch_sizes),
+            ("liveness", liveness.batch_sizes if liveness else {}),
+            ("search", galleries.searches.batch_sizes),
+        ):
             sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
         yield sizes
 

@@ -26,8 +26,8 @@ def list_galleries(server: options.Server = None, key: options.Key = None, as_js
         for gallery in found:
             output.say_json(gallery)
     else:
-        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search] for g in found]
-        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search"], rows)
+        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search, g.liveness] for g in found]
+        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"], rows)
 
 
 @galleries.command(epilog="Example: likeness galleries create staff --store none")
@@ -38,13 +38,14 @@ def create(
         Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
-        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search)
+        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search, liveness=liveness)
     if as_json:
         output.say_json(made)
     else:
@@ -55,17 +56,19 @@ def create(
 def update(
     gallery: options.Gallery,
     search: options.Search = None,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched."""
+    """Change how a gallery is searched, or what it asks of liveness."""
+    changes = {name: value for name, value in (("search", search), ("liveness", liveness)) if value is not None}
     with connect(server, key) as client:
-        updated = client.update_gallery(gallery, {} if search is None else {"search": search})
+        updated = client.update_gallery(gallery, changes)
     if as_json:
         output.say_json(updated)
     else:
-        output.say(f"{updated.id}: searched by {updated.search}")
+        output.say(f"{updated.id}: searched by {updated.search}, liveness {updated.liveness}")
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

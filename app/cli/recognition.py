@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -49,6 +49,10 @@ def verify(
     photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
     model: options.Model = None,
+    liveness: options.Liveness = None,
+    liveness_of: Annotated[
+        Literal["both", "image1", "image2"] | None, typer.Option(help="Which photos must be live: both by default.")
+    ] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -57,12 +61,15 @@ def verify(
     for photo in (photo1, photo2):
         photos.collect([photo])
     with connect(server, key, Data.UNUSED) as client:
-        answer = client.verify(photo1, photo2, fmr=fmr, model=model)
+        answer = client.verify(photo1, photo2, fmr=fmr, model=model, liveness=liveness, liveness_of=liveness_of)
     if as_json:
         output.say_json(answer)
     else:
         word = "same person" if answer.match else "not the same person"
         output.say(f"{word}: score {answer.score:.4f}, threshold {answer.threshold:.4f} at FMR {answer.fmr:g}")
+        for path, face in ((photo1, answer.face1), (photo2, answer.face2)):
+            if face.liveness:
+                output.say(f"{path}: {_liveness_words(face.liveness)}")
     raise typer.Exit(Exit.DONE if answer.match else Exit.NO)
 
 
@@ -77,6 +84,7 @@ def enroll(
         Path | None, typer.Option(help="In place of SUBJECT and PATHS: a folder with one folder per person.")
     ] = None,
     quality: options.Quality = None,
+    liveness: options.Liveness = None,
     expires: Annotated[datetime | None, typer.Option(help="When these people are erased, in UTC.")] = None,
     consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
     create: options.Create = False,
@@ -93,7 +101,11 @@ def enroll(
             ensure_gallery(client, gallery)
 
         def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
-            return _try(lambda: client.enroll(gallery, *item, quality=quality, expires_at=expires_at, consent=consent))
+            return _try(
+                lambda: client.enroll(
+                    gallery, *item, quality=quality, liveness=liveness, expires_at=expires_at, consent=consent
+                )
+            )
 
         code = Exit.REFUSED if missing else Exit.DONE
         for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
@@ -112,6 +124,7 @@ def identify(
     fpir: Annotated[
         float | None, typer.Option(help="False positive identification rate that sets the threshold.")
     ] = None,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -123,7 +136,7 @@ def identify(
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
         nonlocal known
-        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir)
+        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir, liveness=liveness)
         known = known or any(face.decision == "known" for face in answer.faces)
         return answer
 
@@ -187,13 +200,19 @@ def _identify_lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]
         yield f"{path}: no face"
     for face in answer.faces:
         place = f"face at {face.box.x:.0f},{face.box.y:.0f}"
+        live = f", {_liveness_words(face.liveness)}" if face.liveness else ""
         if not face.candidates:
-            yield f"{path}: {place}: {face.decision}"
+            yield f"{path}: {place}: {face.decision}{live}"
             continue
         best = face.candidates[0]
         name = f" ({best.name})" if best.name else ""
         nearest = "" if face.decision == "known" else "nearest "
-        yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}"
+        yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}{live}"
+
+
+def _liveness_words(found: schemas.Liveness) -> str:
+    reason = f" ({found.reason.replace('_', ' ')})" if found.reason else ""
+    return f"liveness: {found.live.replace('_', ' ')}{reason}, score {found.live_score:.3f}"
 
 
 def _enrollments(

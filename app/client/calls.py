@@ -86,22 +86,40 @@ def embed(image: Image, *, model: str | None = None, explain: bool | None = None
 
 
 def verify(
-    image1: Image, image2: Image, *, fmr: float | None = None, model: str | None = None, explain: bool | None = None
+    image1: Image,
+    image2: Image,
+    *,
+    fmr: float | None = None,
+    model: str | None = None,
+    liveness: str | None = None,
+    liveness_of: str | None = None,
+    explain: bool | None = None,
 ) -> Call[schemas.VerifyAnswer]:
-    """Compare two photos (1:1), with the default package or ``model``."""
+    """Compare two photos (1:1), with the default package or ``model``.
+
+    ``liveness`` is ``off``, ``report`` or ``require``, here and below; ``liveness_of`` ``both``, ``image1`` or
+    ``image2``.
+    """
     files = [part("image1", image1), part("image2", image2)]
-    return _call(endpoints.VERIFY, params=given(fmr=fmr, model=model, explain=explain), files=files)
+    params = given(fmr=fmr, model=model, liveness=liveness, liveness_of=liveness_of, explain=explain)
+    return _call(endpoints.VERIFY, params=params, files=files)
 
 
 def verify_subject(
-    gallery: str, subject: str, image: Image, *, fmr: float | None = None, explain: bool | None = None
+    gallery: str,
+    subject: str,
+    image: Image,
+    *,
+    fmr: float | None = None,
+    liveness: str | None = None,
+    explain: bool | None = None,
 ) -> Call[schemas.SubjectVerifyAnswer]:
     """Compare a photo with a subject (1:1)."""
     return _call(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
         subject=subject,
-        params=given(fmr=fmr, explain=explain),
+        params=given(fmr=fmr, liveness=liveness, explain=explain),
         files=[part("image", image)],
     )
 
@@ -113,10 +131,11 @@ def identify(
     limit: int | None = None,
     fmr: float | None = None,
     fpir: float | None = None,
+    liveness: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.IdentifyAnswer]:
     """Find the subjects of a gallery in a photo (1:N)."""
-    params = given(limit=limit, fmr=fmr, fpir=fpir, explain=explain)
+    params = given(limit=limit, fmr=fmr, fpir=fpir, liveness=liveness, explain=explain)
     return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
@@ -126,6 +145,7 @@ def enroll(
     images: Sequence[Image],
     *,
     quality: str | None = None,
+    liveness: str | None = None,
     expires_at: datetime | None = None,
     consent: str | None = None,
     explain: bool | None = None,
@@ -135,7 +155,7 @@ def enroll(
     ``expires_at`` has a time zone; ``consent`` is a note.
     """
     files = [part("images", image) for image in images]
-    params = given(quality=quality, expires_at=_text(expires_at), consent=consent, explain=explain)
+    params = given(quality=quality, liveness=liveness, expires_at=_text(expires_at), consent=consent, explain=explain)
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
@@ -145,10 +165,15 @@ def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[sc
 
 
 def create_gallery(
-    gallery: str, *, embedder: str | None = None, store: str | None = None, search: str | None = None
+    gallery: str,
+    *,
+    embedder: str | None = None,
+    store: str | None = None,
+    search: str | None = None,
+    liveness: str | None = None,
 ) -> Call[schemas.Gallery]:
     """Create a gallery."""
-    body = given(id=gallery, embedder=embedder, store=store, search=search)
+    body = given(id=gallery, embedder=embedder, store=store, search=search, liveness=liveness)
     return _call(endpoints.CREATE_GALLERY, json=body)
 
 
@@ -158,7 +183,7 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search``: how the gallery's vectors are searched."""
+    """Change ``search``, how the gallery's vectors are searched, or ``liveness``, what is asked of photos."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 

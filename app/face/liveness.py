@@ -281,7 +281,9 @@ def choose_packages(installed: Mapping[str, Package], names: Sequence[str]) -> l
         message = "No liveness package is installed: add one with likeness models add FILE --task liveness"
         raise _unavailable(message, "none_installed")
     if len(found) > 1:
-        message = f"Several liveness packages are installed: name those to average in LIKENESS_LIVENESS ({', '.join(found)})"
+        message = (
+            f"Several liveness packages are installed: name those to average in LIKENESS_LIVENESS ({', '.join(found)})"
+        )
         raise _unavailable(message, "not_named")
     return list(found.values())
 
@@ -294,7 +296,7 @@ def find_calibration(packages: Sequence[Package]) -> LivenessCalibration | None:
 
 
 def _read_again(package: Package) -> Package:
-    """Return the package with the calibrations in its manifest now; as it was if that is another model's, or damaged."""
+    """Return the package with the calibrations in its manifest now; as it was if that can't be used."""
     try:
         found = load_package(package.folder)
     except Unusable as error:

@@ -37,6 +37,7 @@ def to_gallery(row: Row[Any]) -> Gallery:
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
         search=row.search,
+        liveness=row.liveness,
     )
 
 

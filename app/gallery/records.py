@@ -12,7 +12,7 @@ import numpy as np
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
-from app.types import Box, Pixels, Quality, Template
+from app.types import Box, LivenessMode, Pixels, Quality, Template
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -43,6 +43,8 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
+    liveness: LivenessMode = "off"
+    """What is asked of liveness unless a request asks for something else; `require` always holds."""
 
     @property
     def embedder(self) -> str:

@@ -50,7 +50,7 @@ from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend, Searchable
 from app.search.registry import IndexRegistry
 from app.search.types import IndexKind, IndexSpec, Match
-from app.types import Template, Vectors
+from app.types import LivenessMode, Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
@@ -155,22 +155,32 @@ class Galleries:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
         Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``, ``search_unavailable``.
         """
         self._check_kind(search)
-        return self.store.create_gallery(gallery_id, embedder, dimension, store, metadata, search=search)
+        return self.store.create_gallery(
+            gallery_id, embedder, dimension, store, metadata, search=search, liveness=liveness
+        )
 
-    def update_gallery(self, gallery_id: str, *, search: IndexKind | Unset = UNSET) -> Gallery:
-        """Change the kind of search; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
+    def update_gallery(
+        self, gallery_id: str, *, search: IndexKind | Unset = UNSET, liveness: LivenessMode | Unset = UNSET
+    ) -> Gallery:
+        """Change the kind of search or what is asked of liveness; other processes follow within a moment.
+
+        Raises Conflict ``search_unavailable``.
+        """
         gallery = self.store.gallery(gallery_id)
-        if search is UNSET:
+        if search is UNSET and liveness is UNSET:
             return gallery
-        self._check_kind(search)
-        updated = self.store.update_gallery(gallery, search)
-        self.indexes.set_kind(gallery.key, search)
+        if search is not UNSET:
+            self._check_kind(search)
+        updated = self.store.update_gallery(gallery, search=search, liveness=liveness)
+        if search is not UNSET:
+            self.indexes.set_kind(gallery.key, search)
         return updated
 
     def delete_gallery(self, gallery_id: str) -> Counts:

@@ -67,6 +67,7 @@ from app.gallery.text import (
 )
 from app.search.types import IndexKind
 from app.timestamps import utc_now
+from app.types import LivenessMode
 
 # Built once: that takes longer than SQLite takes to run them.
 _LABELS = (
@@ -124,6 +125,7 @@ class Store:
         metadata: Metadata | None = None,
         *,
         search: IndexKind = "fp32",
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -135,6 +137,7 @@ class Store:
             "dimension": dimension,
             "store": store,
             "search": search,
+            "liveness": liveness,
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -164,11 +167,15 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, search: IndexKind) -> Gallery:
-        """Change how the gallery is searched. Raises NotFound ``gallery_not_found``."""
+    def update_gallery(
+        self, gallery: Gallery, *, search: IndexKind | Unset = UNSET, liveness: LivenessMode | Unset = UNSET
+    ) -> Gallery:
+        """Change what is given. Raises NotFound ``gallery_not_found``."""
+        given = {"search": search, "liveness": liveness}
+        values = {name: value for name, value in given.items() if value is not UNSET}
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(search=search))
+            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

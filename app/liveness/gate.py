@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from app.concurrency.deadline import check_deadline
 from app.decisions import LivenessPoint, judge, liveness_point
 from app.errors import LivenessNotMeasured, NotLive
 from app.face.liveness import Cut, LivenessPackages, Scorer
 from app.pipeline import timed
-from app.types import Face, Photo, Verdict
-
-LivenessMode: TypeAlias = Literal["off", "report", "require"]
+from app.types import Face, LivenessMode, Photo, Verdict
 
 
 def effective_mode(asked: LivenessMode | None, default: LivenessMode) -> LivenessMode:
@@ -54,7 +51,7 @@ class Gate:
                     self._judged(face, next(scores)) if place in places else face
                     for place, face in enumerate(photo.faces)
                 ),
-                stages={**photo.stages, "liveness": photo.stages.get("liveness", 0.0) + share},
+                stages={**photo.stages, "liveness": share},
             )
             for photo, places in zip(photos, which, strict=True)
         ]
@@ -62,7 +59,7 @@ class Gate:
     def _judged(self, face: Face, score: float) -> Face:
         return replace(face, liveness=judge(score, face.detection.box, self.point), cuts=())
 
-    def refusal(self, face: Face, **details: object) -> NotLive | None:
+    def refusal(self, face: Face, image: str | None = None) -> NotLive | None:
         """Return the error of a judged face that liveness is required of and that is not live; else None."""
         found = face.liveness
         if not self.requires or found is None or found.verdict is Verdict.LIVE:
@@ -73,12 +70,12 @@ class Gate:
             live=found.verdict.value,
             live_score=found.score,
             reasons=reasons,
-            **details,
+            **({} if image is None else {"image": image}),
         )
 
-    def check(self, face: Face, **details: object) -> None:
+    def check(self, face: Face, image: str | None = None) -> None:
         """Raise NotLive if liveness is required of this judged face and it is not live."""
-        if refusal := self.refusal(face, **details):
+        if refusal := self.refusal(face, image):
             raise refusal
 
     def accepted(self, photo: Photo) -> list[int]:

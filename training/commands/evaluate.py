@@ -24,6 +24,7 @@ from app.inference import golden
 from app.inference.manifest import Manifest
 from app.inference.package import Package, load_package, write_manifest
 from app.inference.session import Device, open_embedder
+from training.commands.liveness import evaluate_liveness, liveness_robustness
 from training.commands.options import (
     CACHE,
     IMAGES_HELP,
@@ -73,6 +74,8 @@ from training.evaluation.speed import Precision, Runs, compare_speed
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
+app.command("liveness")(evaluate_liveness)
+app.command("liveness-study")(liveness_robustness)
 
 
 @app.command()

@@ -47,7 +47,9 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
     entry_of(request).gallery = fit_id(asked.id)
 
     def create() -> schemas.Gallery:
-        made = service.operations.create_gallery(asked.id, asked.embedder, asked.store, asked.metadata, asked.search)
+        made = service.operations.create_gallery(
+            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, liveness=asked.liveness
+        )
         return _answer(service, made)
 
     return await service.run(create)
@@ -64,14 +66,17 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched.
+    """Change how a gallery is searched, or what it asks of liveness.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
     search = asked.search if asked.search is not None else UNSET
-    return await service.run(lambda: _answer(service, service.galleries.update_gallery(gallery, search=search)))
+    liveness = asked.liveness if asked.liveness is not None else UNSET
+    return await service.run(
+        lambda: _answer(service, service.galleries.update_gallery(gallery, search=search, liveness=liveness))
+    )
 
 
 @router.handles(endpoints.DELETE_GALLERY)
@@ -148,6 +153,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
+            "liveness": gallery.liveness,
             "metadata": gallery.metadata,
             "subjects": counts.subjects,
             "faces": counts.faces,

@@ -56,7 +56,14 @@ async def verify(
     """
     images, params = await service.read(request, TWO_IMAGES, query)
     found = await service.run(
-        lambda: service.operations.verify(images["image1"][0], images["image2"][0], params.fmr, params.model)
+        lambda: service.operations.verify(
+            images["image1"][0],
+            images["image2"][0],
+            params.fmr,
+            params.model,
+            liveness=params.liveness or "off",
+            liveness_of=params.liveness_of,
+        )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
 
@@ -74,7 +81,7 @@ async def identify(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.identify(
-            gallery, images["image"][0], limit=params.limit, fmr=params.fmr, fpir=params.fpir
+            gallery, images["image"][0], limit=params.limit, fmr=params.fmr, fpir=params.fpir, liveness=params.liveness
         )
     )
     return answers.identify(found, params)
@@ -86,7 +93,7 @@ async def verify_subject(
     service: ServiceDep,
     gallery: GalleryId,
     subject: SubjectId,
-    query: Annotated[schemas.VerifyParams, Query()],
+    query: Annotated[schemas.VerifySubjectParams, Query()],
 ) -> schemas.SubjectVerifyAnswer:
     """Is this person the subject?
 
@@ -95,7 +102,7 @@ async def verify_subject(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.verify_subject(
-            gallery, subject, images["image"][0], params.fmr, explain=params.explain
+            gallery, subject, images["image"][0], params.fmr, liveness=params.liveness, explain=params.explain
         )
     )
     return answers.verify_subject(found, params.fmr, explain=params.explain)
@@ -122,5 +129,9 @@ async def enroll(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
-    found = await service.run(lambda: service.operations.enroll(gallery, subject, images["images"], level, terms=terms))
+    found = await service.run(
+        lambda: service.operations.enroll(
+            gallery, subject, images["images"], level, liveness=params.liveness, terms=terms
+        )
+    )
     return answers.enroll(found, explain=params.explain)

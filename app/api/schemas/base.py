@@ -85,6 +85,11 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "templates"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
+LivenessMode: TypeAlias = Literal["off", "report", "require"]
+GALLERY_LIVENESS = (
+    "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
+    "else. `require` holds whatever a request asks."
+)
 SearchKind: TypeAlias = Literal["fp32", "int8"]
 SEARCH_KINDS = (
     "How the vectors are searched; the answers are the same. `fp32`: as they are. `int8`: first by a copy of a quarter "

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
+    GALLERY_LIVENESS,
     MAX_ID_LENGTH,
     MODEL,
     SEARCH_KINDS,
@@ -15,6 +16,7 @@ from app.api.schemas.base import (
     AskedSearchKind,
     Example,
     Id,
+    LivenessMode,
     Metadata,
     Params,
     QualityGate,
@@ -44,11 +46,13 @@ class GalleryCreate(Params):
         description=SEARCH_KINDS,
     )
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
 
 
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
 
 
 class Gallery(Wire):
@@ -58,6 +62,7 @@ class Gallery(Wire):
         "store": "crop",
         "search": "fp32",
         "metadata": {},
+        "liveness": "off",
         "subjects": 1,
         "faces": 1,
         "created_at": TIME,
@@ -67,6 +72,7 @@ class Gallery(Wire):
     store: StoreMode
     search: SearchKind
     metadata: Metadata
+    liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime

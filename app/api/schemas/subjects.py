@@ -25,7 +25,7 @@ from app.api.schemas.base import (
     Time,
     Wire,
 )
-from app.api.schemas.recognition import Box, DetectParams, Explain, Quality
+from app.api.schemas.recognition import Box, DetectParams, Explain, Liveness, LivenessParams, Quality
 
 
 class Consent(Params):
@@ -135,7 +135,7 @@ class FacePage(Wire):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
-class EnrollParams(DetectParams):
+class EnrollParams(DetectParams, LivenessParams):
     quality: QualityGate = Field(default="medium", description="The least quality to accept; `none` accepts all.")
     expires_at: Time | None = Field(
         default=None,
@@ -155,12 +155,15 @@ class EnrolledFace(Wire):
     face_id: str
     quality: Quality
     box: Box
+    liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 
 class RejectedImage(Wire):
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
-    code: str = Field(description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `invalid_image`, ...")
-    reasons: list[str] = Field(description="For `low_quality`: why.")
+    code: str = Field(
+        description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `not_live`, `invalid_image`, ..."
+    )
+    reasons: list[str] = Field(description="For `low_quality` and `not_live`: why.")
     message: str
 
 
@@ -168,7 +171,9 @@ class EnrollAnswer(Wire):
     example: ClassVar[Example] = {
         "subject": "collins",
         "created": True,
-        "enrolled": [{"index": 0, "face_id": FACE_ID, "quality": Quality.example, "box": Box.example}],
+        "enrolled": [
+            {"index": 0, "face_id": FACE_ID, "quality": Quality.example, "box": Box.example, "liveness": None}
+        ],
         "rejected": [
             {
                 "index": 1,
