@@ -191,11 +191,13 @@ class LivenessPoint:
 def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessPoint | None:
     """Return the point for error rates of at most ``apcer`` and ``bpcer``; None if they were not measured.
 
+    A rate of 1 in N takes N photos, of each kind of attack or of live people.
+
     A face is live from the lowest threshold on at which no more than ``apcer`` of the attacks passed, and a spoof below
     the highest at which no more than ``bpcer`` of the live were refused. Where that is the higher of the two, it alone
     decides and keeps both rates.
     """
-    if calibration is None:
+    if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
         return None
     strict = [each.threshold for each in calibration.points if each.apcer.value <= apcer]
     lenient = [each.threshold for each in calibration.points if each.bpcer.value <= bpcer]
