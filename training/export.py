@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -21,6 +21,7 @@ import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from torch import nn
 
+from app.calibration import operating_points
 from app.errors import Unusable
 from app.face.align import CANONICAL_LANDMARKS
 from app.inference import golden
@@ -43,7 +44,7 @@ from app.inference.session import Session
 from app.types import Pixels, Vectors
 from training import checkpoint
 from training.data.loader import Crops
-from training.evaluation import metrics, operating_points
+from training.evaluation import metrics
 from training.recipe import Recipe
 
 Variant: TypeAlias = Literal["fp32", "fp16", "int8"]
@@ -355,14 +356,10 @@ def _calibration(measurement: operating_points.Measurement, evaluation: Evaluati
     """Return the calibration, None if the set is too small for two distinct points: then the package has no
     operating points.
     """
-    rising: list[operating_points.OperatingPoint] = []
-    for point in measurement.points:
-        if not rising or point.threshold.value > rising[-1].threshold.value + 1e-6:
-            rising.append(point)
-    if len(rising) < 2:
+    if len(operating_points.rising(measurement.points)) < 2:
         return None
     return operating_points.calibration(
-        replace(measurement, points=tuple(rising)),
+        measurement,
         name="held-out",
         measured_on=evaluation.measured_on,
         pairs="all pairs",

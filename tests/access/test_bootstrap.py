@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from training.evaluation import bootstrap, metrics
-from training.evaluation.metrics import Bools, Floats, Interval, Ints
 
 ROUNDS, SEED = 40, 3
 
@@ -26,7 +26,7 @@ def scored(people: int = 14, pairs: int = 260) -> tuple[Floats, Bools, Ints]:
 def by_hand(mated: Bools, sides: Ints, people: int = 14) -> list[NDArray[np.int64]]:
     """Round by round, each pair's place as often as drawing its people brings it."""
     rounds = []
-    for weight in metrics.people_weights(people, ROUNDS, SEED):
+    for weight in people_weights(people, ROUNDS, SEED):
         places: list[int] = []
         for place, (mate, (i, j)) in enumerate(zip(mated, sides, strict=True)):
             places += [place] * int(weight[i] if mate else weight[i] * weight[j])
@@ -70,7 +70,7 @@ def test_nmi_of_people_drawn_by_hand() -> None:
     labels = rng.integers(0, 12, 150)
     assigned = np.where(rng.random(150) < 0.3, rng.integers(0, 12, 150), labels % 9)
     samples = []
-    for weight in metrics.people_weights(12, ROUNDS, SEED):
+    for weight in people_weights(12, ROUNDS, SEED):
         places = np.repeat(np.arange(150), weight[labels])
         samples.append(metrics.normalised_mutual_information(labels[places], assigned[places]))
     ours = bootstrap.nmi_interval(labels, assigned, rounds=ROUNDS, seed=SEED)
@@ -85,7 +85,7 @@ def test_searches_of_people_drawn_by_hand() -> None:
     scores[np.arange(30), mates] += 0.5
     strangers = rng.integers(8, 30, size=50) / 20
     ranking = metrics.rank_subjects(scores, mates)
-    mates_drawn, strangers_drawn = metrics.people_weights(30, ROUNDS, 5), metrics.people_weights(50, ROUNDS, 6)
+    mates_drawn, strangers_drawn = people_weights(30, ROUNDS, 5), people_weights(50, ROUNDS, 6)
     fpirs = (0.02, 0.1, 1.0)
     found = bootstrap.found_samples(ranking, strangers, fpirs, mates_drawn, strangers_drawn)
     ranks = bootstrap.share_samples(ranking.rank[:, None] <= np.arange(1, 4), mates_drawn)
@@ -99,7 +99,7 @@ def test_searches_of_people_drawn_by_hand() -> None:
 
 def test_a_share_of_all_or_none_is_no_certainty() -> None:
     everybody = bootstrap.share_interval(1.0, np.ones(ROUNDS), 50)
-    assert everybody == Interval(1.0, metrics.wilson(50, 50).low, 1.0)
+    assert everybody == Interval(1.0, wilson(50, 50).low, 1.0)
     assert bootstrap.share_interval(0.0, np.zeros(ROUNDS), 50).high == pytest.approx(1 - everybody.low)
     some = bootstrap.share_interval(0.5, np.linspace(0.4, 0.6, 401), 50)
     assert (some.low, some.high) == pytest.approx((0.405, 0.595))

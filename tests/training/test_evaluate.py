@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from typer.testing import CliRunner
 
+from app.calibration import operating_points as points
+from app.calibration.intervals import Interval, wilson
 from app.errors import NoFace
 from app.inference.manifest import Calibration, Manifest, Point, Thresholds
 from app.inference.package import load_package, write_manifest
@@ -28,7 +30,6 @@ from tests.support.crop_sets import write_pack
 from training.commands.evaluate import app
 from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
-from training.evaluation import operating_points as points
 from training.evaluation.degraded_copies import degradations
 from training.evaluation.pairs import PackPhotos, Pair, PairList, person_of, read_pairs
 from training.evaluation.photos import Templates, make_templates, open_photos
@@ -173,8 +174,8 @@ def test_a_photo_without_a_face_fails_its_mated_pairs_and_passes_its_nonmated_on
     whole = protocols.verification(templates(names, vectors), listed, folds=listed.fold_of, rounds=50)
     assert whole.accuracy is not None
     assert (whole.accuracy.mean, whole.equal_error_rate, whole.pairs_without_face) == (1, 0, 0)
-    assert whole.accuracy_interval == metrics.Interval(1, 1, 1)
-    assert whole.equal_error_rate_interval == metrics.Interval(0, 0, 0)
+    assert whole.accuracy_interval == Interval(1, 1, 1)
+    assert whole.equal_error_rate_interval == Interval(0, 0, 0)
     holed = protocols.verification(templates(names, vectors, [names[0]]), listed, folds=listed.fold_of, rounds=50)
     assert holed.photos_without_face == {names[0]: "no_face"}
     assert holed.pairs_without_face == len(names) - 1
@@ -220,7 +221,7 @@ def test_identification_counts_a_mate_without_a_face_as_missed() -> None:
     ).draws
     assert [(each.fpir, each.fnir) for each in found.served] == [(0, 1)]  # nothing reaches a threshold of 2
     assert (found.rank1.value, found.match_rates[0].match.value) == (1, 1)
-    assert found.rank1.low == metrics.wilson(20, 20).low
+    assert found.rank1.low == wilson(20, 20).low
     (missed,) = searching.measure(templates(names, vectors, [draw.mates[0]]), [draw], fpirs=(0.1,), rounds=50).draws
     assert (missed.rank1.value, missed.match_rates[0].match.value) == (19 / 20, 19 / 20)
     assert missed.cmc[-1] == 19 / 20
@@ -295,6 +296,17 @@ def test_operating_points_equal_counting_over_all_pairs() -> None:
         assert point.fnmr.value == pytest.approx(metrics.fnmr_at(point.threshold.value, mated), abs=1e-3)
         assert metrics.fmr_at(point.threshold.value, nonmated) <= point.fmr
         assert point.threshold.low <= point.threshold.value <= point.threshold.high
+
+
+def test_a_rate_rests_on_ten_pairs_of_people_however_many_photos_they_have() -> None:
+    names, vectors = faces(np.random.default_rng(6), 60, 3, noise=0.6)
+    people = points.numbered([person_of(name) for name in names])
+    many, whose = np.repeat(vectors, 4, axis=0), np.repeat(people, 4)  # each photo four times: 16 pairs where was one
+    compared = points.compare_all(many, whose)
+    copied = points.measure(compared, whose, rates=(1e-2, 1e-3, 1e-4), rounds=5)
+    single = points.measure(points.compare_all(vectors, people), people, rates=(1e-2, 1e-3, 1e-4), rounds=5)
+    assert [point.fmr for point in copied.points] == [point.fmr for point in single.points] == [1e-2, 1e-3]
+    assert compared.nonmated_count * 1e-4 > 2 * points.LEAST_ERRORS, "pairs of photos alone would do"
 
 
 def test_people_under_two_names_misplaced_photos_and_copies_are_found_and_left_out() -> None:
@@ -473,12 +485,12 @@ def toy(tmp_path: Path) -> tuple[Path, list[str]]:
     shutil.copytree(PROJECT / "models" / "sface", tmp_path / "models" / "sface")
     manifest = load_package(tmp_path / "models" / "sface").manifest
     write_manifest(tmp_path / "models" / "sface", manifest.model_copy(update={"calibrations": ()}))
-    names, vectors = faces(np.random.default_rng(8), 40, 3, noise=0.5, d=128)
+    names, vectors = faces(np.random.default_rng(8), 100, 3, noise=0.5, d=128)
     made = dataclasses.replace(templates(names, vectors), package=manifest.id)
     made.save(tmp_path / "kept.npz")
-    lines = [f"p{i:03d}\t1\t{k}" for i in range(40) for k in (2, 3)]
-    lines += [f"p{i:03d}\t1\tp{(i + k) % 40:03d}\t2" for i in range(40) for k in (1, 2)]
-    (tmp_path / "pairs.txt").write_text("\n".join(["80", *lines]))
+    lines = [f"p{i:03d}\t1\t{k}" for i in range(100) for k in (2, 3)]
+    lines += [f"p{i:03d}\t1\tp{(i + k) % 100:03d}\t2" for i in range(100) for k in (1, 2)]
+    (tmp_path / "pairs.txt").write_text("\n".join(["200", *lines]))
     named = ["--photos-of", str(tmp_path / "pairs.txt"), "--templates", str(tmp_path / "kept.npz")]
     return tmp_path, [*named, "--images", str(tmp_path), "--package", "sface", "--models", str(tmp_path / "models")]
 
@@ -491,14 +503,14 @@ def test_operating_points_are_written_into_the_manifest(toy: tuple[Path, list[st
     manifest = load_package(folder / "models" / "sface").manifest
     assert manifest.golden == load_package(PROJECT / "models" / "sface").manifest.golden, "those that it has stay"
     written = manifest.calibrations
-    assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 120)]
+    assert [(each.name, each.default, each.mated) for each in written] == [("toys", True, 300)]
     result = json.loads((folder / "out" / "result.json").read_text())
     assert [point.fmr for point in written[0].points] == [point["fmr"] for point in result["points"]]
     assert (folder / "out" / "scores.svg").is_file()
     scores = written[0].scores
     assert scores is not None
-    assert sum(scores.mated) == 120
-    assert sum(scores.nonmated) == 120 * 117 // 2  # 40 people with 3 photos each
+    assert sum(scores.mated) == 300
+    assert sum(scores.nonmated) == 300 * 297 // 2  # 100 people with 3 photos each
 
 
 def test_golden_vectors_are_written_beside_the_points_where_there_are_none(toy: tuple[Path, list[str]]) -> None:

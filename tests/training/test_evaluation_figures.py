@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from app.calibration.intervals import allowed_errors, people_weights, wilson
+from app.calibration.pairs import HISTOGRAM_BINS, all_pairs
 from training.evaluation import metrics
 
 # Few distinct values, so that ties are the rule.
@@ -120,7 +122,7 @@ def test_fold_accuracy_decides_each_fold_by_the_others() -> None:
 @settings(max_examples=40)
 @given(st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
 def test_wilson_is_scipys(counts: tuple[int, int]) -> None:
-    ours = metrics.wilson(*counts)
+    ours = wilson(*counts)
     theirs = binomtest(*counts).proportion_ci(method="wilson")
     assert (ours.low, ours.high) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
@@ -131,7 +133,7 @@ def test_bootstrap_over_people_equals_drawing_the_people_by_hand() -> None:
     labels = people[:, 0] == people[:, 1]
     scores = np.where(labels, 0.5, 0.0) + rng.integers(-5, 6, 150) / 10
     order = np.argsort(-scores, kind="stable")
-    for weight in metrics.people_weights(12, 20, seed=4):
+    for weight in people_weights(12, 20, seed=4):
         mated, nonmated = [], []
         for score, mate, (i, j) in zip(scores, labels, people, strict=True):
             if mate:
@@ -159,7 +161,7 @@ def test_match_rate_interval_holds_its_value_and_is_reproducible() -> None:
 def test_all_pairs_in_blocks_equals_a_loop_over_pairs(block: int) -> None:
     rng = np.random.default_rng(6)
     templates, people = unit(rng, 40, 4), rng.integers(0, 9, 40)
-    result = metrics.all_pairs(templates, people, floor=0.2, block=block)
+    result = all_pairs(templates, people, floor=0.2, block=block)
     nonmated, top, mated = [], set(), set()
     for i, j in combinations(range(40), 2):
         score = float(templates[i] @ templates[j])
@@ -170,7 +172,7 @@ def test_all_pairs_in_blocks_equals_a_loop_over_pairs(block: int) -> None:
             if score >= 0.2:
                 top.add((i, j))
     assert result.nonmated_count == len(nonmated) == result.histogram.sum()
-    edges = np.linspace(-1, 1, metrics.HISTOGRAM_BINS + 1)
+    edges = np.linspace(-1, 1, HISTOGRAM_BINS + 1)
     # A score on a bin's edge may fall to either side by rounding.
     assert np.abs(np.cumsum(result.histogram) - np.cumsum(np.histogram(nonmated, edges)[0])).max() <= 1
     assert set(zip(result.top.first.tolist(), result.top.second.tolist(), strict=True)) == top
@@ -294,9 +296,9 @@ def test_dropping_the_worst_pairs_by_a_perfect_quality_drops_the_errors_first() 
 @settings(max_examples=30)
 @given(st.floats(0, 1), st.integers(1, 10**7))
 def test_allowed_errors_keep_within_the_rate(rate: float, trials: int) -> None:
-    assert metrics.allowed_errors(rate, trials) <= rate * trials * (1 + 1e-9) + 1e-9
+    assert allowed_errors(rate, trials) <= rate * trials * (1 + 1e-9) + 1e-9
 
 
 def test_allowed_errors_are_not_lost_to_rounding() -> None:
-    assert metrics.allowed_errors(1e-3, 1000) == 1
-    assert metrics.allowed_errors(1e-6, 3_000_000) == 3
+    assert allowed_errors(1e-3, 1000) == 1
+    assert allowed_errors(1e-6, 3_000_000) == 3

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.calibration.intervals import Floats, people_weights, percentile_interval
 from app.errors import InvalidInput
 from training.commands.experiments import experiments
 from training.commands.options import MODELS
 from training.data import read_drop_list
 from training.evaluation import metrics
-from training.evaluation.metrics import Floats
 from training.experiments import grid
 from training.experiments.comparison import (
     Claim,
@@ -270,9 +270,9 @@ def test_the_quick_bootstrap_equals_the_plain_one() -> None:
     scores = (templates @ templates.T)[rows, columns]
     sides = np.stack((labels[rows], labels[columns]), axis=1)
     plain = metrics.match_rate_interval(scores, sides[:, 0] == sides[:, 1], sides, 0.01, rounds=50)
-    quick = match_rate(templates, labels, 0.01, metrics.people_weights(30, 50))
+    quick = match_rate(templates, labels, 0.01, people_weights(30, 50))
     assert quick.value == pytest.approx(plain.value, abs=1e-12)
-    found = metrics.percentile_interval(quick.value, quick.samples)
+    found = percentile_interval(quick.value, quick.samples)
     assert (found.low, found.high) == pytest.approx((plain.low, plain.high), abs=1e-12)
     recall = recall_at_1(templates, labels, np.ones((1, 30), np.int64))
     assert recall.samples == pytest.approx([recall.value])

@@ -20,6 +20,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from app.calibration import operating_points as points
 from app.inference import golden
 from app.inference.manifest import Manifest
 from app.inference.package import Package, load_package, write_manifest
@@ -51,7 +52,6 @@ from training.commands.options import (
 )
 from training.evaluation import identification as searching
 from training.evaluation import metrics, plots, protocols, quality_study
-from training.evaluation import operating_points as points
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.degraded_copies import Degradation, degradations
 from training.evaluation.metrics import Curve
@@ -291,11 +291,9 @@ def operating_points(
 
 
 def _with_golden(package: Package, cache: Path, device: Device) -> Manifest:
-    """Return the manifest with golden vectors: operating points hold for the templates that the package makes here."""
     if package.manifest.golden is not None:
         return package.manifest
-    vectors = golden.record(open_embedder(package, cache, device).run)
-    return package.manifest.model_copy(update={"golden": vectors})
+    return golden.with_golden(package.manifest, open_embedder(package, cache, device).run)
 
 
 @app.command()

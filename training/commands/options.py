@@ -12,11 +12,11 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from app.calibration.intervals import Ints
 from app.errors import OperatingPointUnavailable
 from app.inference.manifest import Thresholds
 from app.inference.package import MANIFEST_NAME, find_packages, load_package, select
 from app.inference.session import Device
-from training.evaluation.metrics import Ints
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
 from training.evaluation.photos import Photos, Templates, make_templates, open_photos
 from training.evaluation.service import Service, open_service

@@ -2,7 +2,7 @@
 
 Each round draws as many people as there are, with replacement, and computes the figure anew: a threshold is found again
 from what was drawn. The interval lies between the 2.5 % and the 97.5 % quantile of the rounds. A pair of people i, j
-counts weight_i × weight_j times, a mated pair weight_i times (`metrics.people_weights`). Reproducible by
+counts weight_i × weight_j times, a mated pair weight_i times (`people_weights`). Reproducible by
 ``seed``; vectorised over pairs, searches and images.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, percentile_interval, wilson
 from training.evaluation import metrics
-from training.evaluation.metrics import Bools, Floats, Interval, Ints
 from training.evaluation.pairs import person_of
 
 ROUNDS = 1000
@@ -34,7 +34,7 @@ def equal_error_rate_interval(
     ascending, is_mated = scores[order], labels[order]
     first = np.flatnonzero(np.append(True, ascending[1:] > ascending[:-1]))
     counted = _pair_counts(is_mated, sides[order], rounds, seed)
-    return metrics.percentile_interval(value, [_equal_error_rate(first, is_mated, counts) for counts in counted])
+    return percentile_interval(value, [_equal_error_rate(first, is_mated, counts) for counts in counted])
 
 
 def _equal_error_rate(first: Ints, is_mated: Bools, counts: Ints) -> float:
@@ -60,7 +60,7 @@ def fold_accuracy_interval(
     ascending, is_mated, fold_of = scores[order], labels[order], np.asarray(folds)[order]
     counted = _pair_counts(is_mated, sides[order], rounds, seed)
     samples = [_fold_accuracy(ascending, is_mated, fold_of, counts) for counts in counted]
-    return metrics.percentile_interval(value, samples)
+    return percentile_interval(value, samples)
 
 
 def _fold_accuracy(ascending: Floats, is_mated: Bools, fold_of: Ints, counts: Ints) -> float:
@@ -81,7 +81,7 @@ def _fold_accuracy(ascending: Floats, is_mated: Bools, fold_of: Ints, counts: In
 
 def _pair_counts(mated: Bools, sides: Ints, rounds: int, seed: int) -> Iterator[Ints]:
     """Yield (P,) how often each pair counts, round by round."""
-    for weight in metrics.people_weights(int(sides.max()) + 1, rounds, seed):
+    for weight in people_weights(int(sides.max()) + 1, rounds, seed):
         yield np.where(mated, weight[sides[:, 0]], weight[sides[:, 0]] * weight[sides[:, 1]])
 
 
@@ -93,13 +93,13 @@ def nmi_interval(labels: ArrayLike, assigned: ArrayLike, *, rounds: int = ROUNDS
     cluster = np.unique(np.asarray(assigned), return_inverse=True)[1]
     joint, images = np.unique(np.stack([who, cluster], axis=1), axis=0, return_counts=True)
     samples = []
-    for weight in metrics.people_weights(int(who.max()) + 1, rounds, seed):
+    for weight in people_weights(int(who.max()) + 1, rounds, seed):
         counts = weight[joint[:, 0]] * images
         both = _entropy(counts)
         alone = [_entropy(np.bincount(joint[:, side], weights=counts)) for side in (0, 1)]
         # Where everybody is one person in one cluster, either says all about the other; rounding may say more.
         samples.append(min(1.0, 2 * (sum(alone) - both) / sum(alone)) if sum(alone) > 0 else 1.0)
-    return metrics.percentile_interval(metrics.normalised_mutual_information(who, cluster), samples)
+    return percentile_interval(metrics.normalised_mutual_information(who, cluster), samples)
 
 
 def _entropy(counts: ArrayLike) -> float:
@@ -125,7 +125,7 @@ class Resampling:
 def resampling(photos: Sequence[str], *, rounds: int = ROUNDS, seed: int = 0) -> Resampling:
     """Resample all people that these photos show."""
     people = sorted({person_of(photo) for photo in photos})
-    return Resampling({name: i for i, name in enumerate(people)}, metrics.people_weights(len(people), rounds, seed))
+    return Resampling({name: i for i, name in enumerate(people)}, people_weights(len(people), rounds, seed))
 
 
 def share_samples(happened: ArrayLike, weights: Ints) -> Floats:
@@ -158,9 +158,9 @@ def share_interval(value: float, samples: ArrayLike, trials: int) -> Interval:
     same, though another set might differ: there the far end is Wilson's. NaN, between 0 and 1, without trials.
     """
     if trials == 0:
-        return metrics.wilson(0, 0)
-    interval = metrics.percentile_interval(value, samples)
+        return wilson(0, 0)
+    interval = percentile_interval(value, samples)
     if 0 < value < 1:
         return interval
-    counted = metrics.wilson(round(value * trials), trials)
+    counted = wilson(round(value * trials), trials)
     return Interval(value, min(interval.low, counted.low), max(interval.high, counted.high))

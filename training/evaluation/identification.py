@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.calibration.intervals import Floats, Interval, Ints, allowed_errors
 from training.evaluation import bootstrap, metrics
 from training.evaluation.bootstrap import Resampling
-from training.evaluation.metrics import Curve, Floats, Interval, Ints
+from training.evaluation.metrics import Curve
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
 from training.evaluation.protocols import NO_MATCH, Rate
@@ -189,7 +190,7 @@ class _Searched:
         return [_Sampled(value, own, len(self.ranking.rank)) for value, own in zip(values, samples, strict=True)]
 
     def measurable(self, fpirs: Sequence[float]) -> list[float]:
-        return [fpir for fpir in fpirs if metrics.allowed_errors(fpir, len(self.strangers)) > 0]
+        return [fpir for fpir in fpirs if allowed_errors(fpir, len(self.strangers)) > 0]
 
     def curve(self) -> Curve:
         """Return FNIR over FPIR at every threshold from the lowest score on."""

@@ -7,61 +7,13 @@ rule holds everywhere: two faces match when their score is **at or above** the t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-
-# --- Intervals -------------------------------------------------------------------------------------------------------
-
-CONFIDENCE = 0.95
-Z95 = 1.959963984540054
-"""The 97.5 % quantile of the normal distribution."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure and its confidence interval (95 % unless said otherwise)."""
-
-    value: float
-    low: float
-    high: float
-
-
-def wilson(events: int, trials: int, z: float = Z95) -> Interval:
-    """Return a proportion with Wilson's score interval (JASA 22, 1927): right for plain counts of independent
-    trials.
-    """
-    if trials <= 0:
-        return Interval(math.nan, 0.0, 1.0)
-    p = events / trials
-    middle = (p + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
-    return Interval(p, max(0.0, middle - half), min(1.0, middle + half))
-
-
-def percentile_interval(value: float, samples: ArrayLike, confidence: float = CONFIDENCE) -> Interval:
-    """Return ``value`` with the bootstrap's percentile interval."""
-    tail = (1 - confidence) / 2
-    low, high = np.nanquantile(np.asarray(samples, np.float64), [tail, 1 - tail])
-    return Interval(value, float(low), float(high))
-
-
-def people_weights(people: int, rounds: int, seed: int = 0) -> Ints:
-    """Return (rounds, people) int64: how often each person is drawn in each round of a bootstrap over people.
-
-    Faces of one person are not independent; drawing whole people keeps their dependence in the interval. A pair of
-    people i, j then counts weight_i × weight_j times (Bolle et al., "The subsets bootstrap", CVIU 93, 2004).
-    """
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(people, np.full(people, 1 / people), size=rounds).astype(np.int64)
-
+from app.calibration.intervals import Bools, Floats, Interval, Ints, allowed_errors, people_weights, percentile_interval
 
 # --- Verification ----------------------------------------------------------------------------------------------------
 
@@ -90,13 +42,6 @@ def threshold_at_fmr(nonmated: ArrayLike, fmr: float) -> float:
     # The allowed + 1 highest score must stay below the threshold.
     refused = np.partition(scores, scores.size - allowed - 1)[scores.size - allowed - 1]
     return float(np.nextafter(refused, math.inf))
-
-
-def allowed_errors(rate: float, trials: int) -> int:
-    """Return how many errors in ``trials`` keep within ``rate``; safe against 1e-3 × 1000 = 0.999…"""
-    if not 0 <= rate <= 1:
-        raise ValueError("an error rate lies between 0 and 1")
-    return math.floor(rate * trials * (1 + 1e-12) + 1e-12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,106 +177,6 @@ def weighted_match_rate(descending: Floats, is_mated: Bools, counts: Ints, fmr: 
     floor = -math.inf if refused == descending.size else descending[refused]
     accepted = is_mated & (descending > floor)
     return float(counts[accepted].sum() / total_mated)
-
-
-# --- All pairs of a set, in blocks -----------------------------------------------------------------------------------
-
-HISTOGRAM_BINS = 4000
-"""Bins of 0.0005 over the cosine's range -1 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopPairs:
-    """All non-mated pairs at or above ``floor``: rows i < j of the set, (P,) each, by descending score."""
-
-    score: NDArray[np.float32]
-    first: Ints
-    second: Ints
-    floor: float
-
-
-@dataclass(frozen=True, slots=True)
-class AllPairs:
-    """Every pair of a set, seen once: a histogram of the non-mated scores, the exact highest, all mated ones."""
-
-    nonmated_count: int
-    histogram: Ints
-    """(HISTOGRAM_BINS,) counts of the non-mated scores over -1 to 1, equal bins."""
-    top: TopPairs
-    mated: NDArray[np.float32]
-    """(M,) scores of all mated pairs."""
-    mated_first: Ints
-    mated_second: Ints
-
-    def threshold(self, fmr: float, *, without: Bools | None = None, fewer: int = 0) -> float:
-        """Return the lowest threshold whose FMR does not exceed ``fmr``, from the exact top scores.
-
-        ``without`` (P,) marks top pairs to leave out, ``fewer`` says how many pairs of the whole set that removes.
-        Raises ValueError where the kept top scores don't reach down to that rate.
-        """
-        scores = self.top.score if without is None else self.top.score[~without]
-        allowed = allowed_errors(fmr, self.nonmated_count - fewer)
-        if allowed >= scores.size:
-            raise ValueError(f"FMR {fmr:g} lies below the kept scores: lower the floor")
-        return float(np.nextafter(np.float64(scores[allowed]), math.inf))
-
-
-def all_pairs(
-    templates: NDArray[np.float32],
-    people: ArrayLike,
-    *,
-    floor: float,
-    block: int = 1024,
-    progress: Callable[[int], None] = lambda _rows: None,
-) -> AllPairs:
-    """Compare each of (N, D) unit ``templates`` with each other once; ``people`` (N,) are their people.
-
-    Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
-    ``progress`` takes the rows done in each step.
-
-    Memory holds one block of ``block`` × N scores, the non-mated pairs at or above ``floor`` and the mated pairs.
-    ``progress`` is told the rows done in each step.
-    """
-    who = np.unique(np.asarray(people), return_inverse=True)[1]
-    histogram = np.zeros(HISTOGRAM_BINS, np.int64)
-    tops: list[tuple[NDArray[np.float32], Ints, Ints]] = []
-    mates: list[tuple[NDArray[np.float32], Ints, Ints]] = []
-    for start, scores in _upper_blocks(templates, block):
-        rows, columns = scores.shape
-        above = np.arange(columns)[None, :] > np.arange(rows)[:, None]
-        same = who[start : start + rows, None] == who[None, start:]
-        other = scores[above & ~same]
-        histogram += _histogram(other)
-        tops.append(_where(scores, above & ~same & (scores >= floor), start))
-        mates.append(_where(scores, above & same, start))
-        progress(rows)
-    score, first, second = (np.concatenate(part) for part in zip(*tops, strict=True))
-    mated, mated_first, mated_second = (np.concatenate(part) for part in zip(*mates, strict=True))
-    order = np.argsort(-score, kind="stable")
-    return AllPairs(
-        nonmated_count=int(histogram.sum()),
-        histogram=histogram,
-        top=TopPairs(score[order], first[order], second[order], floor),
-        mated=mated,
-        mated_first=mated_first,
-        mated_second=mated_second,
-    )
-
-
-def _upper_blocks(templates: NDArray[np.float32], block: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield (start, scores of rows start… with all rows from start on), block by block."""
-    for start in range(0, len(templates), block):
-        yield start, templates[start : start + block] @ templates[start:].T
-
-
-def _histogram(scores: NDArray[np.float32]) -> Ints:
-    index = ((scores + 1) * (HISTOGRAM_BINS / 2)).astype(np.int32)
-    return np.bincount(np.clip(index, 0, HISTOGRAM_BINS - 1), minlength=HISTOGRAM_BINS).astype(np.int64)
-
-
-def _where(scores: NDArray[np.float32], mask: Bools, start: int) -> tuple[NDArray[np.float32], Ints, Ints]:
-    row, column = np.nonzero(mask)
-    return scores[row, column], row.astype(np.int64) + start, column.astype(np.int64) + start
 
 
 # --- Identification --------------------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from training.evaluation.metrics import HISTOGRAM_BINS, Curve, Interval, Ints
+from app.calibration.intervals import Interval, Ints
+from app.calibration.pairs import HISTOGRAM_BINS
+from training.evaluation.metrics import Curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -137,7 +139,7 @@ def score_histogram(mated: ArrayLike, nonmated: ArrayLike, path: Path, threshold
 
 
 def counted_histogram(histogram: Ints, mated: ArrayLike, path: Path, thresholds: Mapping[str, float]) -> None:
-    """Draw the same from a `training.evaluation.metrics.AllPairs` histogram of non-mated scores."""
+    """Draw the same from a `training.evaluation.AllPairs` histogram of non-mated scores."""
     figure, axes = _figure()
     group = HISTOGRAM_BINS // 200
     counts = histogram.reshape(-1, group).sum(axis=1)

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from app.calibration.intervals import Bools, Floats, Interval, Ints, allowed_errors, people_weights, percentile_interval
 from training.evaluation import bootstrap, metrics
-from training.evaluation.metrics import Bools, Curve, Floats, FoldAccuracy, Interval, Ints
+from training.evaluation.metrics import Curve, FoldAccuracy
 from training.evaluation.pairs import PairList, person_of
 from training.evaluation.photos import Templates
 
@@ -83,7 +84,7 @@ def verification(
     people = pair_people(pairs)
     nonmated_count = int((~mated).sum())
     rates = []
-    for fmr in (rate for rate in fmrs if metrics.allowed_errors(rate, nonmated_count) > 0):
+    for fmr in (rate for rate in fmrs if allowed_errors(rate, nonmated_count) > 0):
         match = metrics.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed)
         rates.append(Rate(fmr, metrics.threshold_at_fmr(scores[~mated], fmr), match))
     threshold = metrics.best_threshold(scores, mated)
@@ -134,12 +135,12 @@ def retrieval_figures(
     per_image |= {"MAP@R": result.average_precision, "R-precision": result.r_precision_of}
     _, owner = np.unique(people[result.searched], return_inverse=True)
     faces = np.bincount(owner)
-    weights = metrics.people_weights(len(faces), rounds, seed)
+    weights = people_weights(len(faces), rounds, seed)
     figures = {}
     for name, values in per_image.items():
         sums = np.bincount(owner, weights=values)
         samples = (weights @ sums) / (weights @ faces)
-        figures[name] = metrics.percentile_interval(float(np.mean(values)), samples)
+        figures[name] = percentile_interval(float(np.mean(values)), samples)
     if nmi:
         assigned = metrics.clusters(vectors, len(np.unique(people)), seed)
         figures["NMI"] = bootstrap.nmi_interval(people, assigned, rounds=rounds, seed=seed)

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
+from app.calibration.intervals import Floats
+from app.calibration.pairs import AllPairs
 from app.errors import LikenessError
 from app.types import Pixels, Vector
 from training.evaluation import metrics
 from training.evaluation.degraded_copies import Degradation
-from training.evaluation.metrics import AllPairs, Discard, Floats
+from training.evaluation.metrics import Discard
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
 

@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from app.calibration import operating_points as points
+from app.calibration.intervals import Floats, Interval
 from training.evaluation import identification as searching
-from training.evaluation import metrics, protocols, quality_study
-from training.evaluation import operating_points as points
-from training.evaluation.metrics import Interval
+from training.evaluation import protocols, quality_study
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
@@ -52,7 +52,7 @@ def write_found(
     write(out, {"kind": kind, "package": made.package, "settings": settings, "photos": photos, **found})
 
 
-def write_scores(path: Path, listed: PairList, scores: metrics.Floats) -> None:
+def write_scores(path: Path, listed: PairList, scores: Floats) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["first", "second", "mated", "fold", "score"])

@@ -13,8 +13,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from app.calibration.intervals import Interval
 from app.types import Pixels, Vectors
-from training.evaluation.metrics import Interval
 
 CALLS = 20
 """Least number of crops a package embeds in one round: long compared with the clock's resolution, and still short."""

@@ -15,9 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from app.calibration.intervals import Floats, Interval, percentile_interval
 from app.errors import InvalidInput
-from training.evaluation import metrics
-from training.evaluation.metrics import Floats, Interval
 from training.recipe import Recipe
 
 SPREADS = 3.0
@@ -115,7 +114,7 @@ def summarise(says: str, settings: Mapping[str, Any], runs: Sequence[Mapping[str
     figures = {}
     for name, drawn in samples.items():
         values = [run["figures"][name] for run in runs]
-        found = metrics.percentile_interval(float(np.mean(values)), drawn)
+        found = percentile_interval(float(np.mean(values)), drawn)
         figures[name] = Figure(values=tuple(values), low=found.low, high=found.high)
     centers = [run["centers"] for run in runs if run["centers"] is not None]
     result = Result(
@@ -134,7 +133,7 @@ def order(claim: Claim, better: Row, worse: Row) -> Order:
     if not (better.comparable and worse.comparable):
         return Order(**claim.model_dump())
     value = better.result.figures[DECIDES].mean - worse.result.figures[DECIDES].mean
-    gap = metrics.percentile_interval(value, better.samples[DECIDES] - worse.samples[DECIDES])
+    gap = percentile_interval(value, better.samples[DECIDES] - worse.samples[DECIDES])
     return Order(**claim.model_dump(), gap=(gap.low, gap.high))
 
 

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rich.console import Console
 
+from app.calibration.intervals import Floats, Ints, allowed_errors, people_weights
 from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing
 from training.data.loader import Crops, fingerprint
 from training.evaluation import metrics, plots
-from training.evaluation.metrics import Floats, Ints
 from training.experiments.comparison import (
     LEAST_SEEDS,
     Claim,
@@ -154,9 +154,7 @@ def match_rate(templates: NDArray[np.float32], labels: Ints, fmr: float, weights
     for number, weight in enumerate(weights):
         counts = weight * images
         total = int(counts.sum() ** 2 - (counts**2).sum()) // 2
-        place = int(
-            np.searchsorted(np.cumsum(weight[one] * weight[other]), metrics.allowed_errors(fmr, total), "right")
-        )
+        place = int(np.searchsorted(np.cumsum(weight[one] * weight[other]), allowed_errors(fmr, total), "right"))
         refused = highest[min(place, kept - 1)]
         samples[number] = weight[owner[mated > refused]].sum() / weight[owner].sum()
     return Measured(value, samples)
@@ -175,7 +173,7 @@ def recall_at_1(templates: NDArray[np.float32], labels: Ints, weights: Ints) -> 
 def measure(model: torch.nn.Module, unseen: Crops, fmr: float) -> dict[str, Measured]:
     images = torch.from_numpy(unseen.images(np.arange(len(unseen))))
     templates = embed(model, images).numpy()
-    weights = metrics.people_weights(len(unseen.people), ROUNDS)
+    weights = people_weights(len(unseen.people), ROUNDS)
     return {
         "match_rate": match_rate(templates, unseen.labels, fmr, weights),
         "recall": recall_at_1(templates, unseen.labels, weights),

@@ -16,18 +16,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from app.calibration import pairs as comparing
+from app.calibration.intervals import (
+    Bools,
+    Floats,
+    Interval,
+    Ints,
+    allowed_errors,
+    people_weights,
+    percentile_interval,
+    weighted_pairs,
+    wilson,
+)
+from app.calibration.pairs import AllPairs
 from app.inference.manifest import SCORE_BINS, Calibration, Manifest, Point, Scores
 from app.types import Vectors
-from training.evaluation import metrics
-from training.evaluation.metrics import AllPairs, Bools, Interval, Ints
 
 RATES = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6)
 MARGIN = 2.0
 """Top scores are kept down to this many times the highest rate: rounds of the bootstrap need more than the set does."""
 LEAST_ERRORS = 10
-"""A rate that fewer non-mated pairs than this would exceed is not measured by the set."""
+"""A rate is measured if so many non-mated pairs exceed it, of as many different pairs of people: the photos of two
+people who look alike count once."""
+LEAST_RISE = 1e-6
+"""Between the thresholds of two points, which are rounded to this."""
 ROUNDS = 200
 SAMPLE_ROWS = 512
 BLOCK = 2048
@@ -42,6 +55,8 @@ class OperatingPoint:
     fnmr: Interval
     false_matches: int
     """Non-mated pairs at or above the threshold: how many pairs the figure rests on."""
+    people: int = 0
+    """Pairs of people that these show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +97,12 @@ def compare_all(
     people: Ints,
     *,
     highest_fmr: float = RATES[0],
+    block: int = comparing.BLOCK,
     progress: Callable[[int], None] = lambda _rows: None,
 ) -> AllPairs:
     """Compare every pair of (N, D) unit ``vectors`` once; keep the scores that rates up to ``highest_fmr`` need."""
     floor = _floor(vectors, people, min(1.0, MARGIN * highest_fmr))
-    return metrics.all_pairs(vectors, people, floor=floor, progress=progress)
+    return comparing.all_pairs(vectors, people, floor=floor, block=block, progress=progress)
 
 
 def _floor(vectors: Vectors, people: Ints, share: float) -> float:
@@ -106,33 +122,77 @@ def measure(
     rates: Sequence[float] = RATES,
     rounds: int = ROUNDS,
     seed: int = 0,
+    progress: Callable[[int], None] = lambda _rounds: None,
 ) -> Measurement:
     """Return the thresholds at ``rates`` with the FNMR at each; rates that the set is too small for are omitted.
 
-    The pairs of ``same`` count as neither: mated ones chosen by their scores would flatter the FNMR.
+    The pairs of ``same`` count as neither: mated ones chosen by their scores would flatter the FNMR. Without mated
+    pairs the FNMR is NaN. ``progress`` takes the rounds done in each step.
     """
     left_out: Bools = np.isin(pairs.top.first * len(people) + pairs.top.second, same.keys)
     comparisons = pairs.nonmated_count - len(same.keys)
-    measurable = [rate for rate in rates if metrics.allowed_errors(rate, comparisons) >= LEAST_ERRORS]
-    thresholds = [pairs.threshold(rate, without=left_out, fewer=len(same.keys)) for rate in measurable]
-    weights = metrics.people_weights(int(people.max()) + 1, rounds, seed)
-    samples = _bootstrap(pairs, people, ~left_out, list(zip(measurable, thresholds, strict=True)), weights)
     kept = pairs.top.score[~left_out]
-    points = tuple(
-        OperatingPoint(
-            fmr=rate,
-            threshold=metrics.percentile_interval(threshold, samples[:, i, 0]),
-            fnmr=metrics.percentile_interval(metrics.fnmr_at(threshold, pairs.mated), samples[:, i, 1]),
-            false_matches=int((kept >= threshold).sum()),
-        )
-        for i, (rate, threshold) in enumerate(zip(measurable, thresholds, strict=True))
-    )
-    return Measurement(pairs, points, left_out, comparisons)
+    shown = _pairs_of_people(pairs, people, ~left_out)
+    measurable = [rate for rate in rates if shown(allowed_errors(rate, comparisons)) >= LEAST_ERRORS]
+    thresholds = [pairs.threshold(rate, without=left_out, fewer=len(same.keys)) for rate in measurable]
+    weights = people_weights(int(people.max()) + 1, rounds, seed)
+    at = list(zip(measurable, thresholds, strict=True))
+    samples = _bootstrap(pairs, people, ~left_out, at, weights=weights, progress=progress)
+    points = []
+    for i, (rate, threshold) in enumerate(at):
+        false_matches = int((kept >= threshold).sum())
+        fnmr = _fnmr(threshold, pairs, samples[:, i, 1])
+        interval = percentile_interval(threshold, samples[:, i, 0])
+        points.append(OperatingPoint(rate, interval, fnmr, false_matches, shown(false_matches)))
+    return Measurement(pairs, tuple(points), left_out, comparisons)
+
+
+def _pairs_of_people(pairs: AllPairs, people: Ints, kept: Bools) -> Callable[[int], int]:
+    """Return what counts the different pairs of people among the so many highest of the pairs ``kept``."""
+    sides = np.sort(np.stack([people[pairs.top.first[kept]], people[pairs.top.second[kept]]]), axis=0)
+    _, begins = np.unique(sides[0] * (int(people.max()) + 1) + sides[1], return_index=True)
+    begins.sort()
+    return lambda highest: int(np.searchsorted(begins, highest))
+
+
+def false_match_rates(
+    measured: Measurement, people: Ints, thresholds: Sequence[float], *, rounds: int = ROUNDS, seed: int = 0
+) -> list[Interval | None]:
+    """Return the FMR at each threshold, the pairs left out taken away; None below the scores that were kept.
+
+    The interval is the bootstrap's over people, and never narrower than Wilson's for independent pairs: few or no
+    false matches scatter less in a bootstrap than in the world.
+    """
+    top, kept = measured.pairs.top, ~measured.left_out
+    score, first, second = top.score[kept], people[top.first[kept]], people[top.second[kept]]
+    counts = np.searchsorted(-score, [-threshold for threshold in thresholds], side="right")
+    faces, samples = np.bincount(people), []
+    for weight in people_weights(int(people.max()) + 1, rounds, seed):
+        reached = np.concatenate([[0], np.cumsum(weight[first] * weight[second])])
+        samples.append(reached[counts] / max(weighted_pairs(weight, faces), 1))
+    rates: list[Interval | None] = []
+    for threshold, count, drawn in zip(thresholds, counts.tolist(), np.transpose(samples), strict=True):
+        plain, found = wilson(count, measured.comparisons), percentile_interval(count / measured.comparisons, drawn)
+        below = len(score) == 0 or threshold < score[-1]
+        rates.append(None if below else Interval(plain.value, min(plain.low, found.low), max(plain.high, found.high)))
+    return rates
+
+
+def _fnmr(threshold: float, pairs: AllPairs, samples: Floats) -> Interval:
+    if not pairs.mated.size:
+        return Interval(math.nan, math.nan, math.nan)
+    return percentile_interval(float(np.mean(pairs.mated < threshold)), samples)
 
 
 def _bootstrap(
-    pairs: AllPairs, people: Ints, kept: Bools, points: Sequence[tuple[float, float]], weights: Ints
-) -> NDArray[np.float64]:
+    pairs: AllPairs,
+    people: Ints,
+    kept: Bools,
+    points: Sequence[tuple[float, float]],
+    *,
+    weights: Ints,
+    progress: Callable[[int], None],
+) -> Floats:
     """Return (rounds, points, 2): the threshold at each point's rate, and the FNMR at the point's own threshold,
     with people resampled. ``weights`` (rounds, people) says how often; a pair of people counts weight × weight
     times.
@@ -145,20 +205,15 @@ def _bootstrap(
     faces = np.bincount(people)
     samples = np.full((len(weights), len(points), 2), math.nan)
     for r, weight in enumerate(weights):
-        total = _weighted_comparisons(weight, faces)
+        total = weighted_pairs(weight, faces)
         reached = np.cumsum(weight[first] * weight[second])
         failures = np.concatenate([[0], np.cumsum(weight[mated_of])])
         for i, (rate, _) in enumerate(points):
-            place = int(np.searchsorted(reached, metrics.allowed_errors(rate, total), side="right"))
+            place = int(np.searchsorted(reached, allowed_errors(rate, total), side="right"))
             samples[r, i, 0] = score[min(place, len(score) - 1)]
             samples[r, i, 1] = failures[below[i]] / failures[-1] if failures[-1] else math.nan
+        progress(1)
     return samples
-
-
-def _weighted_comparisons(weight: Ints, faces: Ints) -> int:
-    """Return Σ over pairs of different people of weight·weight × faces·faces."""
-    shown = weight * faces
-    return int((int(shown.sum()) ** 2 - int((shown * shown).sum())) // 2)
 
 
 MANY_COMPARISONS = 10
@@ -178,22 +233,31 @@ def same_people(vectors: Vectors, people: Ints, pairs: AllPairs, *, above: float
 
     Choose ``above`` where the means of chance have died out: a clear gap parts them from those of one person.
     """
-    counts = np.bincount(people)
-    sums = np.zeros((len(counts), vectors.shape[1]), np.float64)
-    np.add.at(sums, people, vectors)
-    means: Vectors = (sums / counts[:, None]).astype(np.float32)
-    rows_of = np.split(np.argsort(people, kind="stable"), np.cumsum(counts)[:-1])
+    counts, means, rows_of = np.bincount(people), mean_vectors(vectors, people), rows_of_people(people)
     names = _two_names(means, counts, above)
     photos = _misplaced(vectors, people, means, counts, above)
     copies = pairs.top.score >= SAME_PHOTO
-    found = [_keys(rows_of[a], rows_of[b], len(people)) for a, b in names]
-    found += [_keys(np.array([row]), rows_of[person], len(people)) for row, person in photos]
+    found = [pair_keys(rows_of[a], rows_of[b], len(people)) for a, b in names]
+    found += [pair_keys(np.array([row]), rows_of[person], len(people)) for row, person in photos]
     found.append(pairs.top.first[copies] * len(people) + pairs.top.second[copies])
     return SamePeople(np.unique(np.concatenate(found)), len(names), len({row for row, _ in photos}), int(copies.sum()))
 
 
+def mean_vectors(vectors: Vectors, people: Ints) -> Vectors:
+    """Return (people, D): the product of two people's is the mean score of all their photos."""
+    sums = np.zeros((int(people.max()) + 1, vectors.shape[1]), np.float64)
+    np.add.at(sums, people, vectors)
+    means: Vectors = (sums / np.bincount(people)[:, None]).astype(np.float32)
+    return means
+
+
+def rows_of_people(people: Ints) -> list[Ints]:
+    """Return the rows of each person, who are numbered from 0."""
+    return np.split(np.argsort(people, kind="stable"), np.cumsum(np.bincount(people))[:-1])
+
+
 def _two_names(means: Vectors, counts: Ints, above: float) -> list[tuple[int, int]]:
-    """Return pairs of people; the product of two people's mean vectors is the mean of all their photos' scores."""
+    """Return pairs of people whose photos' mean score is high."""
     found: list[tuple[int, int]] = []
     for start in range(0, len(means), BLOCK):
         scores = means[start : start + BLOCK] @ means.T
@@ -215,22 +279,34 @@ def _misplaced(vectors: Vectors, people: Ints, means: Vectors, counts: Ints, abo
     return found
 
 
-def _keys(rows: Ints, others: Ints, count: int) -> Ints:
-    """Return a key for every pair of rows."""
+def pair_keys(rows: Ints, others: Ints, count: int) -> Ints:
+    """Return a key for every pair of a row with one of ``others``, as in `SamePeople.keys`."""
     one, other = np.meshgrid(rows, others)
     keys: Ints = (np.minimum(one, other) * count + np.maximum(one, other)).ravel().astype(np.int64)
     return keys
 
 
+def rising(points: Sequence[OperatingPoint]) -> tuple[OperatingPoint, ...]:
+    """Return the points without those whose threshold is the one before, as where several pairs score the same."""
+    found: list[OperatingPoint] = []
+    for point in points:
+        if not found or point.threshold.value > found[-1].threshold.value + LEAST_RISE:
+            found.append(point)
+    return tuple(found)
+
+
 def calibration(measurement: Measurement, *, name: str, measured_on: str, pairs: str, default: bool) -> Calibration:
-    """Return a measurement as the manifest's calibration."""
+    """Return a measurement as the manifest's calibration. Raises ValueError with fewer than two points that rise."""
+    found = tuple(_point(point) for point in rising(measurement.points))
+    if len(found) < 2:
+        raise ValueError(f"{measurement.comparisons} pairs support fewer than two false match rates: more people")
     return Calibration(
         name=name,
         measured_on=measured_on,
         pairs=pairs,
         comparisons=measurement.comparisons,
         mated=len(measurement.pairs.mated),
-        points=tuple(_point(point) for point in measurement.points),
+        points=found,
         default=default,
         scores=_scores(measurement.pairs),
     )
@@ -245,14 +321,16 @@ def _scores(pairs: AllPairs) -> Scores:
 def _point(point: OperatingPoint) -> Point:
     """Round to the meaningful digits: a threshold to 1e-6, upwards, a rate to 1e-7."""
     threshold = math.ceil(point.threshold.value * 1e6) / 1e6
+    measured = not math.isnan(point.fnmr.value)
+    fnmr = round(point.fnmr.value, 7) if measured else None
     return Point(
         fmr=point.fmr,
         threshold=threshold,
         threshold_low=min(threshold, round(point.threshold.low, 6)),
         threshold_high=max(threshold, round(point.threshold.high, 6)),
-        fnmr=round(point.fnmr.value, 7),
-        fnmr_low=min(round(point.fnmr.value, 7), round(point.fnmr.low, 7)),
-        fnmr_high=max(round(point.fnmr.value, 7), round(point.fnmr.high, 7)),
+        fnmr=fnmr,
+        fnmr_low=None if fnmr is None else min(fnmr, round(point.fnmr.low, 7)),
+        fnmr_high=None if fnmr is None else max(fnmr, round(point.fnmr.high, 7)),
     )
 
 
@@ -260,8 +338,6 @@ def with_calibration(manifest: Manifest, new: Calibration) -> Manifest:
     """Return the manifest with ``new`` in place of the calibration of that name, or added to the others.
 
     If ``new`` is the default, no other one is; the only calibration always is.
-
-    Where ``new`` is the default no other one is; the first calibration of all always is.
     """
     new = manifest.bind(new)
     others = [each for each in manifest.calibrations if each.name != new.name]
