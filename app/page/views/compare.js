@@ -3,6 +3,7 @@
 import { ask, path, send } from "../api.js";
 import { crop } from "../align.js";
 import { field, h, put, select } from "../dom.js";
+import { livenessChoice, verdict } from "../liveness.js";
 import { decidingPoints, runningEmbedder } from "../models.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
@@ -12,7 +13,7 @@ import { count, list, oneIn, reason, score } from "../words.js";
 export function compare() {
   const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
   const strictness = h("div.strictness", {});
-  const state = { fmr: null, asking: null, outcome, faces: new Map() };
+  const state = { fmr: null, liveness: null, asking: null, outcome, faces: new Map() };
   const places = ["First photo", "Second photo"].map((label) => {
     const place = new PhotoPlace(label, () => found(place, places, state));
     place.note = h("div.note", { "aria-live": "polite" });
@@ -40,7 +41,11 @@ async function offer(strictness, state) {
     state.fmr = value || null;
     void state.again();
   };
-  put(strictness, place.element, points.length ? field("Strangers who may pass", select(pairs, "", choose)) : null);
+  const live = await livenessChoice((mode) => {
+    state.liveness = mode;
+    void state.again();
+  });
+  put(strictness, place.element, points.length ? field("Strangers who may pass", select(pairs, "", choose)) : null, live && field("Liveness", live));
 }
 
 /** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no more. */
@@ -71,7 +76,7 @@ async function decide(places, state) {
   put(state.outcome, h("p.waiting", {}, "Comparing …"));
   try {
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
-    const answer = await send(path("verify"), photos, { fmr: state.fmr }, asking.signal);
+    const answer = await send(path("verify"), photos, { fmr: state.fmr, liveness: state.liveness }, asking.signal);
     const points = await decidingPoints(answer.model);
     if (asking.signal.aborted) return;
     places.forEach((place, index) => draw(place, state.faces.get(place), answer[`face${index + 1}`]));
@@ -95,7 +100,7 @@ function said(answer, points, places) {
       "figure",
       {},
       place.picture && crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
-      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face)),
+      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face), verdict(face)),
     );
   });
   return h(

@@ -3,6 +3,7 @@
 import { path, patiently, send } from "../api.js";
 import { field, h, newId, put, select } from "../dom.js";
 import { icon } from "../icons.js";
+import { verdict } from "../liveness.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
 import { galleryControl } from "../choosing.js";
@@ -185,7 +186,9 @@ async function run(state) {
 async function enroll(state, photo, tally, view, stop) {
   const where = path("galleries", state.gallery, "subjects", photo.subject, "faces");
   try {
-    await patiently(() => send(where, [["images", photo.file]], { quality: state.gate }, stop.signal), stop.signal);
+    const answer = await patiently(() => send(where, [["images", photo.file]], { quality: state.gate }, stop.signal), stop.signal);
+    const liveness = verdict(answer.enrolled[0]);
+    if (liveness) view.report(photo, liveness);
     tally.enrolled++;
     tally.people.add(photo.subject);
   } catch (error) {
@@ -221,6 +224,9 @@ function resultView(state, tally, stop) {
     heading,
     update,
     fail: (error) => failed.show(error),
+    report: (photo, liveness) => {
+      if (rows.childElementCount < REFUSED_SHOWN) rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
+    },
     refuse: (photo, error) => {
       if (rows.childElementCount < REFUSED_SHOWN) rows.append(refusal(state, photo, error));
       else put(more, `${count(tally.refused - REFUSED_SHOWN, "more refusal")}, not shown.`);

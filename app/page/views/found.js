@@ -4,6 +4,7 @@ import { crop, cutOut } from "../align.js";
 import { get, path, remove, send } from "../api.js";
 import { crop as storedCrop } from "../crops.js";
 import { ask, confirm, h, newId, tell } from "../dom.js";
+import { verdict } from "../liveness.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -34,6 +35,7 @@ function card(state, shot, face, index) {
         h("h3", {}, named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
         h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision])),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
+        verdict(face),
       ),
     ),
     face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery is left to compare with." : "Nobody in this gallery has a face yet."),
