@@ -20,13 +20,14 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import LivenessCalibration, Thresholds
+from app.inference.manifest import RATE_TOLERANCE, BiasCard, Group, GroupRate, LivenessCalibration, Thresholds
 from app.types import Box, DoubtReason, Face, Liveness, Template, Verdict
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,53 @@ class CoarseScores:
             return None
         below = self.points[bisect_right(self.points, score) - 1]
         return max(below, math.floor(score / self.step) * self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class PopulationWarning:
+    """Why a stated false match rate does not hold for a declared population; ``rate`` is the measurement."""
+
+    code: PopulationCode
+    message: str
+    population: str
+    rate: GroupRate | None = None
+
+
+def population_warnings(
+    thresholds: Thresholds, populations: Sequence[str], threshold: float, fmr: float
+) -> tuple[PopulationWarning, ...]:
+    """Return a warning for each population for which ``fmr`` was seen not to hold at ``threshold``, or not measured.
+
+    FMR falls with the threshold. So the rate at ``threshold`` is at least the one that was found at a higher one.
+    """
+    card = thresholds.bias_card
+    found = (_population_warning(thresholds.package, card, name, threshold, fmr) for name in populations)
+    return tuple(warning for warning in found if warning is not None)
+
+
+def _population_warning(
+    package: str, card: BiasCard | None, population: str, threshold: float, fmr: float
+) -> PopulationWarning | None:
+    group = card.find(population) if card else None
+    if card is None or group is None:
+        known = f"; there are figures of {', '.join(one.name for one in card.groups)}" if card else ""
+        message = f"No false match rate of {package} was measured for the population {population!r}{known}."
+        return PopulationWarning("population_not_measured", message, population)
+    rate = _rate_from(group, threshold)
+    if rate is None or rate.low <= fmr:
+        return None
+    message = (
+        f"The false match rate {fmr:g} does not hold for {population}: of pairs of different people among them, "
+        f"{100 * rate.found:.2g} % ({100 * rate.low:.2g} to {100 * rate.high:.2g}) reach the score "
+        f"{rate.threshold:.3f} ({card.measured_on})."
+    )
+    return PopulationWarning("population_rate_exceeded", message, population, rate)
+
+
+def _rate_from(group: Group, threshold: float) -> GroupRate | None:
+    """Return the rate found at the lowest measured threshold that is not below ``threshold``."""
+    reached = (rate for rate in group.rates if rate.threshold >= threshold - RATE_TOLERANCE)
+    return next(reached, None)
 
 
 def _measured(thresholds: Thresholds, fmr: float) -> float:

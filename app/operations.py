@@ -15,12 +15,14 @@ from app.concurrency.deadline import check_deadline
 from app.decisions import (
     Decision,
     IdentifyPoint,
+    PopulationWarning,
     VerifyPoint,
     assign,
     check_quality,
     cosine,
     decide,
     identify_point,
+    population_warnings,
     verify_point,
 )
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
@@ -72,7 +74,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below)."""
+    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
+
+    ``warnings`` is None where no population was declared (here and below).
+    """
 
     match: bool
     score: float
@@ -80,6 +85,7 @@ class Verified:
     first: Chosen
     second: Chosen
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ class SubjectVerified:
     nearest_other: Candidate | None
     stages: Mapping[str, float]
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,7 @@ class Identification:
     subjects: int
     stages: Mapping[str, float]
     model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +207,12 @@ class Operations:
         image2: bytes,
         fmr: float | None = None,
         model: str | None = None,
+        population: str | None = None,
         *,
         liveness: LivenessMode = "off",
         liveness_of: LivenessOf = "both",
     ) -> Verified:
-        """Compare the most prominent faces of two photos.
+        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
         ``model``, and what `LivenessGates.open` raises.
@@ -218,7 +227,8 @@ class Operations:
             }
             first, second = self._embedded(self._live(both, gate), used)
         score = cosine(first.template, second.template)
-        return Verified(score >= point.threshold, score, point, first, second, used.id)
+        warnings = _warnings(used, (population,) if population else (), point)
+        return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
     def verify_subject(
         self,
@@ -227,14 +237,20 @@ class Operations:
         image: bytes,
         fmr: float | None = None,
         *,
+        population: str | None = None,
         liveness: LivenessMode | None = None,
         explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
 
-        Raises NotFound, Conflict (``subject_without_faces``), and what `verify` raises.
+        ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
+        raises.
         """
-        return retried(lambda: self._verify_subject(gallery, subject, image, fmr, liveness, explain=explain))
+        return retried(
+            lambda: self._verify_subject(
+                gallery, subject, image, fmr, population=population, liveness=liveness, explain=explain
+            )
+        )
 
     def _verify_subject(
         self,
@@ -242,8 +258,9 @@ class Operations:
         subject: str,
         image: bytes,
         fmr: float | None,
-        liveness: LivenessMode | None,
         *,
+        population: str | None,
+        liveness: LivenessMode | None,
         explain: bool,
     ) -> SubjectVerified:
         gate = self._gate(gallery, liveness)
@@ -252,6 +269,7 @@ class Operations:
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
@@ -259,7 +277,7 @@ class Operations:
         self._observe(stages)
         nearest = next((other for other in others if other.subject != candidate.subject), None)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id)
+        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, warnings)
 
     def identify(
         self,
@@ -269,23 +287,30 @@ class Operations:
         limit: int = 5,
         fmr: float | None = None,
         fpir: float | None = None,
+        population: str | None = None,
         liveness: LivenessMode | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        Faces that liveness is required of and that are not live are not searched for; they are unknown.
-        Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what `LivenessGates.open` raises.
+        ``population`` replaces the gallery's. Faces that liveness is required of and that are not live are not searched
+        for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
+        `LivenessGates.open` raises.
         """
-        return retried(lambda: self._identify(gallery, image, limit, fmr, fpir, liveness=liveness))
+        return retried(
+            lambda: self._identify(
+                gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
+            )
+        )
 
     def _identify(
         self,
         gallery: str,
         image: bytes,
+        *,
         limit: int,
         fmr: float | None,
         fpir: float | None,
-        *,
+        population: str | None,
         liveness: LivenessMode | None,
     ) -> Identification:
         gate = self._gate(gallery, liveness)
@@ -293,6 +318,7 @@ class Operations:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
             photo, places = self._embed_live(image, used, gate)
+            warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
@@ -301,7 +327,7 @@ class Operations:
         self._observe(stages)
         found = dict(zip(places, assign(rankings, point.uncertain), strict=True))
         faces = [_identified(face, found.get(place, []), point, limit) for place, face in enumerate(photo.faces)]
-        return Identification(photo, tuple(faces), point, subjects, stages, used.id)
+        return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
 
     def enroll(
         self,
@@ -416,6 +442,7 @@ class Operations:
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
         *,
+        population: Sequence[str] = (),
         liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
@@ -431,6 +458,7 @@ class Operations:
                 store=store,
                 metadata=metadata,
                 search=search,
+                population=population,
                 liveness=liveness,
             )
 
@@ -439,6 +467,10 @@ class Operations:
         """Open the package that the gallery is searched by. Raises NotFound."""
         with self._embedders.use(self._galleries.probed_by(gallery)) as used:
             yield used
+
+    def _populations(self, gallery: str, declared: str | None) -> Sequence[str]:
+        """Return whom a probe shows: as the caller declares, else as the gallery does."""
+        return (declared,) if declared else self._galleries.store.gallery(gallery).population
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
@@ -509,6 +541,14 @@ class Operations:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
         check_quality(chosen.face, level)
         return chosen
+
+
+def _warnings(
+    used: Model, populations: Sequence[str], point: VerifyPoint | IdentifyPoint
+) -> Sequence[PopulationWarning] | None:
+    if not populations:
+        return None
+    return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
 
 
 def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:

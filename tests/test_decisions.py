@@ -9,13 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decisions import IdentifyPoint, assign, cosine, decide, fmr_for, fpir_of, identify_point, verify_point
+from app.decisions import (
+    IdentifyPoint,
+    assign,
+    cosine,
+    decide,
+    fmr_for,
+    fpir_of,
+    identify_point,
+    population_warnings,
+    verify_point,
+)
 from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
 from app.inference.manifest import Calibration, Point, Thresholds
 from app.inference.package import find_packages, select
 from app.types import Template
 from tests.conftest import PROJECT
+from tests.support.cards import STATED, card
 
 MEASURED = {1e-2: 0.2, 1e-3: 0.3, 1e-4: 0.4, 1e-5: 0.5, 1e-6: 0.6}
 rates = st.floats(min_value=1e-9, max_value=0.99)
@@ -168,6 +179,25 @@ def test_the_face_that_scores_better_gets_the_subject() -> None:
     first, second = assign(rankings, 0.5)
     assert [one.subject for one in first] == ["b"]
     assert [one.subject for one in second] == ["a"]
+
+
+def test_a_population_is_warned_of_by_the_next_stricter_threshold_that_was_measured() -> None:
+    manifest = select(find_packages(PROJECT / "models"), "sface").manifest
+    thresholds = Thresholds(manifest.model_copy(update={"bias_card": card(manifest)}))
+
+    def found(threshold: float, fmr: float, *names: str) -> list[tuple[str, float | None]]:
+        warnings = population_warnings(thresholds, names or ("children",), threshold, fmr)
+        return [(warning.code, warning.rate.threshold if warning.rate else None) for warning in warnings]
+
+    low, high = STATED.values()
+    exceeded, unmeasured = "population_rate_exceeded", ("population_not_measured", None)
+    assert found(low, 1e-2) == [(exceeded, low)]
+    assert found(low - 0.1, 0.1) == [(exceeded, low)]
+    assert found(low + 0.01, 1e-3) == found(high, 1e-4) == [(exceeded, high)]
+    assert found(low, 0.19) == found(high + 0.01, 1e-6) == []
+    assert found(high, 1e-4, "adults") == []
+    assert found(high, 1e-4, "nobody", "children") == [unmeasured, (exceeded, high)]
+    assert population_warnings(THRESHOLDS, (), 0.4, 1e-4) == ()
 
 
 def test_templates_of_different_packages_do_not_compare() -> None:

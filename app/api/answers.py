@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from app import decisions, operations, types
@@ -78,6 +78,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
         face2=chosen_face(found.second),
         model=found.model,
         explain=explained([one.photo for one in both], both) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -98,6 +99,7 @@ def verify_subject(
         face=chosen_face(chosen),
         model=found.model,
         explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
+        warnings=_warnings(found.warnings),
     )
 
 
@@ -113,6 +115,23 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         subjects=found.subjects,
         model=found.model,
         explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
+        warnings=_warnings(found.warnings),
+    )
+
+
+def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schemas.PopulationWarning] | None:
+    return None if found is None else [_warning(one) for one in found]
+
+
+def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
+    rate = found.rate
+    return schemas.PopulationWarning(
+        code=found.code,
+        message=found.message,
+        population=found.population,
+        fmr_found=rate.found if rate else None,
+        fmr_found_low=rate.low if rate else None,
+        fmr_found_high=rate.high if rate else None,
     )
 
 
@@ -212,6 +231,7 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         ),
         dimension=manifest.dimension,
         calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
+        bias_card=None if manifest.bias_card is None else schemas.BiasCard.model_validate(manifest.bias_card),
         liveness=_liveness_model(manifest),
         device=device,
         providers=list(providers),

@@ -67,6 +67,8 @@ class Manifest(_Document):
     package: str
     package_sha256: str | None
     dimension: int
+    population: list[str] = Field(default=[], exclude_if=lambda declared: not declared)
+    """Absent where none was declared, so that servers that don't know the field read the archive."""
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     members: list[Member]
@@ -178,6 +180,7 @@ def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Sequenc
         package=gallery.embedder,
         package_sha256=tools.package_sha256(gallery.embedder),
         dimension=gallery.dimension,
+        population=list(gallery.population),
         subjects=job.counts["subjects"],
         faces=job.counts["faces"],
         members=[Member(name=part.name, size=part.writer.size, sha256=part.writer.sha256) for part in parts],

@@ -156,10 +156,17 @@ def _pairs_of_people(pairs: AllPairs, people: Ints, kept: Bools) -> Callable[[in
 
 
 def false_match_rates(
-    measured: Measurement, people: Ints, thresholds: Sequence[float], *, rounds: int = ROUNDS, seed: int = 0
+    measured: Measurement,
+    people: Ints,
+    thresholds: Sequence[float],
+    *,
+    floor: float | None = None,
+    rounds: int = ROUNDS,
+    seed: int = 0,
 ) -> list[Interval | None]:
     """Return the FMR at each threshold, the pairs left out taken away; None below the scores that were kept.
 
+    ``floor``: the score down to which all pairs were kept, by default the lowest that was.
     The interval is the bootstrap's over people, and never narrower than Wilson's for independent pairs: few or no
     false matches scatter less in a bootstrap than in the world.
     """
@@ -170,11 +177,15 @@ def false_match_rates(
     for weight in people_weights(int(people.max()) + 1, rounds, seed):
         reached = np.concatenate([[0], np.cumsum(weight[first] * weight[second])])
         samples.append(reached[counts] / max(weighted_pairs(weight, faces), 1))
+    lowest = floor if floor is not None else float(score[-1]) if len(score) else math.inf
     rates: list[Interval | None] = []
     for threshold, count, drawn in zip(thresholds, counts.tolist(), np.transpose(samples), strict=True):
         plain, found = wilson(count, measured.comparisons), percentile_interval(count / measured.comparisons, drawn)
-        below = len(score) == 0 or threshold < score[-1]
-        rates.append(None if below else Interval(plain.value, min(plain.low, found.low), max(plain.high, found.high)))
+        rates.append(
+            None
+            if threshold < lowest
+            else Interval(plain.value, min(plain.low, found.low), max(plain.high, found.high))
+        )
     return rates
 
 

@@ -38,6 +38,7 @@ def create(
         Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
+    population: options.Populations = None,
     liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
@@ -45,7 +46,9 @@ def create(
 ) -> None:
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
-        made = client.create_gallery(gallery, embedder=embedder, store=store, search=search, liveness=liveness)
+        made = client.create_gallery(
+            gallery, embedder=embedder, store=store, search=search, population=population, liveness=liveness
+        )
     if as_json:
         output.say_json(made)
     else:
@@ -56,19 +59,25 @@ def create(
 def update(
     gallery: options.Gallery,
     search: options.Search = None,
+    population: options.Populations = None,
+    no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
     liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched, or what it asks of liveness."""
-    changes = {name: value for name, value in (("search", search), ("liveness", liveness)) if value is not None}
+    """Change how a gallery is searched, whom it is for, or what it asks of liveness."""
+    given = {"search": search, "liveness": liveness}
+    changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if population or no_population:
+        changes["population"] = population or []
     with connect(server, key) as client:
         updated = client.update_gallery(gallery, changes)
     if as_json:
         output.say_json(updated)
     else:
-        output.say(f"{updated.id}: searched by {updated.search}, liveness {updated.liveness}")
+        declared = f", for {', '.join(updated.population)}" if updated.population else ""
+        output.say(f"{updated.id}: searched by {updated.search}{declared}, liveness {updated.liveness}")
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

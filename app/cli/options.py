@@ -77,6 +77,16 @@ Search: TypeAlias = Annotated[
     Literal["fp32", "int8"] | None,
     typer.Option(help="How vectors are searched (docs/explanation/search.md)."),
 ]
+Population: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Group of people in the photo, as `likeness models show` lists them. Default: the gallery's."),
+]
+Populations: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--population", help="Group of people that it is for, as `likeness models show` lists them; may be repeated."
+    ),
+]
 Wait: TypeAlias = Annotated[bool, typer.Option("--wait", help="Wait until the job has ended.")]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Don't ask for confirmation.")]
 Create: TypeAlias = Annotated[bool, typer.Option("--create", help="Create the gallery if it doesn't exist.")]

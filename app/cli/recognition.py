@@ -49,6 +49,7 @@ def verify(
     photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
     model: options.Model = None,
+    population: options.Population = None,
     liveness: options.Liveness = None,
     liveness_of: Annotated[
         Literal["both", "image1", "image2"] | None, typer.Option(help="Which photos must be live: both by default.")
@@ -61,7 +62,11 @@ def verify(
     for photo in (photo1, photo2):
         photos.collect([photo])
     with connect(server, key, Data.UNUSED) as client:
-        answer = client.verify(photo1, photo2, fmr=fmr, model=model, liveness=liveness, liveness_of=liveness_of)
+        answer = client.verify(
+            photo1, photo2, fmr=fmr, model=model, population=population, liveness=liveness, liveness_of=liveness_of
+        )
+    for warning in answer.warnings or ():
+        output.warn(warning.message)
     if as_json:
         output.say_json(answer)
     else:
@@ -124,6 +129,7 @@ def identify(
     fpir: Annotated[
         float | None, typer.Option(help="False positive identification rate that sets the threshold.")
     ] = None,
+    population: options.Population = None,
     liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
@@ -133,10 +139,17 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     known = False
+    warned: set[str] = set()
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
         nonlocal known
-        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir, liveness=liveness)
+        answer = client.identify(
+            gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
+        )
+        for warning in answer.warnings or ():
+            if warning.message not in warned:
+                warned.add(warning.message)
+                output.warn(warning.message)
         known = known or any(face.decision == "known" for face in answer.faces)
         return answer
 

@@ -91,6 +91,7 @@ def verify(
     *,
     fmr: float | None = None,
     model: str | None = None,
+    population: str | None = None,
     liveness: str | None = None,
     liveness_of: str | None = None,
     explain: bool | None = None,
@@ -101,7 +102,9 @@ def verify(
     ``image2``.
     """
     files = [part("image1", image1), part("image2", image2)]
-    params = given(fmr=fmr, model=model, liveness=liveness, liveness_of=liveness_of, explain=explain)
+    params = given(
+        fmr=fmr, model=model, population=population, liveness=liveness, liveness_of=liveness_of, explain=explain
+    )
     return _call(endpoints.VERIFY, params=params, files=files)
 
 
@@ -111,6 +114,7 @@ def verify_subject(
     image: Image,
     *,
     fmr: float | None = None,
+    population: str | None = None,
     liveness: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.SubjectVerifyAnswer]:
@@ -119,7 +123,7 @@ def verify_subject(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
         subject=subject,
-        params=given(fmr=fmr, liveness=liveness, explain=explain),
+        params=given(fmr=fmr, population=population, liveness=liveness, explain=explain),
         files=[part("image", image)],
     )
 
@@ -131,11 +135,12 @@ def identify(
     limit: int | None = None,
     fmr: float | None = None,
     fpir: float | None = None,
+    population: str | None = None,
     liveness: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.IdentifyAnswer]:
     """Find the subjects of a gallery in a photo (1:N)."""
-    params = given(limit=limit, fmr=fmr, fpir=fpir, liveness=liveness, explain=explain)
+    params = given(limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness, explain=explain)
     return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
@@ -170,10 +175,12 @@ def create_gallery(
     embedder: str | None = None,
     store: str | None = None,
     search: str | None = None,
+    population: Sequence[str] | None = None,
     liveness: str | None = None,
 ) -> Call[schemas.Gallery]:
-    """Create a gallery."""
+    """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
     body = given(id=gallery, embedder=embedder, store=store, search=search, liveness=liveness)
+    body |= {} if population is None else {"population": list(population)}
     return _call(endpoints.CREATE_GALLERY, json=body)
 
 
@@ -183,7 +190,7 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search``, how the gallery's vectors are searched, or ``liveness``, what is asked of photos."""
+    """Change ``search``, how the gallery's vectors are searched, ``population``, whom it is for, or ``liveness``."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -37,8 +38,14 @@ def to_gallery(row: Row[Any]) -> Gallery:
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
         search=row.search,
+        population=() if row.population is None else tuple(json.loads(row.population)),
         liveness=row.liveness,
     )
+
+
+def population_column(population: Sequence[str]) -> str | None:
+    """Return the value of the column `population`: a JSON list, NULL where none was declared."""
+    return json.dumps(list(population)) if population else None
 
 
 def template_plan(row: Row[Any]) -> TemplatePlan:

@@ -43,6 +43,8 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
+    population: tuple[str, ...] = ()
+    """The groups of a bias card that its people and probes belong to; empty where none were declared."""
     liveness: LivenessMode = "off"
     """What is asked of liveness unless a request asks for something else; `require` always holds."""
 

@@ -155,6 +155,7 @@ class Galleries:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        population: Sequence[str] = (),
         liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
@@ -163,22 +164,34 @@ class Galleries:
         """
         self._check_kind(search)
         return self.store.create_gallery(
-            gallery_id, embedder, dimension, store, metadata, search=search, liveness=liveness
+            gallery_id,
+            embedder,
+            dimension,
+            store,
+            metadata,
+            search=search,
+            population=population,
+            liveness=liveness,
         )
 
     def update_gallery(
-        self, gallery_id: str, *, search: IndexKind | Unset = UNSET, liveness: LivenessMode | Unset = UNSET
+        self,
+        gallery_id: str,
+        *,
+        search: IndexKind | Unset = UNSET,
+        population: Sequence[str] | Unset = UNSET,
+        liveness: LivenessMode | Unset = UNSET,
     ) -> Gallery:
-        """Change the kind of search or what is asked of liveness; other processes follow within a moment.
+        """Change the kind of search, the population or what is asked of liveness; other processes follow soon.
 
         Raises Conflict ``search_unavailable``.
         """
         gallery = self.store.gallery(gallery_id)
-        if search is UNSET and liveness is UNSET:
+        if search is UNSET and population is UNSET and liveness is UNSET:
             return gallery
         if search is not UNSET:
             self._check_kind(search)
-        updated = self.store.update_gallery(gallery, search=search, liveness=liveness)
+        updated = self.store.update_gallery(gallery, search=search, population=population, liveness=liveness)
         if search is not UNSET:
             self.indexes.set_kind(gallery.key, search)
         return updated

@@ -24,7 +24,7 @@ from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_reader import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, to_face
-from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, reread, to_gallery
+from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
@@ -125,6 +125,7 @@ class Store:
         metadata: Metadata | None = None,
         *,
         search: IndexKind = "fp32",
+        population: Sequence[str] = (),
         liveness: LivenessMode = "off",
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
@@ -137,6 +138,7 @@ class Store:
             "dimension": dimension,
             "store": store,
             "search": search,
+            "population": population_column(population),
             "liveness": liveness,
             "metadata": self._encode(metadata or {}),
             "created_at": now,
@@ -168,14 +170,23 @@ class Store:
         )
 
     def update_gallery(
-        self, gallery: Gallery, *, search: IndexKind | Unset = UNSET, liveness: LivenessMode | Unset = UNSET
+        self,
+        gallery: Gallery,
+        *,
+        search: IndexKind | Unset = UNSET,
+        population: Sequence[str] | Unset = UNSET,
+        liveness: LivenessMode | Unset = UNSET,
     ) -> Gallery:
         """Change what is given. Raises NotFound ``gallery_not_found``."""
-        given = {"search": search, "liveness": liveness}
-        values = {name: value for name, value in given.items() if value is not UNSET}
+        values: dict[str, str | None] = {} if search is UNSET else {"search": search}
+        if population is not UNSET:
+            values["population"] = population_column(population)
+        if liveness is not UNSET:
+            values["liveness"] = liveness
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
+            if values:
+                connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

@@ -42,6 +42,8 @@ def _stays_inside(path: str) -> str:
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=100)]
 RelativePath = Annotated[str, Field(min_length=1, max_length=500), AfterValidator(_stays_inside)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+GroupName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100)]
+"""A group of people; part of another where there is a slash: `adults-18-59/female-asian`."""
 Rate = Annotated[float, Field(ge=0, le=1)]
 Score = Annotated[float, Field(ge=-1, le=1)]
 
@@ -216,6 +218,63 @@ class Calibration(_Strict):
         return self
 
 
+class GroupRate(_Strict):
+    """How often two different people of a group pass a threshold; low and high bound the 95 % interval."""
+
+    fmr: float = Field(gt=0, lt=1)
+    """The stated rate: of the operating point with this threshold."""
+    threshold: Score
+    found: Rate
+    low: Rate
+    high: Rate
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.found <= self.high:
+            raise ValueError("found must lie between low and high")
+        return self
+
+
+class Group(_Strict):
+    """One group of people. Each photo counts as another person unless the card's `repeats` says otherwise."""
+
+    name: GroupName
+    photos: int = Field(gt=1)
+    comparisons: int = Field(gt=0)
+    """Non-mated comparisons within the group."""
+    rates: tuple[GroupRate, ...] = Field(min_length=1)
+    """At rising thresholds."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        if any(later.threshold <= earlier.threshold for earlier, later in pairwise(self.rates)):
+            raise ValueError("rates must have rising thresholds")
+        return self
+
+
+class BiasCard(_Strict):
+    """False match rates within groups of people, `python -m training evaluate groups`."""
+
+    measured_on: str
+    calibration: Name
+    """The calibration whose operating points were measured."""
+    repeats: str
+    """What was done about people who appear twice."""
+    groups: tuple[Group, ...] = Field(min_length=1)
+    measured_with: Sha256
+    """`Manifest.recipe_digest` of the model that was measured."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len({group.name for group in self.groups}) != len(self.groups):
+            raise ValueError("two groups have the same name")
+        return self
+
+    def find(self, name: str) -> Group | None:
+        """Return the group of this name."""
+        return next((group for group in self.groups if group.name == name), None)
+
+
 class Golden(_Strict):
     """Templates of two packaged crops (`app.inference.golden`), compared each time the package is opened."""
 
@@ -334,6 +393,8 @@ class Manifest(_Strict):
     golden: Golden | None = None
     """Embed only. A package without is opened unchecked."""
     calibrations: tuple[Calibration, ...] = ()
+    bias_card: BiasCard | None = None
+    """How the operating points hold within groups of people."""
     liveness: LivenessContract | None = None
     """Liveness only."""
     liveness_calibrations: tuple[LivenessCalibration, ...] = ()
@@ -397,15 +458,18 @@ class Manifest(_Strict):
         return calibration.model_copy(update={"measured_with": self.recipe_digest})
 
     def without_foreign_points(self) -> tuple[Manifest, tuple[str, ...]]:
-        """Return the manifest without calibrations of another model, and the names of those removed.
+        """Return the manifest without calibrations and bias card of another model, and the names of those removed.
 
-        Where the default one is removed, all are: the others were not chosen to decide.
+        Where the default calibration is removed, all are: the others were not chosen to decide.
         """
         own = tuple(each for each in self.calibrations if each.measured_with in {None, self.recipe_digest})
         if not any(each.default for each in own):
             own = ()
         removed = tuple(each.name for each in self.calibrations if each not in own)
-        return (self.model_copy(update={"calibrations": own}) if removed else self), removed
+        card = self.bias_card
+        if card is not None and card.measured_with != self.recipe_digest:
+            card, removed = None, (*removed, "bias card")
+        return (self.model_copy(update={"calibrations": own, "bias_card": card}) if removed else self), removed
 
 
 def liveness_digest(manifests: Iterable[Manifest]) -> str:
@@ -421,6 +485,7 @@ class Thresholds:
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
         self.package = manifest.id
+        self.bias_card = manifest.bias_card
         chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
         self.calibration = next(chosen, None)
         points = self.calibration.points if self.calibration else ()

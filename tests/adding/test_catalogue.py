@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import resource
+import struct
 import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from app.adding import catalogue
-from app.adding.catalogue import KnownModel, fetch, known_models
+from app.adding.catalogue import Archive, KnownModel, fetch, known_models
 from app.errors import Unusable
 from app.inference.manifest import Licence
 from app.inference.package import load_package
@@ -30,6 +34,8 @@ class Faulty(ThreadingHTTPServer):
     daemon_threads = True
     ranges: list[str | None]
     content: bytes
+    mended = False
+    """Whether /stuck sends everything from now on."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -55,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
             content = content[: len(CONTENT) // 3]
         elif self.path in {"/stuck", "/ignores"} and len(self.server.ranges) < 3:
             content = content[:1000]
-        elif self.path == "/stuck":
+        elif self.path == "/stuck" and not self.server.mended:
             content = b""
         self.wfile.write(content)
 
@@ -166,9 +172,137 @@ def test_a_full_disk_is_an_error_and_the_rest_is_fetched_later(server: Faulty, t
     assert server.ranges[1] == f"bytes={len(CONTENT) // 2}-"
 
 
+def zip_of(*files: tuple[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", method) as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def archived(server: Faulty, path: str, content: bytes, *, member: str = "pack/model.onnx") -> KnownModel:
+    """A model in an archive with this content, whose own hash is right."""
+    server.content = content
+    archive = Archive(member=member, sha256=hashlib.sha256(content).hexdigest(), max_bytes=2 * len(CONTENT))
+    return model(server, path).model_copy(update={"archive": archive})
+
+
+STORED = zip_of(("det.onnx", b"a detector"), ("pack/model.onnx", CONTENT), method=zipfile.ZIP_STORED)
+
+
+@pytest.mark.parametrize("path", ["whole", "moved", "cut", "ignores"])
+def test_a_model_in_an_archive_arrives_whole_and_alone(server: Faulty, tmp_path: Path, path: str) -> None:
+    known = archived(server, path, STORED)
+    got = fetch(known, tmp_path, accept_non_commercial=False)
+    assert (got.suffix, got.read_bytes()) == (".onnx", CONTENT)
+    assert list(tmp_path.iterdir()) == [got]
+    before = len(server.ranges)
+    assert fetch(known, tmp_path, accept_non_commercial=False) == got
+    assert len(server.ranges) == before
+
+
+def test_an_archive_that_was_cut_is_fetched_on_by_the_next_call(server: Faulty, tmp_path: Path) -> None:
+    known = archived(server, "stuck", STORED)
+    assert refused(known, tmp_path).code == "package_download_failed"
+    (part,) = tmp_path.iterdir()
+    assert part.read_bytes() == STORED[:2000]
+    server.mended = True
+    assert fetch(known, tmp_path, accept_non_commercial=False).read_bytes() == CONTENT
+    assert server.ranges[-1] == "bytes=2000-"
+
+
+@pytest.mark.parametrize("wrong", ["archive", "model"])
+def test_a_wrong_hash_of_an_archive_or_its_model_keeps_nothing(server: Faulty, tmp_path: Path, wrong: str) -> None:
+    known = archived(server, "whole", STORED)
+    assert known.archive is not None
+    if wrong == "archive":
+        known = known.model_copy(update={"archive": known.archive.model_copy(update={"sha256": "0" * 64})})
+    else:
+        known = known.model_copy(update={"sha256": "0" * 64})
+    assert refused(known, tmp_path).code == "package_hash_mismatch"
+    assert list(tmp_path.iterdir()) == []
+
+
+def encrypted(content: bytes) -> bytes:
+    """The archive with the flag of encryption on every member, in both places."""
+    changed = bytearray(content)
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = changed.find(signature)
+        while at >= 0:
+            changed[at + offset] |= 1
+            at = changed.find(signature, at + 4)
+    return bytes(changed)
+
+
+def claiming(content: bytes, size: int) -> bytes:
+    """The archive whose directory claims another size of its last member."""
+    at = content.rfind(b"PK\x01\x02")
+    return content[: at + 24] + struct.pack("<I", size) + content[at + 28 :]
+
+
+BOMB = zip_of(("pack/model.onnx", bytes(64 * len(CONTENT))))
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"no archive at all", "package_archive_invalid"),
+        (STORED[:-40], "package_archive_invalid"),
+        (zip_of(("model.onnx", CONTENT), ("../pack/model.onnx", CONTENT)), "package_archive_invalid"),
+        (STORED.replace(b"pack/model.onnx", b"pack/other.onnx", 1), "package_archive_invalid"),
+        (encrypted(STORED), "package_archive_invalid"),
+        (zip_of(("pack/model.onnx", CONTENT), method=zipfile.ZIP_LZMA), "package_archive_invalid"),
+        (BOMB, "package_too_large"),
+        (claiming(BOMB, 1000), "package_archive_invalid"),
+        (STORED.replace(bytes(range(256)), bytes(256), 1), "package_archive_invalid"),
+    ],
+    ids=[
+        "no archive",
+        "cut",
+        "missing member",
+        "other name inside",
+        "encrypted",
+        "lzma",
+        "bomb",
+        "lying bomb",
+        "altered",
+    ],
+)
+def test_a_hostile_archive_is_refused(server: Faulty, tmp_path: Path, content: bytes, code: str) -> None:
+    assert refused(archived(server, "whole", content), tmp_path).code == code
+    assert [path.suffix for path in tmp_path.rglob("*")] in ([], [".zip"]), "nothing came out of it"
+
+
+def test_a_member_that_is_there_twice_is_refused(server: Faulty, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        twice = zip_of(("pack/model.onnx", CONTENT), ("pack/model.onnx", b"another"))
+    assert "2 files" in refused(archived(server, "whole", twice), tmp_path).message
+
+
+def test_no_space_for_the_model_leaves_the_archive_for_the_next_call(server: Faulty, tmp_path: Path) -> None:
+    known = archived(server, "whole", zip_of(("pack/model.onnx", CONTENT)))
+    with small_files(len(CONTENT) // 2):
+        assert refused(known, tmp_path).code == "package_download_failed"
+    (kept,) = tmp_path.iterdir()
+    assert kept.suffix == ".zip"
+    assert fetch(known, tmp_path, accept_non_commercial=False).read_bytes() == CONTENT
+    assert len(server.ranges) == 1
+
+
+def test_an_archive_that_is_too_large_is_refused(server: Faulty, tmp_path: Path) -> None:
+    known = archived(server, "whole", STORED)
+    assert known.archive is not None
+    small = known.model_copy(update={"archive": known.archive.model_copy(update={"max_bytes": 1000})})
+    assert refused(small, tmp_path).code == "package_too_large"
+
+
 def test_the_catalogue_is_valid_and_pinned() -> None:
     for known in known_models().values():
         assert known.sha256 is not None or len(known.url.split("/")[-2]) == 40, "a revision or a hash fixes the file"
+    listed = json.loads(catalogue.CATALOGUE.read_bytes())
+    assert [one["name"] for one in listed] == list(known_models()), "no name twice"
+    for name in ("buffalo_l", "buffalo_s", "buffalo_sc", "antelopev2", "lvface-t", "edgeface-s"):
+        assert known_models()[name].licence.non_commercial
 
 
 def test_the_command_fetches_adds_and_leaves_a_package(

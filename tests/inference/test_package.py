@@ -15,12 +15,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from app.errors import OperatingPointUnavailable, Unusable
 from app.inference.manifest import (
+    BiasCard,
     Calibration,
     CarrierSource,
     FileSource,
+    Group,
+    GroupRate,
     Licence,
     Manifest,
     Point,
@@ -44,6 +48,7 @@ from app.inference.package import (
     write_manifest,
 )
 from tests.conftest import PROJECT
+from tests.support.cards import card
 from tests.support.packages import manifest, package
 
 CONTENT = b"a tiny file " * 1000
@@ -486,6 +491,30 @@ def test_all_points_go_where_the_default_ones_are_another_models(tmp_path: Path)
     second = foreign.model_copy(update={"default": False})
     write_manifest(tmp_path, made.model_copy(update={"calibrations": (own, second)}))
     assert load_package(tmp_path).manifest.calibrations == (own,)
+
+
+def test_a_bias_card_of_another_model_is_left_out(tmp_path: Path) -> None:
+    made = _bound(CONTENT)
+    own = card(made)
+    write_manifest(tmp_path, made.model_copy(update={"bias_card": own}))
+    assert load_package(tmp_path).manifest.bias_card == own
+    foreign = own.model_copy(update={"measured_with": "0" * 64})
+    write_manifest(tmp_path, made.model_copy(update={"bias_card": foreign}))
+    read = load_package(tmp_path)
+    assert (read.manifest.bias_card, read.manifest.calibrations) == (None, made.calibrations)
+    assert "bias card" in read.warnings[0]
+
+
+def test_a_bias_card_holds_what_can_be_decided_by() -> None:
+    own = card(_bound(CONTENT))
+    (first, second) = own.groups[0].rates
+    for rates in ((second, first), (first, first), ()):
+        with pytest.raises(ValidationError):
+            Group(name="children", photos=2, comparisons=1, rates=rates)
+    with pytest.raises(ValidationError):
+        GroupRate(fmr=1e-3, threshold=0.4, found=0.2, low=0.3, high=0.4)
+    with pytest.raises(ValidationError):
+        BiasCard.model_validate(own.model_dump() | {"groups": own.groups * 2})
 
 
 @given(manifests)

@@ -25,6 +25,7 @@ from app.inference import golden
 from app.inference.manifest import Manifest
 from app.inference.package import Package, load_package, write_manifest
 from app.inference.session import Device, open_embedder
+from training.commands.groups import groups
 from training.commands.liveness import evaluate_liveness, liveness_robustness
 from training.commands.options import (
     CACHE,
@@ -74,6 +75,7 @@ from training.evaluation.speed import Precision, Runs, compare_speed
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
+app.command()(groups)
 app.command("liveness")(evaluate_liveness)
 app.command("liveness-study")(liveness_robustness)
 

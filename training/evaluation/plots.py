@@ -24,6 +24,8 @@ SIZE_INCHES = (6.4, 4.2)
 CURVE_POINTS = 1500
 """More points than this are not seen, and make an SVG heavy."""
 BINS = 120
+LEAST_RATE = 1e-7
+"""Where the axis of a rate begins."""
 
 
 def _figure() -> tuple[Figure, Axes]:
@@ -188,4 +190,27 @@ def intervals(rows: Mapping[str, tuple[Interval, Sequence[float]]], path: Path, 
     axes.set_yticks(range(len(rows)), list(rows), fontsize=7)
     axes.invert_yaxis()
     axes.set(xlabel=xlabel)
+    _save(figure, path)
+
+
+def group_rates(rows: Mapping[str, Sequence[tuple[float, Interval]]], path: Path) -> None:
+    """Draw, for each group of ``rows``, the rate found at each stated FMR with its interval; dotted lines are the
+    stated rates.
+    """
+    figure, axes = _figure()
+    figure.set_figheight(1.4 + 0.3 * len(rows))
+    stated = list(dict.fromkeys(fmr for found in rows.values() for fmr, _ in found))
+    for place, fmr in enumerate(stated):
+        found = [dict(each)[fmr] for each in rows.values()]
+        heights = np.arange(len(rows)) + 0.22 * (place - (len(stated) - 1) / 2)
+        shown = np.array([interval.value > 0 for interval in found])
+        values = np.array([max(interval.value, LEAST_RATE) for interval in found])
+        ends = np.array([(max(each.low, LEAST_RATE), max(each.high, LEAST_RATE)) for each in found])
+        axes.hlines(heights, ends[:, 0], ends[:, 1], color=f"C{place}", linewidth=1.2)
+        axes.plot(values[shown], heights[shown], "o", color=f"C{place}", markersize=3.5, label=f"stated {fmr:g}")
+        axes.axvline(fmr, color=f"C{place}", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(rows)), list(rows), fontsize=8)
+    axes.invert_yaxis()
+    axes.set(xscale="log", xlabel="false match rate found within the group", xlim=(LEAST_RATE, 1))
+    axes.legend(fontsize=7, loc="upper right")
     _save(figure, path)

@@ -19,6 +19,7 @@ from app.calibration import operating_points as points
 from app.calibration.intervals import Floats, Interval
 from training.evaluation import identification as searching
 from training.evaluation import protocols, quality_study
+from training.evaluation.groups import GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
@@ -164,3 +165,15 @@ def show_compared(figures: Mapping[str, Any]) -> None:
             str(len(found["photos_without_face"])),
         )
     Console().print(table)
+
+
+def show_groups(package: str, figures: Sequence[GroupFigures]) -> None:
+    table = Table("group", "photos", "pairs", *(f"FMR {rate.fmr:g}" for rate in figures[0].rates), title=package)
+    for one in figures:
+        cells = (
+            f"{'* ' if rate.exceeds else ''}{rate.rate.value:.2g} [{rate.rate.low:.2g}, {rate.rate.high:.2g}]"
+            for rate in one.rates
+        )
+        table.add_row(one.name, f"{one.photos:,}", f"{one.comparisons:,}", *cells)
+    Console().print(table)
+    Console().print("* the stated rate does not hold: all of the 95 % interval lies above it")

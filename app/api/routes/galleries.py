@@ -48,7 +48,13 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
     def create() -> schemas.Gallery:
         made = service.operations.create_gallery(
-            asked.id, asked.embedder, asked.store, asked.metadata, asked.search, liveness=asked.liveness
+            asked.id,
+            asked.embedder,
+            asked.store,
+            asked.metadata,
+            asked.search,
+            population=asked.population,
+            liveness=asked.liveness,
         )
         return _answer(service, made)
 
@@ -66,16 +72,20 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, or what it asks of liveness.
+    """Change how a gallery is searched, whom it is for, or what it asks of liveness.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
     search = asked.search if asked.search is not None else UNSET
+    population = asked.population if asked.population is not None else UNSET
     liveness = asked.liveness if asked.liveness is not None else UNSET
     return await service.run(
-        lambda: _answer(service, service.galleries.update_gallery(gallery, search=search, liveness=liveness))
+        lambda: _answer(
+            service,
+            service.galleries.update_gallery(gallery, search=search, population=population, liveness=liveness),
+        )
     )
 
 
@@ -155,6 +165,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "search": gallery.search,
             "liveness": gallery.liveness,
             "metadata": gallery.metadata,
+            "population": list(gallery.population),
             "subjects": counts.subjects,
             "faces": counts.faces,
             "created_at": gallery.created_at,

@@ -61,6 +61,7 @@ async def verify(
             images["image2"][0],
             params.fmr,
             params.model,
+            params.population,
             liveness=params.liveness or "off",
             liveness_of=params.liveness_of,
         )
@@ -81,7 +82,13 @@ async def identify(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.identify(
-            gallery, images["image"][0], limit=params.limit, fmr=params.fmr, fpir=params.fpir, liveness=params.liveness
+            gallery,
+            images["image"][0],
+            limit=params.limit,
+            fmr=params.fmr,
+            fpir=params.fpir,
+            population=params.population,
+            liveness=params.liveness,
         )
     )
     return answers.identify(found, params)
@@ -102,7 +109,13 @@ async def verify_subject(
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.verify_subject(
-            gallery, subject, images["image"][0], params.fmr, liveness=params.liveness, explain=params.explain
+            gallery,
+            subject,
+            images["image"][0],
+            params.fmr,
+            population=params.population,
+            liveness=params.liveness,
+            explain=params.explain,
         )
     )
     return answers.verify_subject(found, params.fmr, explain=params.explain)

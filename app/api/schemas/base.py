@@ -106,6 +106,16 @@ def _not_removed(kind: object) -> object:
     return kind
 
 
+Population: TypeAlias = Annotated[
+    str,  # as in a manifest, which is not imported here: it would double a command's start
+    Field(pattern=r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)?$", max_length=100),
+]
+Populations: TypeAlias = Annotated[list[Population], Field(max_length=20)]
+POPULATIONS = (
+    "The groups of people that this gallery is for, by their names in the `bias_card` of its model "
+    "(`GET /v1/models`), e.g. `children-4-12`. Answers then carry `warnings` where the stated false match rate was "
+    "seen not to hold for them."
+)
 AskedSearchKind: TypeAlias = Annotated[SearchKind, BeforeValidator(_not_removed)]
 
 

@@ -11,6 +11,7 @@ from app.api.schemas.base import (
     GALLERY_LIVENESS,
     MAX_ID_LENGTH,
     MODEL,
+    POPULATIONS,
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
@@ -19,6 +20,7 @@ from app.api.schemas.base import (
     LivenessMode,
     Metadata,
     Params,
+    Populations,
     QualityGate,
     SearchKind,
     StoreMode,
@@ -46,12 +48,14 @@ class GalleryCreate(Params):
         description=SEARCH_KINDS,
     )
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
+    population: Populations = Field(default=[], description=POPULATIONS)
     liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
 
 
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
     liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
 
 
@@ -62,6 +66,7 @@ class Gallery(Wire):
         "store": "crop",
         "search": "fp32",
         "metadata": {},
+        "population": [],
         "liveness": "off",
         "subjects": 1,
         "faces": 1,
@@ -72,6 +77,7 @@ class Gallery(Wire):
     store: StoreMode
     search: SearchKind
     metadata: Metadata
+    population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
     liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)

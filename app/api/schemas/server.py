@@ -44,12 +44,38 @@ class Calibration(Wire):
     scores: Scores | None = Field(default=None, description="Null if the package's manifest has none.")
 
 
+class GroupRate(Wire):
+    """How often two different people of the group reach a threshold; `low`, `high`: 95 % interval."""
+
+    fmr: float = Field(description="The stated rate of this threshold.")
+    threshold: float
+    found: float
+    low: float
+    high: float
+
+
 class ErrorRate(Wire):
     """A measured error rate with its 95 % interval."""
 
     value: float
     low: float
     high: float
+
+
+class Group(Wire):
+    name: str = Field(description="Part of another group where there is a slash: `adults-18-59/female-asian`.")
+    photos: int
+    comparisons: int
+    rates: list[GroupRate]
+
+
+class BiasCard(Wire):
+    """False match rates within groups of people."""
+
+    measured_on: str
+    calibration: str = Field(description="The calibration whose operating points were measured.")
+    repeats: str = Field(description="What was done about people who appear twice.")
+    groups: list[Group]
 
 
 class LivenessPoint(Wire):
@@ -103,6 +129,7 @@ class Model(Wire):
                 "points": [{"fmr": 0.0001, "threshold": 0.412}],
             }
         ],
+        "bias_card": None,
         "device": "cpu",
         "providers": ["CPUExecutionProvider"],
         "provenance": {},
@@ -119,6 +146,9 @@ class Model(Wire):
     licence: Licence
     dimension: int | None = Field(description="Length of its templates; null for other tasks.")
     calibrations: list[Calibration]
+    bias_card: BiasCard | None = Field(
+        default=None, description="How its operating points hold within groups of people; null: not measured."
+    )
     liveness: LivenessModel | None = Field(default=None, description="Null for other tasks.")
     device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
     providers: list[str] = Field(description="ONNX Runtime's execution providers.")

@@ -103,7 +103,7 @@ function show(state, shot) {
   if (state.status.textContent !== told) put(state.status, told);
   if (state.video && state.cards.matches(":hover, :focus-within")) return; // somebody is about to use what is there
   const among = `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ${oneIn(answer.fpir)} cases.`;
-  put(state.cards, h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"), faceCards(state, shot), h("p.small", {}, among));
+  put(state.cards, h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"), faceCards(state, shot), h("p.small", {}, among), (answer.warnings ?? []).map((one) => h("p.small", { role: "note" }, one.message)));
 }
 
 // ---------------------------------------------------------------- live

@@ -1,5 +1,6 @@
 /** Model cards: what each package is, where it comes from, and how its thresholds were measured. */
 
+import { biasCard } from "../biascard.js";
 import { chart } from "../charts.js";
 import { h, put } from "../dom.js";
 import { loadModels } from "../models.js";
@@ -61,6 +62,7 @@ function measured(model) {
     "div.stack",
     {},
     det(model),
+    biasCard(model.bias_card),
     [...model.calibrations].sort((a, b) => b.default - a.default).map((one) => [histogram(one), points(one)]),
   );
 }

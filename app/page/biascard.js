@@ -1,0 +1,52 @@
+/** The bias card of a model: how its stated false match rates hold within groups of people. */
+
+import { h } from "./dom.js";
+import { sentence } from "./words.js";
+
+const SHOWN = [1e-2, 1e-3, 1e-4];
+
+/** The card as a section; the groups within groups are folded. */
+export function biasCard(card) {
+  if (!card) return h("p.small", {}, "How its error rates differ between groups of people was not measured.");
+  const rates = SHOWN.filter((fmr) => card.groups.some((group) => rateOf(group, fmr)));
+  const main = card.groups.filter((group) => !group.name.includes("/"));
+  const parts = card.groups.filter((group) => group.name.includes("/"));
+  return h(
+    "section.groups",
+    { "aria-label": "Error rates within groups" },
+    h("h3", {}, "Within groups of people"),
+    h("p.small", {}, `Two different people of a group pass for one so often, at the threshold of each stated rate (95 % interval). Bold: all of the interval lies above the stated rate. ${card.measured_on}.`),
+    table("Groups", main, rates),
+    parts.length ? h("details", {}, h("summary", {}, "By sex and ethnic group"), table("Parts of groups", parts, rates)) : null,
+    h("p.small", {}, `People who appear twice: ${card.repeats}.`),
+  );
+}
+
+const rateOf = (group, fmr) => group.rates.find((rate) => rate.fmr === fmr);
+
+function table(caption, groups, rates) {
+  return h(
+    "div.scrolling",
+    { tabindex: "0", role: "region", "aria-label": caption },
+    h(
+      "table",
+      {},
+      h("caption.hidden", {}, caption),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Group"), rates.map((fmr) => h("th", { scope: "col" }, `Stated ${share(fmr)}`)))),
+      h("tbody", {}, groups.map((group) => h("tr", {}, h("th", { scope: "row" }, named(group.name)), rates.map((fmr) => h("td", {}, cell(rateOf(group, fmr))))))),
+    ),
+  );
+}
+
+/** `adults-18-59/female-asian` as "Adults 18–59, female asian". */
+const named = (name) => sentence(name.replace(/(\d)-(\d)/, "$1–$2").replace("/", ", ").replaceAll("-", " "));
+
+function cell(rate) {
+  if (!rate) return "";
+  const found = share(rate.found);
+  const range = h("span.range", {}, `${share(rate.low)} to ${share(rate.high)}`);
+  return rate.low > rate.fmr ? [h("strong", {}, found, h("span.hidden", {}, " (above the stated rate)")), range] : [found, range];
+}
+
+/** A rate in percent with two digits that count. */
+const share = (rate) => `${Number((rate * 100).toPrecision(2)).toLocaleString("en", { maximumFractionDigits: 5 })} %`;

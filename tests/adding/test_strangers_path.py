@@ -1,0 +1,191 @@
+"""A stranger's path: from an ONNX file to a gallery that identifies, and adding while a server is under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+from PIL import Image
+
+from app.client import AsyncClient
+from tests.conftest import PROJECT
+from tests.support.commands import Done, run
+from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, small, untrained
+from tests.support.live import environment, serving
+from tests.support.load import CLIENTS, GALLERY, Worker
+from tests.support.ready import give_models
+from training.data.drawn.dataset import ProceduralFaces
+
+SAMPLES = PROJECT / "docs" / "samples"
+BORDER = 64
+"""Pixels around a drawn crop: a detector looks for a head in a photo."""
+SECONDS = 4.0
+"""How long the clients work at least, beside whatever else they wait for."""
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    for name in ("yunet", "sface"):
+        (folder / name).symlink_to(PROJECT / "models" / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of ten drawn people with three photos each."""
+    folder = tmp_path_factory.mktemp("people")
+    drawn = ProceduralFaces(10, 3, first=500)
+    for place in range(len(drawn)):
+        pixels, person = drawn[place]
+        file = folder / str(person) / f"{place}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(np.pad(pixels, ((BORDER, BORDER), (BORDER, BORDER), (0, 0)), mode="edge")).save(file)
+    return folder
+
+
+def add(folder: Path, models: Path, file: Path, *words: object) -> Done:
+    """Add the file as `mine`, and print how long it took."""
+    start = time.perf_counter()
+    give_models(folder / "data")
+    done = run(folder / "data", "models", "add", file, "--name", "mine", "--licence", "MIT", *words, models_dir=models)
+    print(f"{file.name}: added in {time.perf_counter() - start:.1f} s, exit code {done.returncode}")  # noqa: T201
+    return done
+
+
+def written(folder: Path, model: ModelProto) -> Path:
+    file = folder / "given.onnx"
+    file.write_bytes(model.SerializeToString())
+    return file
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda _: sface_file(), ()),
+        (lambda _: SMALL / "model.onnx", ()),
+        (lambda folder: written(folder, bgr()), ()),
+        (lambda folder: written(folder, nchw()), ()),
+        (lambda folder: written(folder, floats()), ("--normalisation", "127.5")),
+    ],
+    ids=["sface", "small net, NHWC", "BGR", "NCHW", "float NCHW, stated"],
+)
+def test_two_commands_lead_from_a_file_to_a_gallery(
+    tmp_path: Path, models: Path, make: Callable[[Path], Path], words: tuple[str, ...]
+) -> None:
+    done = add(tmp_path, models, make(tmp_path), *words)
+    assert done.returncode == 0, done.stderr
+    data = tmp_path / "data"
+    made = run(data, "galleries", "create", "crew", "--embedder", "mine", models_dir=models)
+    assert made.returncode == 0, made.stderr
+    enrolled = run(data, "enroll", "crew", "eileen", SAMPLES / "collins.jpg", models_dir=models)
+    assert enrolled.returncode == 0, enrolled.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [(lambda: small().SerializeToString()[:100_000], "model_unsuitable"),
+     (lambda: untrained().SerializeToString(), "model_separates_nothing")],
+    ids=["broken", "random weights"],
+)  # fmt: skip
+def test_what_can_not_work_is_refused_at_once(
+    tmp_path: Path, models: Path, make: Callable[[], bytes], code: str
+) -> None:
+    file = tmp_path / "given.onnx"
+    file.write_bytes(make())
+    done = add(tmp_path, models, file)
+    assert (done.returncode, code in done.stderr) == (4, True), done.stderr
+    assert not (models / "mine").exists()
+
+
+def test_photos_of_ones_own_decide_in_place_of_the_packaged_ones(tmp_path: Path, models: Path, photos: Path) -> None:
+    done = add(tmp_path, models, written(tmp_path, bgr()), "--photos", photos, "--json")
+    assert done.returncode == 0, done.stderr
+    (said,) = done.rows
+    assert (said["input"], said["pairs"]) == ("bgr 0-255", {"mated": 30, "nonmated": 405})
+    described = json.loads((models / "mine" / "manifest.json").read_text())
+    assert "people in the photos given" in described["provenance"]["text"]
+
+
+def test_random_weights_and_a_wrong_statement_are_refused_on_photos_too(
+    tmp_path: Path, models: Path, photos: Path
+) -> None:
+    done = add(tmp_path, models, written(tmp_path, untrained()), "--photos", photos)
+    assert (done.returncode, "model_separates_nothing" in done.stderr) == (4, True), done.stderr
+    done = add(tmp_path, models, written(tmp_path, small()), "--photos", photos, "--colour", "bgr")
+    assert (done.returncode, "model_input_contradicted" in done.stderr) == (4, True), done.stderr
+    assert not (models / "mine").exists()
+
+
+def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
+    tmp_path: Path, models: Path, photos: Path
+) -> None:
+    few = tmp_path / "few"
+    for person in sorted(photos.iterdir())[:3]:
+        shutil.copytree(person, few / person.name)
+    (few / "0" / "note.txt").write_text("no photo")
+    Image.new("RGB", (200, 200)).save(few / "0" / "blank.png")
+    done = add(tmp_path, models, SMALL / "model.onnx", "--photos", few)
+    assert (done.returncode, "3 people with two usable photos" in done.stderr) == (3, True), done.stderr
+    assert done.stderr.count("left out") == 2
+    assert add(tmp_path, models, SMALL / "model.onnx", "--photos", tmp_path / "nowhere").returncode == 3
+
+
+@pytest.mark.long
+def test_no_request_fails_while_a_model_is_added(tmp_path: Path, models: Path) -> None:
+    """Sixteen clients enroll, identify and delete; meanwhile a process of its own adds two models."""
+    done: Counter[str] = Counter()
+    workers = [Worker(number, random.Random(number), done=done) for number in range(CLIENTS)]
+    data = tmp_path / "data"
+    said: list[str] = []
+
+    def command(*words: object) -> subprocess.CompletedProcess[str]:
+        environ = environment(data, MODELS_DIR=models)
+        return subprocess.run(
+            [sys.executable, "-m", "app", *map(str, words)],
+            env=environ, cwd=PROJECT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    async def adding(stop: asyncio.Event) -> None:
+        try:
+            for name in ("first", "second"):
+                start = time.perf_counter()
+                words = ("models", "add", SMALL / "model.onnx", "--name", name, "--licence", "MIT")
+                ended = await asyncio.to_thread(command, *words)
+                assert ended.returncode == 0, ended.stderr
+                said.append(f"{name}: added in {time.perf_counter() - start:.1f} s beside {CLIENTS} clients")
+        finally:
+            stop.set()
+
+    async def play(url: str, key: str) -> None:
+        async with AsyncClient(url, key) as client:
+            await client.create_gallery(GALLERY)
+            stop = asyncio.Event()
+            added = asyncio.create_task(adding(stop))
+            while not stop.is_set():
+                until = time.monotonic() + SECONDS
+                await asyncio.gather(*(worker.run(client, until) for worker in workers))
+            await added
+            listed = {model.name for model in (await client.models()).models}
+            assert {"first", "second"} <= listed
+            assert (await client.create_gallery("own", embedder="second")).embedder == "second@1"
+            assert (await client.check_gallery(GALLERY)).ok
+
+    with serving(data, {"MODELS_DIR": models}) as server:
+        asyncio.run(play(server.url, server.key))
+        print(said, dict(done))  # noqa: T201 (shown by `pytest -s`)
+        assert '"status": 500' not in server.log.read_text()

@@ -1,0 +1,198 @@
+"""`python -m training evaluate groups`: how a package's operating points hold within groups of people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+
+from app.calibration.intervals import Bools, Ints
+from app.face.image import Limits, decode
+from app.inference.manifest import Thresholds
+from app.inference.package import load_package, write_manifest
+from training.commands.options import (
+    CACHE,
+    MODELS,
+    Aligned,
+    Cache,
+    Flip,
+    Images,
+    Kept,
+    Models,
+    OnDevice,
+    Out,
+    PackageName,
+    Plots,
+    TemplateOptions,
+    Threads,
+    package_folder,
+    photo_names,
+    read_or_make_templates,
+)
+from training.evaluation import groups as measuring
+from training.evaluation import plots
+from training.evaluation.group_labels import EVERYBODY, Labels, read_labels
+from training.evaluation.groups import GroupFigures
+from training.evaluation.photos import Photos, Templates, open_photos
+from training.evaluation.results import show_groups, write_found
+from training.terminal import counted, told
+
+COPIES_ABOVE = 0.99
+"""Correlation of grey thumbnails: of two photos, not of one person on two days."""
+SAME_ABOVE = 0.75
+
+
+def groups(
+    *,
+    images: Images,
+    package: PackageName,
+    out: Out,
+    groups_by: Annotated[
+        str,
+        typer.Option(
+            "--groups",
+            help="utkface: AGE_SEX_GROUP_TIME in the names; folder: each folder is a group; or a CSV file with the "
+            "columns file (folder/file.jpg), group and, if known, person. A photo may be in several groups.",
+        ),
+    ],
+    measured_on: Annotated[str, typer.Option(help="A few words for the manifest: which photos.")],
+    copies_above: Annotated[
+        float, typer.Option(help="Leave out a photo whose correlation with another is this or more; above 1: none.")
+    ] = COPIES_ABOVE,
+    same_above: Annotated[
+        float, typer.Option(help="Take pairs with this score or more for one person; above 1: none.")
+    ] = SAME_ABOVE,
+    compare: Annotated[
+        list[float] | None, typer.Option(help="Also show the rates with this --same-above; may be repeated.")
+    ] = None,
+    least: Annotated[int, typer.Option(help="Groups of fewer photos are not measured.")] = measuring.LEAST_PHOTOS,
+    write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
+    seed: int = 0,
+    templates: Kept = None,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+    aligned: Aligned = False,
+    flip: Flip = False,
+    draw: Plots = True,
+) -> None:
+    """FMR within groups of people at the operating points, with intervals: the bias card of the manifest."""
+    with told(ValueError, OSError):
+        folder = package_folder(package, models)
+        calibration, thresholds = _stated(folder)
+        names = photo_names(images, [])
+        labels = read_labels(groups_by, names)
+        made = read_or_make_templates(
+            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        )
+        copies = made.found & _near_copies(open_photos(images), made, copies_above)
+        rows = _rows(labels, made, made.found & ~copies, least)
+        people = [labels.people.get(name, name) for name in names]
+        with counted("measuring groups", len(rows)) as advance:
+            figures = measuring.measure_groups(
+                made.vectors, rows, people, thresholds,
+                same_above=same_above, rounds=rounds, seed=seed, progress=advance,
+            )  # fmt: skip
+        whole = next(one for one in figures if one.name == EVERYBODY)
+        repeats = (
+            f"{int(copies.sum())} of {int(made.found.sum())} photos are near copies of others and left out; "
+            f"{whole.same_person} pairs with a score of {same_above:g} or more were taken for one person; all others "
+            "count as different people, so the rates are upper bounds"
+        )
+        cuts = sorted({same_above, *(compare or ())}, reverse=True)
+        main = {
+            "every photo another person": _main(_rows(labels, made, made.found, least)),
+            "near copies left out": _main(rows),
+        }
+        by_rule = _by_rule(made, main, people, thresholds, cuts)
+        settings = {"images": str(images), "groups": groups_by, "copies_above": copies_above, "same_above": same_above}
+        result = {
+            "calibration": calibration,
+            "repeats": repeats,
+            "unlabelled": labels.unlabelled,
+            "groups": figures,
+            "rates_by_rule": by_rule,
+        }
+        write_found(out, "groups", made, {**settings, "rounds": rounds, "seed": seed, "flip": flip}, result)
+        if draw:
+            _draw(figures, out)
+        show_groups(made.package, figures)
+        if write:
+            manifest = load_package(folder).manifest
+            card = measuring.bias_card(
+                manifest, figures, measured_on=measured_on, calibration=calibration, repeats=repeats
+            )
+            write_manifest(folder, manifest.model_copy(update={"bias_card": card}))
+            Console().print(f"Written to {folder}/manifest.json")
+
+
+def _stated(folder: Path) -> tuple[str, Mapping[float, float]]:
+    """Return the name of the default calibration, and its thresholds at the powers of ten that it reaches."""
+    thresholds = Thresholds(load_package(folder).manifest)
+    if thresholds.calibration is None or thresholds.lowest is None or thresholds.highest is None:
+        raise ValueError(f"{thresholds.package} has no operating points yet: measure them first")
+    inside = [fmr for fmr in measuring.FMRS if thresholds.lowest <= fmr <= thresholds.highest]
+    return thresholds.calibration.name, {fmr: thresholds.threshold(fmr) for fmr in inside}
+
+
+def _near_copies(photos: Photos, made: Templates, above: float) -> Bools:
+    """Return (N,) True for each photo that is a near copy of an earlier one."""
+    if above > 1:
+        return np.zeros(len(made.names), bool)
+    limits, small = Limits(), np.zeros((len(made.names), measuring.COPY_SIDE**2), np.float32)
+    with counted("looking for copies", len(made.names)) as advance:
+        for row, name in enumerate(made.names):
+            if made.found[row]:
+                small[row] = measuring.thumbnail(decode(photos.read(name), limits).pixels)
+            advance(1)
+    return measuring.near_copies(small, above)
+
+
+def _rows(labels: Labels, made: Templates, used: NDArray[np.bool_], least: int) -> dict[str, Ints]:
+    """Return the rows of each group's photos that are used; groups with fewer than ``least`` are left out."""
+    rows = {name: made.rows(photos) for name, photos in labels.groups.items()}
+    large = {name: own[used[own]] for name, own in rows.items() if used[own].sum() >= least}
+    if EVERYBODY not in large:
+        raise ValueError(f"fewer than {least} photos have a face and a group")
+    return large
+
+
+def _main(rows: Mapping[str, Ints]) -> dict[str, Ints]:
+    """Return the groups that are no part of another."""
+    return {name: own for name, own in rows.items() if "/" not in name}
+
+
+def _by_rule(
+    made: Templates,
+    rows: Mapping[str, Mapping[str, Ints]],
+    people: Sequence[str],
+    thresholds: Mapping[float, float],
+    cuts: Sequence[float],
+) -> dict[str, dict[str, list[float]]]:
+    """Return how the rates depend on the rule for people who appear twice: rule → group → rates.
+
+    ``rows``: rule → group → rows. The last rule also takes pairs from each of ``cuts`` on for one person.
+    """
+    rules: list[tuple[str, Mapping[str, Ints], float | None]] = [(rule, own, None) for rule, own in rows.items()]
+    last = rules[-1][1]
+    rules += [(f"and pairs from {cut:g} on taken for one person", last, cut) for cut in cuts]
+    found = {}
+    for rule, own, cut in rules:
+        figures = measuring.measure_groups(made.vectors, own, people, thresholds, same_above=cut, rounds=2)
+        found[rule] = {one.name: [rate.rate.value for rate in one.rates] for one in figures}
+    return found
+
+
+def _draw(figures: Sequence[GroupFigures], out: Path) -> None:
+    shown = {
+        one.name: [(rate.fmr, rate.rate) for rate in one.rates if rate.fmr in {1e-2, 1e-3, 1e-4}] for one in figures
+    }
+    if all(shown.values()):
+        plots.group_rates(shown, out / "groups.svg")
