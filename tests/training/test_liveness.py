@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from typer.testing import CliRunner
 
+from app.calibration.intervals import wilson
 from app.decisions import judge, liveness_point
 from app.inference.package import load_package
 from app.types import Box, Pixels, Verdict
@@ -31,7 +32,6 @@ from training.evaluation.liveness import (
     measure,
     with_calibration,
 )
-from training.evaluation.metrics import wilson
 
 
 def scored(kind: str | None, scores: list[float], groups: list[str] | None = None) -> list[Scored]:

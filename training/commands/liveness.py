@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from app.calibration.intervals import Interval
 from app.face.image import Limits, decode
 from app.inference.package import Package, load_package, write_manifest
 from training.commands.options import CACHE, MODELS, Cache, Images, Models, OnDevice, Out, Threads, package_folder
 from training.evaluation import liveness, liveness_study
 from training.evaluation.bootstrap import ROUNDS
-from training.evaluation.metrics import Interval
 from training.evaluation.photos import open_photos
 from training.evaluation.results import write
 from training.terminal import counted, told

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.errors import LikenessError, NoFace
 from app.face.detect import open_detector
 from app.face.image import Limits
@@ -25,8 +26,7 @@ from app.inference.manifest import ErrorRate, LivenessCalibration, LivenessPoint
 from app.inference.package import Package, find_packages, select
 from app.inference.session import Device, open_liveness
 from app.pipeline import Pipeline, choose_face
-from training.evaluation import bootstrap, metrics
-from training.evaluation.metrics import Bools, Floats, Interval, Ints
+from training.evaluation import bootstrap
 from training.evaluation.photos import ENDINGS
 from training.evaluation.service import DETECTOR, MIB
 
@@ -149,14 +149,14 @@ class Sample:
         groups = None if None in names else np.unique([str(name) for name in names], return_inverse=True)[1]
         if groups is not None and len(set(groups.tolist())) == len(groups):
             groups = None
-        return cls(scores, groups, metrics.wilson(len(found) - len(answered), len(found)))
+        return cls(scores, groups, wilson(len(found) - len(answered), len(found)))
 
     def share(self, happened: Bools, *, rounds: int, seed: int) -> Interval:
         """Return the share of recordings with its interval: Wilson's, or by a bootstrap over people or videos."""
         if self.groups is None:
-            return metrics.wilson(int(happened.sum()), len(happened))
+            return wilson(int(happened.sum()), len(happened))
         count = int(self.groups.max()) + 1
-        weights = metrics.people_weights(count, rounds, seed)[:, self.groups]
+        weights = people_weights(count, rounds, seed)[:, self.groups]
         return bootstrap.share_interval(float(happened.mean()), bootstrap.share_samples(happened, weights), count)
 
 

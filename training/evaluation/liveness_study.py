@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from app.calibration.intervals import Bools, Floats, Interval, people_weights, percentile_interval, wilson
 from app.face.liveness import Scorer, cut_face
 from app.pipeline import Pipeline, choose_face
 from app.types import Box, Pixels
-from training.evaluation import metrics
-from training.evaluation.metrics import Bools, Floats, Interval
 
 JITTER = 0.1
 """By how much a box is made larger or smaller and moved along each axis, at most, in its own sides."""
@@ -154,11 +153,11 @@ def conclude(chosen: Sequence[FaceScores], reported: Sequence[FaceScores], *, ro
 
 
 def _share(happened: Bools) -> Interval:
-    return metrics.wilson(int(happened.sum()), len(happened))
+    return wilson(int(happened.sum()), len(happened))
 
 
 def _mean_share(happened: Bools, *, rounds: int, seed: int) -> Interval:
     """Return the share of (N, D) answers with its interval over N faces."""
     by_face = happened.mean(axis=1)
-    weights = metrics.people_weights(len(by_face), rounds, seed)
-    return metrics.percentile_interval(float(by_face.mean()), weights @ by_face / len(by_face))
+    weights = people_weights(len(by_face), rounds, seed)
+    return percentile_interval(float(by_face.mean()), weights @ by_face / len(by_face))
