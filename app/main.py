@@ -76,6 +76,9 @@ from app.pipeline import Pipeline
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings
+from app.review.job import KIND as REVIEW
+from app.review.job import Reviewer
+from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.search.gpu import find_gpu
 from app.search.milvus.client import Milvus, parse_address
@@ -196,6 +199,7 @@ class _Background:
 
     runner: Runner
     reembedder: Reembedder
+    reviewer: Reviewer
     bulk: BulkService
 
 
@@ -225,6 +229,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         liveness=inference.liveness,
         galleries=storage.galleries,
         reembedder=background.reembedder,
+        reviewer=background.reviewer,
         workers=workers,
         limits=BodyLimits(
             image_bytes=settings.max_image_bytes,
@@ -323,6 +328,15 @@ def _build_background(
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
     reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
+    reviewer = Reviewer(
+        storage.galleries,
+        Reviews(storage.database),
+        storage.jobs,
+        lambda gallery: embedders.thresholds(gallery.embedder),
+        runner.wake,
+        fmr=settings.fmr,
+        fpir=settings.fpir,
+    )
     context = BulkContext(
         operations=operations,
         galleries=storage.galleries,
@@ -343,8 +357,8 @@ def _build_background(
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
-    runner.start({**bulk.works(), REEMBED: reembedder.work}, scheduler)
-    return _Background(runner, reembedder, bulk)
+    runner.start({**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work}, scheduler)
+    return _Background(runner, reembedder, reviewer, bulk)
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:

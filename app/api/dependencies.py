@@ -31,6 +31,7 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
 from app.reembedding.job import Reembedder
+from app.review.job import Reviewer
 
 T = TypeVar("T")
 Params = TypeVar("Params", bound=schemas.Params)
@@ -45,6 +46,7 @@ class Service:
     liveness: LivenessPackages
     galleries: Galleries
     reembedder: Reembedder
+    reviewer: Reviewer
     workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard
@@ -135,4 +137,5 @@ ReceiptId: TypeAlias = Annotated[
     str, _path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), _DECODED
 ]
 KeyId: TypeAlias = Annotated[str, _path_id("The key's id.", "door")]
+FindingId: TypeAlias = Annotated[str, _path_id("The finding's id.", "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")]
 JobId: TypeAlias = Annotated[str, _path_id("The job's id.", "0c9d7f0e4b8f4f0f9a3e0c6d7b8a9f10")]

@@ -12,6 +12,8 @@ READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scop
 GALLERIES = "/v1/galleries"
 GALLERY = f"{GALLERIES}/{{gallery}}"
 REEMBED = f"{GALLERY}/reembed"
+REVIEW = f"{GALLERY}/review"
+FINDING = f"{REVIEW}/{{finding}}"
 SUBJECTS = f"{GALLERY}/subjects"
 SUBJECT = f"{SUBJECTS}/{{subject}}"
 FACES = f"{SUBJECT}/faces"
@@ -40,6 +42,7 @@ NO_JOB = ("job_not_found",)
 NO_KEY = ("key_not_found",)
 CURSOR = ("invalid_cursor",)
 NO_MOVE = ("reembedding_not_found",)
+NO_FINDING = ("finding_not_found",)
 NOT_SWITCHED = ("reembedding_not_found", "reembedding_not_switched")
 
 # Photos in, answers out
@@ -143,6 +146,25 @@ IMPORT_FACES = Operation(
     codes=("package_mismatch", "two_packages"),
 )
 EXPORT_GALLERY = Operation("export", "POST", f"{GALLERY}/export", schemas.Job, ADMIN, changes=True, status=202)
+
+# What is probably wrong in a gallery
+REVIEW_GALLERY = Operation(
+    "review", "POST", REVIEW, schemas.Job, ADMIN, changes=True, status=202, codes=(*RATES, "package_unavailable")
+)
+SHOW_REVIEW = Operation(
+    "show_review",
+    "GET",
+    REVIEW,
+    schemas.Review,
+    READ,
+    codes=("review_not_found", "package_unavailable", *RATES, *CURSOR),
+)
+DISMISS_FINDING = Operation(
+    "dismiss_finding", "POST", f"{FINDING}/dismiss", NoneType, ENROLL, changes=True, status=204, codes=NO_FINDING
+)
+REOPEN_FINDING = Operation(
+    "reopen_finding", "DELETE", f"{FINDING}/dismiss", NoneType, ENROLL, changes=True, status=204, codes=NO_FINDING
+)
 
 # Moving a gallery to another model package
 SHOW_REEMBEDDING = Operation("show_reembedding", "GET", REEMBED, schemas.Reembedding, READ, codes=NO_MOVE)

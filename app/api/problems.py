@@ -43,6 +43,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(404, "face_not_found", "There is no such face of the subject."),
     Kind(404, "crop_not_stored", "The face exists, but its gallery stores no crops."),
     Kind(404, "receipt_not_found", "There is no such receipt, or its erasure is not complete."),
+    Kind(404, "review_not_found", "The gallery was never reviewed: start a review first."),
+    Kind(404, "finding_not_found", "There is no such finding: its faces were changed, or the gallery reviewed again."),
     Kind(404, "reembedding_not_found", "The gallery is not being moved to another model package."),
     Kind(404, "key_not_found", "There is no such key."),
     Kind(404, "result_not_found", "The job has no result, or not in this server's data folder."),

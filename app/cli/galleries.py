@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -15,6 +16,14 @@ from app.client import Client
 
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
+
+FINDINGS: dict[schemas.FindingKind, str] = {
+    "same_person": "may be one person",
+    "misplaced_face": "looks like somebody else",
+    "outlier": "looks like none of its own",
+    "poor_face": "poor, and easily confused",
+    "no_good_face": "no good face",
+}
 
 
 @galleries.command("list", epilog="Example: likeness galleries list --json")
@@ -118,6 +127,54 @@ def check(
     raise typer.Exit(Exit.DONE if all(report.ok for _, report in reports) else Exit.NO)
 
 
+@galleries.command(epilog="Example: likeness galleries review staff --wait")
+def review(
+    gallery: options.Gallery,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Look for what is probably wrong in a gallery: a job. With --wait, exit code 1: there are findings."""
+    with connect(server, key) as client:
+        job = client.start_review(gallery)
+        if wait:
+            job = jobs.await_job(client, job.id)
+        if not wait or job.state != "done":
+            jobs.say(job, as_json=as_json)
+            raise typer.Exit(jobs.exit_code(job) if wait else Exit.DONE)
+        raise typer.Exit(_say_review(client, gallery, as_json=as_json))
+
+
+@galleries.command(epilog="Example: likeness galleries findings staff --kind same_person")
+def findings(
+    gallery: options.Gallery,
+    kind: Annotated[schemas.FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
+    dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List what the last review found, with commands that put it right. Exit code 1: there are findings."""
+    with connect(server, key) as client:
+        raise typer.Exit(_say_review(client, gallery, kind=kind, dismissed=dismissed, as_json=as_json))
+
+
+@galleries.command(epilog="Example: likeness galleries dismiss staff 5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")
+def dismiss(
+    gallery: options.Gallery,
+    finding: Annotated[str, typer.Argument(help="The finding's id.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Call a finding right: later reviews don't ask again unless other faces are its evidence."""
+    with connect(server, key) as client:
+        (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
+    output.say_done(finding, "reopened" if undo else "right, not asked again", as_json=as_json)
+
+
 @reembed.command(epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")
 def start(
     gallery: options.Gallery,
@@ -210,3 +267,81 @@ def _say(found: schemas.Reembedding, as_json: bool) -> None:
     output.say(f"{found.gallery}: {found.source} to {found.target}: {found.state}{missing}{until}")
     if found.job is not None:
         jobs.say(found.job, as_json=False)
+
+
+def _say_review(
+    client: Client,
+    gallery: str,
+    *,
+    kind: schemas.FindingKind | None = None,
+    dismissed: bool | None = None,
+    as_json: bool,
+) -> Exit:
+    """Print the last finished review, and return the exit code."""
+    found = client.review(gallery, limit=1)
+    findings = list(client.all_findings(gallery, kind=kind, dismissed=dismissed or None))
+    if as_json:
+        output.say_json(found.model_copy(update={"findings": findings, "next_cursor": None}))
+    else:
+        _say_findings(found, findings)
+    return Exit.NO if findings and not dismissed else Exit.DONE
+
+
+def _say_findings(found: schemas.Review, findings: list[schemas.Finding]) -> None:
+    if found.summary is None:
+        output.say(f"{found.gallery}: no review has finished yet")
+        return
+    done = found.summary
+    output.say(
+        f"{found.gallery}: {done.subjects} people, {done.faces} faces, reviewed {done.finished_at:%Y-%m-%d %H:%M} UTC"
+    )
+    output.say(f"  own faces missed (FNMR): {_rate(done.fnmr)}")
+    output.say(f"  strangers taken for somebody (FPIR): {_rate(done.fpir)}; {done.fpir_expected:.2%} expected")
+    if not findings:
+        output.say("No findings.")
+        return
+    rows = [
+        [
+            FINDINGS[one.kind],
+            one.face.subject,
+            one.other.subject if one.other else "",
+            _score(one.evidence.score),
+            _score(one.evidence.own_score),
+            f"{one.face.quality:.0f}",
+            "\n".join(_commands(found.gallery, one)),
+        ]
+        for one in findings
+    ]
+    output.say_table(["finding", "person", "other", "score", "own score", "quality", "what to do"], rows)
+
+
+def _commands(gallery: str, finding: schemas.Finding) -> list[str]:
+    """Return the commands that put a finding right, the likeliest first, and the one that calls it right."""
+    found = [_command(gallery, action) for action in finding.actions]
+    return [*found, _line("galleries dismiss", gallery, finding.id)]
+
+
+def _command(gallery: str, action: schemas.FindingAction) -> str:
+    face, to = action.face_id or "", action.to or ""
+    if action.do == "merge":
+        return _line("people merge", gallery, action.subject, to)
+    if action.do == "move":
+        return _line("faces move", gallery, action.subject, face, to)
+    if action.do == "delete":
+        return _line("faces delete", gallery, action.subject, face)
+    return _line("enroll", gallery, action.subject, "PHOTO")
+
+
+def _line(command: str, *ids: str) -> str:
+    dashes = ["--"] if any(one.startswith("-") for one in ids) else []
+    return f"likeness {command} {shlex.join([*dashes, *ids])}"
+
+
+def _rate(rate: schemas.ErrorRate | None) -> str:
+    if rate is None:
+        return "too few people to say"
+    return f"{rate.value:.2%} ({rate.low:.2%} to {rate.high:.2%}, {rate.faces} faces of {rate.subjects} people)"
+
+
+def _score(score: float | None) -> str:
+    return "" if score is None else f"{score:.2f}"

@@ -54,7 +54,16 @@ IMAGE_CODES = frozenset(
 """What a server says against a photo or an upload."""
 MISUSE = (InvalidSetting, FileMissing, InvalidSource, VaultKeyMissing)
 MISSING_CODES = frozenset(
-    {"gallery_not_found", "subject_not_found", "face_not_found", "job_not_found", "key_not_found", "receipt_not_found"}
+    {
+        "gallery_not_found",
+        "subject_not_found",
+        "face_not_found",
+        "job_not_found",
+        "key_not_found",
+        "receipt_not_found",
+        "review_not_found",
+        "finding_not_found",
+    }
 )
 OPTION_NAMES = {"expires_at": ("expires",), "id": ("key_id", "gallery", "subject")}
 """Fields of a request whose parameter has another name here."""

@@ -204,6 +204,34 @@ def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     return _call(endpoints.CHECK_GALLERY, gallery=gallery)
 
 
+def start_review(gallery: str) -> Call[schemas.Job]:
+    """Return the job that looks for what is probably wrong in a gallery."""
+    return _call(endpoints.REVIEW_GALLERY, gallery=gallery)
+
+
+def review(
+    gallery: str,
+    *,
+    kind: str | None = None,
+    dismissed: bool | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[schemas.Review]:
+    """Return the last finished review of a gallery, with one page of its findings."""
+    params = given(kind=kind, dismissed=dismissed, limit=limit, cursor=cursor)
+    return _call(endpoints.SHOW_REVIEW, gallery=gallery, params=params)
+
+
+def dismiss_finding(gallery: str, finding: str) -> Call[None]:
+    """Call a finding right: it is not asked about again."""
+    return _call(endpoints.DISMISS_FINDING, gallery=gallery, finding=finding)
+
+
+def reopen_finding(gallery: str, finding: str) -> Call[None]:
+    """Take back that a finding is right."""
+    return _call(endpoints.REOPEN_FINDING, gallery=gallery, finding=finding)
+
+
 def reembed(
     gallery: str, embedder: str, *, without_crop: str | None = None, keep_days: float | None = None
 ) -> Call[schemas.Reembedding]:

@@ -106,6 +106,11 @@ class _Operations:
     delete_gallery = _Operation(calls.delete_gallery)
     check_gallery = _Operation(calls.check_gallery)
 
+    start_review = _Operation(calls.start_review)
+    review = _Operation(calls.review)
+    dismiss_finding = _Operation(calls.dismiss_finding)
+    reopen_finding = _Operation(calls.reopen_finding)
+
     reembed = _Operation(calls.reembed)
     reembedding = _Operation(calls.reembedding)
     cancel_reembedding = _Operation(calls.cancel_reembedding)
@@ -153,6 +158,7 @@ class _Operations:
     all_subjects = _Pages(calls.subjects, lambda page: page.subjects)
     all_faces = _Pages(calls.faces, lambda page: page.faces)
     all_galleries = _Pages(calls.galleries, lambda page: page.galleries)
+    all_findings = _Pages(calls.review, lambda page: page.findings)
     all_jobs = _Pages(calls.jobs, lambda page: page.jobs)
     all_keys = _Pages(calls.keys, lambda page: page.keys)
     all_audit = _Pages(calls.audit, lambda page: page.entries)

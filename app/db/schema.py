@@ -294,3 +294,52 @@ JOB_REFUSALS = Table(
     Column("message", Text, nullable=False),
     Column("reasons", Text, nullable=False),
 )
+
+REVIEWS = Table(
+    # A gallery's reviews by the ids of their jobs: the last one begun, and the one whose findings are shown.
+    "reviews",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("job", String(32), nullable=False),
+    Column("published", String(32)),
+    Column("summary", Text),  # JSON, of the published one
+)
+
+FINDINGS = Table(
+    # The faces say whom a finding is about. One that is deleted or given to another subject takes its findings along:
+    # its row is deleted either way.
+    "findings",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False, unique=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("review", String(32), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("place", BigInteger),  # in the list, strongest first; NULL until the review is published
+    Column("strength", Float, nullable=False),
+    Column("face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE"), nullable=False),
+    Column("other_face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE")),
+    Column("evidence", Text, nullable=False),  # JSON; numbers only
+    Column("dismissed", Boolean, nullable=False, server_default=false()),
+    UniqueConstraint("review", "kind", "face_id", "other_face_id"),
+    Index(None, "gallery_key", "review", "place"),
+    Index(None, "face_id"),
+    Index(None, "other_face_id"),
+    sqlite_autoincrement=True,
+)
+
+DISMISSALS = Table(
+    # Findings that were called right. One is asked about again only if other faces are its evidence.
+    "dismissals",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE"), nullable=False),
+    Column("other_face_id", String(32), ForeignKey("faces.face_id", ondelete="CASCADE")),
+    Column("created_at", String(32), nullable=False),
+    Index(None, "gallery_key"),
+    Index(None, "face_id"),
+    Index(None, "other_face_id"),
+    sqlite_autoincrement=True,
+)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -53,10 +53,11 @@ class JobStore:
         place: str | None = None,
         secret: bytes | None = None,
         job_id: str | None = None,
+        also: Callable[[Connection], None] = lambda _: None,
     ) -> Job:
         """Create a job. Only processes of its `place` run it, where its files are; `secret` encrypts them.
 
-        Raises NotFound ``gallery_not_found``.
+        `also` writes in the same transaction. Raises NotFound ``gallery_not_found``, and what `also` raises.
         """
         job_id = job_id or new_job_id()
         values = {
@@ -75,6 +76,7 @@ class JobStore:
                 lock_gallery(connection, gallery)
             if secret is not None:
                 self._blobs.mark(connection)
+            also(connection)
             connection.execute(sa.insert(JOBS).values(values))
             return _find(connection, job_id)
 

@@ -30,13 +30,14 @@ from tests.conftest import PROJECT
 from tests.support import packages
 from tests.support.jobs import waiting_job
 from tests.support.live import serving
-from tests.support.service import COLLINS, error_of, running
+from tests.support.service import AGAIN, COLLINS, error_of, running
 from tests.support.tarred import tar_of
 
 NOW = 1_800_000_000.0
 WAIT_S = 20.0
 CHANGES = {one.name for one in ENDPOINTS if one.changes}
-OF_JOBS = {"cancel_job", "import", "export"} | {name for name in CHANGES if "reembed" in name}
+OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
+OF_JOBS = {"cancel_job", "import", "export"} | OF_REVIEWS | {name for name in CHANGES if "reembed" in name}
 
 
 class Slow(AuditStore):
@@ -265,7 +266,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
             assert (row["subject"], row["target"]) == (None, target)
             assert row["gallery"] == "g/1", name
             done.add(name)
-            return answer.json()
+            return answer.json() if answer.content else None
 
         def until(state: str | None) -> None:
             soon(lambda: client.get(reembed).json().get("state") == state)
@@ -276,6 +277,13 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         exported = do("export", "POST", f"{gallery}/export")
         ids = {imported["id"], exported["id"]}
         soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        client.post("/v1/galleries/g%2F1/subjects/eileen%20again/faces", files={"images": AGAIN}).raise_for_status()
+        review = f"{gallery}/review"
+        do("review", "POST", review)
+        soon(lambda: bool(client.get(review).json()["findings"]))
+        finding = client.get(review).json()["findings"][0]["id"]
+        do("dismiss_finding", "POST", f"{review}/{finding}/dismiss", finding)
+        do("reopen_finding", "DELETE", f"{review}/{finding}/dismiss", finding)
         waiting = waiting_job(tmp_path / "data", "g/1").id
         do("cancel_job", "POST", f"/v1/jobs/{waiting}/cancel", waiting)
         do("reembed", "POST", reembed, json={"embedder": "small"})
@@ -293,7 +301,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
 def test_every_operation_is_recorded_with_its_key_and_ids(service: httpx.Client, operation: AnyOperation) -> None:
     """Also if there is nothing of these ids."""
     ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
-    named = dict.fromkeys(("job", "receipt"), "b" * 32) | ids
+    named = dict.fromkeys(("job", "receipt", "finding"), "b" * 32) | ids
     path = operation.path
     for name, value in named.items():
         path = path.replace(f"{{{name}}}", quote(value, safe=""))

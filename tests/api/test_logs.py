@@ -114,6 +114,7 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     yield client.post(reembed, json={"embedder": "small"})
     wait_reembedded(client, reembed, "switched")
     yield client.post(f"{reembed}/finish")
+    yield from reviewed(client, gallery, person)
     yield client.patch(gallery, json={"search": "int8"})
     yield client.patch(person, json={"name": NAME + "2", "metadata": metadata})
     yield client.post("/v1/keys", json={"id": f"{MARK}-key", "name": NAME, "scopes": ["read"], "galleries": [GALLERY]})
@@ -135,6 +136,21 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     rotated = client.post(f"/v1/keys/{MARK}-key/rotate", json={})
     yield rotated
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})
+
+
+def reviewed(client: httpx.Client, gallery: str, person: str) -> Iterator[httpx.Response]:
+    """A review that finds the same face twice."""
+    client.post(f"{person}-twin/faces", files={"images": marked_photo("JPEG")}).raise_for_status()
+    review = f"{gallery}/review"
+    started = client.post(review)
+    yield started
+    wait(client, started)
+    found = client.get(review)
+    yield found
+    dismiss = f"{review}/{found.json()['findings'][0]['id']}/dismiss"
+    yield client.post(dismiss)
+    yield client.delete(dismiss)
+    client.delete(f"{person}-twin").raise_for_status()
 
 
 def through_compreface(client: httpx.Client) -> Iterator[httpx.Response]:

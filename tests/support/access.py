@@ -23,11 +23,14 @@ SECRET = "0123456789abcdef" * 3
 GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
 FACE = f"{SUBJECT}/faces/{{face_id}}"
+NOT_FOUND = 404
 OPEN = {"GET /livez", "GET /readyz", "GET /version"}
 LET_IN = {
     f"POST {GALLERY}/reembed": (409, "package_unchanged"),
     f"GET {GALLERY}/reembed": (404, "reembedding_not_found"),
     f"DELETE {GALLERY}/reembed": (404, "reembedding_not_found"),
+    f"POST {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
+    f"DELETE {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
     f"POST {GALLERY}/reembed/rollback": (404, "reembedding_not_found"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
@@ -59,6 +62,8 @@ class Ground:
         found = self.admin("GET", faces).json().get("faces")
         if not found:
             found = self.admin("POST", faces, files={"images": COLLINS}).raise_for_status().json()["enrolled"]
+        if self.admin("GET", f"/v1/galleries/{OWN}/review").status_code == NOT_FOUND:
+            self.admin("POST", f"/v1/galleries/{OWN}/review").raise_for_status()
         key = f"spare-{next(self.numbers)}"
         self.admin("POST", "/v1/keys", json={"id": key, "scopes": ["read"]}).raise_for_status()
         face = found[0]["face_id"]
@@ -68,6 +73,7 @@ class Ground:
             "face_id": face,
             "key": key,
             "job": self.job(),
+            "finding": "b" * 32,
             "exported": self.exported(),
             "receipt": self.receipt(),
         }

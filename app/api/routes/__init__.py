@@ -1,7 +1,8 @@
 """The handlers of `app.api.endpoints`, a module for each resource."""
 
-from app.api.routes import audit, faces, galleries, jobs, keys, recognition, reembedding, server, subjects
+from app.api.routes import audit, faces, galleries, jobs, keys, recognition, reembedding, review, server, subjects
 
 ROUTERS = tuple(
-    module.router for module in (recognition, galleries, reembedding, subjects, faces, keys, audit, jobs, server)
+    module.router
+    for module in (recognition, galleries, review, reembedding, subjects, faces, keys, audit, jobs, server)
 )

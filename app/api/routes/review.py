@@ -1,0 +1,121 @@
+"""What is probably wrong in a gallery."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+from app.access.grants import Scope
+from app.api import endpoints, schemas
+from app.api.dependencies import FindingId, GalleryId, GrantDep, ServiceDep
+from app.api.router import Router
+from app.api.routes import jobs
+from app.decisions import CoarseScores
+from app.review.records import Finding, Kind
+from app.review.records import Review as Reviewed
+
+router = Router("galleries")
+
+
+@router.handles(endpoints.REVIEW_GALLERY)
+async def review(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Job:
+    """Review a gallery.
+
+    Starts a job that compares every face with the whole gallery and lists what is probably wrong: people who are there
+    twice, faces of somebody else, poor faces; and measures how well the gallery tells its people apart. If a review is
+    under way already, its job is the answer.
+    """
+    return jobs.answer(await service.run(lambda: service.reviewer.begin(gallery, who=grant.key_id)))
+
+
+@router.handles(endpoints.SHOW_REVIEW)
+async def get_review(
+    service: ServiceDep, grant: GrantDep, gallery: GalleryId, query: Annotated[schemas.ReviewParams, Query()]
+) -> schemas.Review:
+    """List a review's findings.
+
+    Those of the last finished review that were not called right, the strongest first, page by page. A finding
+    disappears when a face of it is moved or deleted.
+    """
+
+    def read() -> schemas.Review:
+        found = service.reviewer.find(gallery)
+        kind = None if query.kind is None else Kind(query.kind)
+        page = service.reviewer.findings(gallery, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
+        coarse = None
+        if page.items and found.review.summary and not grant.has(Scope.ADMIN):
+            coarse = CoarseScores.of(service.operations.thresholds(found.review.summary.package))
+        return schemas.Review(
+            gallery=found.gallery,
+            job=None if found.job is None else jobs.answer(found.job),
+            summary=_summary(found.review),
+            findings=[_finding(one, coarse) for one in page.items],
+            next_cursor=page.next_cursor,
+        )
+
+    return await service.run(read)
+
+
+@router.handles(endpoints.DISMISS_FINDING)
+async def dismiss_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
+    """Call a finding right.
+
+    It leaves the list, and later reviews don't ask again unless other faces are its evidence.
+    """
+    await service.run(lambda: service.reviewer.dismiss(gallery, finding))
+
+
+@router.handles(endpoints.REOPEN_FINDING)
+async def reopen_finding(service: ServiceDep, gallery: GalleryId, finding: FindingId) -> None:
+    """Take back that a finding is right."""
+    await service.run(lambda: service.reviewer.dismiss(gallery, finding, dismissed=False))
+
+
+def _summary(found: Reviewed) -> schemas.ReviewSummary | None:
+    done = found.summary
+    if done is None:
+        return None
+    return schemas.ReviewSummary.model_validate(
+        {
+            "model": done.package,
+            "subjects": done.subjects,
+            "faces": done.faces,
+            "finished_at": done.finished_at,
+            "counts": {kind.value: found.counts.get(kind, 0) for kind in Kind},
+            "dismissed": found.dismissed,
+            "fmr": done.verify.fmr,
+            "verify_threshold": done.verify.threshold,
+            "fnmr": done.fnmr,
+            "fpir_expected": done.identify.fpir,
+            "identify_threshold": done.identify.threshold,
+            "fpir": done.fpir,
+        }
+    )
+
+
+def _finding(found: Finding, coarse: CoarseScores | None) -> schemas.Finding:
+    """Return a finding, with scores as fine as they are if `coarse` is None."""
+    evidence, strength = found.evidence, found.strength
+    score, own_score = evidence.score, evidence.own_score
+    if coarse is not None:
+        score, own_score = (None if one is None else coarse.coarse(one) for one in (score, own_score))
+        strength = round(strength / coarse.step) * coarse.step
+    return schemas.Finding.model_validate(
+        {
+            "id": found.id,
+            "kind": found.kind.value,
+            "strength": strength,
+            "face": found.face,
+            "other": found.other,
+            "evidence": {
+                "score": score,
+                "own_score": own_score,
+                "matching": evidence.matching,
+                "threshold": evidence.threshold,
+                "fmr": evidence.fmr if coarse is None else None,
+            },
+            "actions": found.actions,
+            "dismissed": found.dismissed,
+        }
+    )

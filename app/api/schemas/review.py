@@ -1,0 +1,166 @@
+"""Reviews of a gallery."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, PageParams, Wire
+from app.api.schemas.jobs import Job
+
+FindingKind: TypeAlias = Literal["same_person", "misplaced_face", "outlier", "poor_face", "no_good_face"]
+KINDS = (
+    "`same_person`: two subjects that may be one person. `misplaced_face`: a face that looks like another subject and "
+    "not like its own. `outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that "
+    "could be confused with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose "
+    "faces are poor."
+)
+OTHER_FACE_ID = "0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e"
+
+
+class ReviewParams(PageParams):
+    kind: FindingKind | None = Field(default=None, description=f"Only findings of this kind. {KINDS}")
+    dismissed: bool = Field(default=False, description="Only findings that were called right, instead of the others.")
+
+
+class FindingFace(Wire):
+    face_id: str
+    subject: str = Field(description="The id of its subject.")
+    name: str | None = Field(description="The subject's name.")
+    faces: int = Field(description="How many faces the subject has.")
+    quality: float = Field(ge=0, le=100)
+    has_crop: bool
+
+
+class FindingEvidence(Wire):
+    """The numbers behind a finding; null where they don't apply. Keys without `admin` get coarse scores, and null below
+    every operating point."""
+
+    score: float | None = Field(description="Of the two faces; null for an `outlier`.")
+    own_score: float | None = Field(description="The face's best with its own subject's other faces.")
+    matching: float | None = Field(
+        description="`same_person`: the share of faces that match the other subject's, of the subject where it is less."
+    )
+    threshold: float | None = Field(description="The operating point that decided.")
+    fmr: float | None = Field(description="How often two strangers score this much; null outside the measured range.")
+
+
+class FindingAction(Wire):
+    """What can be done: merge `subject` into the subject `to`, move its face to `to`, delete the face, or enroll a
+    better photo of the subject."""
+
+    do: Literal["merge", "move", "delete", "enroll"]
+    subject: str
+    face_id: str | None
+    to: str | None
+
+
+class Finding(Wire):
+    """Something that is probably wrong in a gallery."""
+
+    example: ClassVar[Example] = {
+        "id": "5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d",
+        "kind": "misplaced_face",
+        "strength": 0.41,
+        "face": {
+            "face_id": FACE_ID,
+            "subject": "collins",
+            "name": "Eileen Collins",
+            "faces": 4,
+            "quality": 81.5,
+            "has_crop": True,
+        },
+        "other": {
+            "face_id": OTHER_FACE_ID,
+            "subject": "hopper",
+            "name": "Grace Hopper",
+            "faces": 2,
+            "quality": 77.0,
+            "has_crop": True,
+        },
+        "evidence": {"score": 0.58, "own_score": 0.17, "matching": None, "threshold": 0.41, "fmr": None},
+        "actions": [
+            {"do": "move", "subject": "collins", "face_id": FACE_ID, "to": "hopper"},
+            {"do": "delete", "subject": "collins", "face_id": FACE_ID, "to": None},
+        ],
+        "dismissed": False,
+    }
+
+    id: str
+    kind: FindingKind = Field(description=KINDS)
+    strength: float = Field(description="By how much the rule is exceeded, in scores: the higher, the surer.")
+    face: FindingFace
+    other: FindingFace | None = Field(
+        description="What it was compared with: the other subject's most similar face; of an `outlier`, its own "
+        "subject's; null for `no_good_face`."
+    )
+    evidence: FindingEvidence
+    actions: list[FindingAction] = Field(description="What can be done, the likeliest first.")
+    dismissed: bool = Field(description="Whether it was called right.")
+
+
+class ErrorRate(Wire):
+    """An error rate measured on the gallery itself, with its 95 % interval, resampled by subject."""
+
+    value: float
+    low: float
+    high: float
+    faces: int = Field(description="On how many faces it was measured.")
+    subjects: int
+
+
+class ReviewSummary(Wire):
+    """What the last finished review covered, and how well the gallery tells its people apart."""
+
+    example: ClassVar[Example] = {
+        "model": MODEL,
+        "subjects": 120,
+        "faces": 480,
+        "finished_at": TIME,
+        "counts": {"same_person": 2, "misplaced_face": 5, "outlier": 1, "poor_face": 0, "no_good_face": 3},
+        "dismissed": 4,
+        "fmr": 1e-4,
+        "verify_threshold": 0.441,
+        "fnmr": {"value": 0.021, "low": 0.008, "high": 0.036, "faces": 470, "subjects": 110},
+        "fpir_expected": 0.01,
+        "identify_threshold": 0.443,
+        "fpir": {"value": 0.052, "low": 0.031, "high": 0.079, "faces": 480, "subjects": 120},
+    }
+
+    model: str = Field(description="The model package whose templates were compared.")
+    subjects: int
+    faces: int
+    finished_at: datetime
+    counts: dict[FindingKind, int] = Field(description="The findings to look at.")
+    dismissed: int = Field(description="Findings that were called right.")
+    fmr: float = Field(description="The operating point at which FNMR was counted.")
+    verify_threshold: float
+    fnmr: ErrorRate | None = Field(
+        description="The share of faces that their subject's other faces miss; null: too few subjects to say."
+    )
+    fpir_expected: float = Field(description="What the package's measurement promises at the identify threshold.")
+    identify_threshold: float
+    fpir: ErrorRate | None = Field(
+        description="The share of faces that another subject would be taken for if their own were not enrolled; null: "
+        "too few subjects to say."
+    )
+
+
+class Review(Wire):
+    """A page of the findings of a gallery's last finished review."""
+
+    example: ClassVar[Example] = {
+        "gallery": "staff",
+        "job": Job.example | {"kind": "review", "gallery": "staff"},
+        "summary": ReviewSummary.example,
+        "findings": [Finding.example],
+        "next_cursor": None,
+    }
+
+    gallery: str
+    job: Job | None = Field(description="The last review's job, which may still run; null once it was cleaned up.")
+    summary: ReviewSummary | None = Field(description="Null until the first review has finished.")
+    findings: list[Finding] = Field(description="The strongest first.")
+    next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")

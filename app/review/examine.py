@@ -1,0 +1,178 @@
+"""Examines one subject of a gallery: applies the rules to its faces, and makes findings of what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.review import rules
+from app.review.records import Draft, Evidence, Kind
+from app.review.rules import Mask, Own, Points, Scores
+from app.review.separation import Counts, count
+from app.search.types import FaceBlock, Keys, Match
+
+MOST_FACES = 256
+"""Faces of a subject that are compared with another subject's: those of the highest quality."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """For each of N faces the best face of each of the K nearest other subjects, best first.
+
+    (N, K) each, padded with -inf and -1.
+    """
+
+    scores: Scores
+    faces: Keys
+    subjects: Keys
+
+
+def nearest_of(rows: Sequence[Sequence[Match]], width: int) -> Nearest:
+    """Return the first `width` matches of each row as arrays."""
+    scores = np.full((len(rows), width), -np.inf)
+    faces, subjects = np.full((len(rows), width), -1, np.int64), np.full((len(rows), width), -1, np.int64)
+    for row, matches in enumerate(rows):
+        for place, match in enumerate(matches[:width]):
+            scores[row, place], faces[row, place], subjects[row, place] = match.score, match.face, match.subject
+    return Nearest(scores, faces, subjects)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The findings about a subject, and its row for `app.review.separation`."""
+
+    drafts: Sequence[Draft]
+    counts: Counts
+
+
+class Examiner:
+    """Examines subjects at one gallery's operating points.
+
+    ``fmr_of`` returns the rate at which strangers reach a score, ``read`` the faces of subjects by key.
+    """
+
+    def __init__(
+        self,
+        points: Points,
+        fmr_of: Callable[[float], float | None],
+        read: Callable[[Sequence[int]], Mapping[int, FaceBlock]],
+    ) -> None:
+        self._points = points
+        self._fmr_of = fmr_of
+        self._read = read
+
+    def examine(self, block: FaceBlock, nearest: Nearest) -> Examined:
+        """Examine a subject, whose faces these are, given what other subjects each looks like."""
+        everything = np.ones(len(block.faces), bool)
+        own = rules.compare_own(block.vectors, everything)
+        other = nearest.scores[:, 0]
+        misplaced = rules.find_misplaced(own, other, self._points)
+        pairs = self._pairs(block, nearest, ~misplaced)
+        misplaced &= ~np.isin(nearest.subjects[:, 0], list(pairs))
+        drafts = [
+            *pairs.values(),
+            *(self._misplaced(block, nearest, own, row) for row in np.flatnonzero(misplaced).tolist()),
+        ]
+        rest = rules.compare_own(block.vectors, ~misplaced)
+        outliers = rules.find_outliers(rest, self._points) & ~misplaced
+        drafts += [self._outlier(block, rest, row) for row in _once(block, rest, outliers)]
+        harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
+        drafts += [self._harmful(block, nearest, rest, row) for row in np.flatnonzero(harmful).tolist()]
+        if block.qualities.max() < rules.GOOD:
+            drafts.append(_no_good_face(block))
+        misses = own.best < self._points.verify.threshold
+        counts = count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
+        return Examined(drafts, counts)
+
+    def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask) -> dict[int, Draft]:
+        """Return the findings that another subject may be this person, by the other's key; `kept` faces count."""
+        close = nearest.scores[kept] >= self._points.identify.threshold
+        candidates = np.unique(nearest.subjects[kept][close]).tolist()
+        if not candidates:
+            return {}
+        mine = _best(block, kept)
+        others = self._read(candidates)
+        found = ((key, self._pair(mine, others[key])) for key in candidates if key in others)
+        return {key: draft for key, draft in found if draft is not None}
+
+    def _pair(self, one: FaceBlock, other: FaceBlock) -> Draft | None:
+        own = rules.compare_own(other.vectors, np.ones(len(other.faces), bool))
+        with_one = (other.vectors @ one.vectors.T).max(axis=1).astype(np.float64)
+        kept = ~rules.find_misplaced(own, with_one, self._points)
+        if not kept.any():
+            return None
+        first, second = sorted((one, _best(other, kept)), key=lambda block: int(block.subjects[0]))
+        alike = rules.compare_subjects(first.vectors, second.vectors, self._points)
+        if not rules.may_be_one(alike, self._points):
+            return None
+        evidence = Evidence(
+            score=alike.score,
+            matching=alike.matching,
+            threshold=self._points.identify.threshold,
+            fmr=self._fmr_of(alike.score),
+        )
+        strength = alike.typical - self._points.verify.threshold
+        faces = int(first.faces[alike.row]), int(second.faces[alike.other_row])
+        return Draft(Kind.SAME_PERSON, strength, *faces, evidence)
+
+    def _misplaced(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
+        evidence = self._confused(block, nearest, own, row)
+        strength = float(nearest.scores[row, 0] - own.best[row])
+        return Draft(Kind.MISPLACED, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
+
+    def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
+        evidence = self._confused(block, nearest, own, row)
+        strength = float(nearest.scores[row, 0]) - self._points.identify.uncertain
+        return Draft(Kind.HARMFUL, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
+
+    def _confused(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Evidence:
+        score = float(nearest.scores[row, 0])
+        return Evidence(
+            score=score,
+            own_score=float(own.best[row]),
+            threshold=self._points.identify.uncertain,
+            fmr=self._fmr_of(score),
+            quality=float(block.qualities[row]),
+        )
+
+    def _outlier(self, block: FaceBlock, own: Own, row: int) -> Draft:
+        score = float(own.best[row])
+        threshold = self._points.identify.uncertain
+        evidence = Evidence(
+            own_score=score, threshold=threshold, fmr=self._fmr_of(score), quality=float(block.qualities[row])
+        )
+        face, nearest = int(block.faces[row]), int(block.faces[own.at[row]])
+        return Draft(Kind.OUTLIER, threshold - score, face, nearest, evidence)
+
+
+def _no_good_face(block: FaceBlock) -> Draft:
+    best = int(block.qualities.argmax())
+    quality = float(block.qualities[best])
+    return Draft(
+        Kind.NO_GOOD_FACE, (rules.GOOD - quality) / 100, int(block.faces[best]), None, Evidence(quality=quality)
+    )
+
+
+def _once(block: FaceBlock, own: Own, outliers: Mask) -> list[int]:
+    """Return the outliers' rows; of two that are each other's nearest, only the one of lower quality."""
+    rows = np.flatnonzero(outliers)
+    mutual = outliers[own.at[rows]] & (own.at[own.at[rows]] == rows)
+    rank = np.lexsort((block.faces, block.qualities)).argsort()
+    return [int(row) for row, both in zip(rows, mutual, strict=True) if not both or rank[row] < rank[own.at[row]]]
+
+
+def _best(block: FaceBlock, kept: Mask) -> FaceBlock:
+    """Return the `kept` faces, or the MOST_FACES of the highest quality among them."""
+    rows = np.flatnonzero(kept)
+    if len(rows) > MOST_FACES:
+        order = np.lexsort((block.faces[rows], -block.qualities[rows]))
+        rows = np.sort(rows[order[:MOST_FACES]])
+    return select(block, rows)
+
+
+def select(block: FaceBlock, rows: NDArray[np.int64]) -> FaceBlock:
+    """Return these rows of a block."""
+    return FaceBlock(block.faces[rows], block.subjects[rows], block.qualities[rows], block.vectors[rows])

@@ -1,0 +1,198 @@
+"""A review as a job: some subjects at a time, each of their faces searched for in the whole gallery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from sqlalchemy.engine import Connection
+
+from app.db.pagination import Page
+from app.decisions import identify_point, verify_point
+from app.errors import NotFound
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.inference.manifest import Thresholds
+from app.jobs.records import Job
+from app.jobs.runner import Running
+from app.jobs.store import JobStore, new_job_id
+from app.review.examine import Examined, Examiner, Nearest, nearest_of, select
+from app.review.records import Finding, Kind, Review, Summary
+from app.review.rules import Points
+from app.review.separation import Separation
+from app.review.store import Reviews, UnderWay
+from app.search.types import FaceBlock, Match
+from app.timestamps import utc_now
+from app.types import Vectors
+
+KIND = "review"
+SUBJECTS_AT_ONCE = 1_000
+FACES_AT_ONCE = 2_000
+"""Faces between checkpoints, unless a single subject has more: some seconds' work in a large gallery."""
+PROBES_AT_ONCE = 256
+"""Faces that are searched for in one pass."""
+OTHERS = 3
+"""Other subjects that each face is compared with: a person may be there more than twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A gallery's reviews, and the current or last job."""
+
+    gallery: str
+    review: Review
+    job: Job | None
+
+
+class Reviewer:
+    """Starts and runs reviews. Safe to share between threads; ``wake`` starts a new job at once.
+
+    Every call may raise NotFound ``gallery_not_found``.
+    """
+
+    def __init__(
+        self,
+        galleries: Galleries,
+        reviews: Reviews,
+        jobs: JobStore,
+        thresholds: Callable[[Gallery], Thresholds],
+        wake: Callable[[], None] = lambda: None,
+        *,
+        fmr: float,
+        fpir: float,
+    ) -> None:
+        """``thresholds`` returns a gallery's operating points; ``fmr`` and ``fpir`` name those that decide."""
+        self._reviews = reviews
+        self._galleries = galleries
+        self._jobs = jobs
+        self._thresholds = thresholds
+        self._wake = wake
+        self._fmr, self._fpir = fmr, fpir
+
+    def begin(self, gallery_id: str, *, who: str | None = None) -> Job:
+        """Start a review, unless one is under way; return its job. Raises OperatingPointUnavailable."""
+        gallery = self._galleries.store.gallery(gallery_id)
+        self._points(self._thresholds(gallery), 1)
+        job_id = new_job_id()
+        begin = partial(self._reviews.begin, gallery=gallery, job=job_id)
+        try:
+            job = self._jobs.create(KIND, gallery, who=who, job_id=job_id, also=begin)
+        except UnderWay as other:
+            return self._jobs.job(other.job)
+        self._wake()
+        return job
+
+    def find(self, gallery_id: str) -> Progress:
+        """Return the state of the gallery's reviews. Raises NotFound ``review_not_found``."""
+        gallery = self._galleries.store.gallery(gallery_id)
+        found = self._reviews.find(gallery)
+        try:
+            return Progress(gallery.id, found, self._jobs.job(found.job))
+        except NotFound:  # it finished long ago and was pruned
+            return Progress(gallery.id, found, None)
+
+    def findings(
+        self, gallery_id: str, cursor: str | None, limit: int, *, kind: Kind | None, dismissed: bool
+    ) -> Page[Finding]:
+        """Return a page of findings, as `Reviews.findings`."""
+        gallery = self._galleries.store.gallery(gallery_id)
+        return self._reviews.findings(gallery, cursor, limit, kind=kind, dismissed=dismissed)
+
+    def dismiss(self, gallery_id: str, finding_id: str, *, dismissed: bool = True) -> None:
+        """Remember that a finding is right, or ask about it again, as `Reviews.dismiss`."""
+        self._reviews.dismiss(self._galleries.store.gallery(gallery_id), finding_id, dismissed=dismissed)
+
+    def work(self, running: Running) -> None:
+        """Do a job's work; see `app.jobs.runner.Work`."""
+        gallery = self._galleries.store.gallery(running.job.gallery or "")
+        terms = running.saved.get("terms") or {
+            "package": self._galleries.probed_by(gallery.id),
+            "subjects": self._galleries.subjects_with_faces(gallery.id),
+        }
+        gallery = gallery.view(terms["package"])
+        thresholds = self._thresholds(gallery)
+        points = self._points(thresholds, terms["subjects"])
+        examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
+        separation = Separation(running.saved.get("separation"))
+        running.progress(running.done, self._galleries.store.counts(gallery).faces)
+        after = running.saved.get("after", 0)
+        while subjects := self._reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
+            examined = self._examine(running, gallery, examiner, [key for key, faces in subjects if faces])
+            if running.cancelled:
+                return
+            if examined:
+                separation.add(np.stack([one.counts for one in examined]), seed=after)
+            after = subjects[-1][0]
+            saved = {"terms": terms, "after": after, "separation": separation.save()}
+            running.progress(running.done + sum(faces for _, faces in subjects))
+            running.counts["subjects"] += len(examined)
+            drafts = [draft for one in examined for draft in one.drafts]
+            self._reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
+        self._publish(running, gallery, points, separation)
+
+    def _publish(self, running: Running, gallery: Gallery, points: Points, separation: Separation) -> None:
+        summary = Summary(
+            package=gallery.embedder,
+            subjects=running.counts["subjects"],
+            faces=separation.faces,
+            finished_at=utc_now(),
+            verify=points.verify,
+            identify=points.identify,
+            fnmr=separation.fnmr,
+            fpir=separation.fpir,
+        )
+
+        def note(connection: Connection, findings: int) -> None:
+            running.counts["findings"] = findings
+            running.checkpoint(running.saved, connection)
+
+        self._reviews.publish(gallery, running.job.id, summary, note)
+
+    def _points(self, thresholds: Thresholds, subjects: int) -> Points:
+        """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
+        return Points(
+            verify_point(thresholds, None, self._fmr), identify_point(thresholds, None, None, self._fpir, subjects)
+        )
+
+    def _examine(
+        self, running: Running, gallery: Gallery, examiner: Examiner, subjects: Sequence[int]
+    ) -> list[Examined]:
+        """Examine these subjects, by key; stop where the job is cancelled."""
+        blocks = list(self._read(gallery, subjects).values())
+        found: list[list[Match]] = []
+        for probes in _passes(blocks):
+            if running.cancelled:
+                return []
+            index = self._galleries.indexes.ready(gallery.index_spec)
+            found += index.search(probes, OTHERS + 1)  # its own subject is the first of them
+        nearest = self._nearest(blocks, found)
+        return [examiner.examine(block, near) for block, near in zip(blocks, nearest, strict=True)]
+
+    def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
+        """Return the faces of the subjects that have any, by the subject's key."""
+        block = self._galleries.store.change_reader.faces_of(gallery.index_spec, subjects)
+        if block is None:
+            return {}
+        order = np.argsort(block.subjects, kind="stable")
+        keys, starts = np.unique(block.subjects[order], return_index=True)
+        rows = np.split(order, starts[1:])
+        return {int(key): select(block, own) for key, own in zip(keys, rows, strict=True)}
+
+    def _nearest(self, blocks: Sequence[FaceBlock], found: Sequence[Sequence[Match]]) -> Iterator[Nearest]:
+        """Yield for each block the matches of its faces with other subjects that are reviewed."""
+        there = self._reviews.reviewed({match.subject for row in found for match in row})
+        rows = iter(found)
+        for block in blocks:
+            others = there - {int(block.subjects[0])}
+            yield nearest_of([[match for match in next(rows) if match.subject in others] for _ in block.faces], OTHERS)
+
+
+def _passes(blocks: Sequence[FaceBlock]) -> Iterator[Vectors]:
+    """Yield the blocks' vectors, PROBES_AT_ONCE at a time."""
+    if not blocks:
+        return
+    vectors = np.concatenate([block.vectors for block in blocks])
+    for start in range(0, len(vectors), PROBES_AT_ONCE):
+        yield vectors[start : start + PROBES_AT_ONCE]

@@ -1,0 +1,133 @@
+"""Reviews and their findings, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+from app.decisions import IdentifyPoint, VerifyPoint
+from app.review.separation import Rate
+
+
+class Kind(StrEnum):
+    SAME_PERSON = "same_person"
+    """Two subjects that may be one person."""
+    MISPLACED = "misplaced_face"
+    """A face that looks like another subject and not like its own."""
+    OUTLIER = "outlier"
+    """A face that looks like none of its subject's other faces, nor like another subject."""
+    HARMFUL = "poor_face"
+    """A poor face that could be confused with another subject, while its own subject doesn't need it."""
+    NO_GOOD_FACE = "no_good_face"
+    """A subject all of whose faces are poor."""
+
+
+Do: TypeAlias = Literal["merge", "move", "delete", "enroll"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The numbers behind a finding; scores are cosines. None where they don't apply."""
+
+    score: float | None = None
+    """Of the two faces; of a misplaced or poor face with the other subject's."""
+    own_score: float | None = None
+    """The face's best with its subject's other faces."""
+    matching: float | None = None
+    """Two subjects: the share of faces that match the other subject's, of the subject where that is less."""
+    threshold: float | None = None
+    """The operating point that decided."""
+    fmr: float | None = None
+    """The rate at which two strangers score `score` or more; None outside of what was measured."""
+    quality: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A finding before it is stored: faces by their keys. `strength` is by how much its rule is exceeded, in scores."""
+
+    kind: Kind
+    strength: float
+    face: int
+    other_face: int | None
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFace:
+    """A face of a finding, with its subject as they are now."""
+
+    face_id: str
+    quality: float
+    has_crop: bool
+    subject: str
+    name: str | None
+    faces: int
+    """How many faces the subject has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """``other`` is the face it was compared with; None for a subject without a good face."""
+
+    id: str
+    kind: Kind
+    strength: float
+    face: FoundFace
+    other: FoundFace | None
+    evidence: Evidence
+    dismissed: bool
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """What can be done, the likeliest first."""
+        face, other = self.face, self.other
+        delete = Action("delete", face.subject, face.face_id)
+        if self.kind is Kind.SAME_PERSON and other is not None:
+            small, large = sorted((face, other), key=lambda one: one.faces)
+            return (Action("merge", small.subject, None, large.subject),)
+        if self.kind is Kind.MISPLACED and other is not None:
+            return (Action("move", face.subject, face.face_id, other.subject), delete)
+        if self.kind is Kind.NO_GOOD_FACE:
+            return (Action("enroll", face.subject),)
+        return (delete,)
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """Merge `subject` into the subject `to`, move or delete its face, or enroll a better photo of it."""
+
+    do: Do
+    subject: str
+    face_id: str | None = None
+    to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a finished review covered, and how well the gallery tells people apart; None: not enough to say."""
+
+    package: str
+    subjects: int
+    faces: int
+    finished_at: str
+    verify: VerifyPoint
+    """Where FNMR was counted."""
+    identify: IdentifyPoint
+    """Where FPIR was counted; its own ``fpir`` is what the package's measurement promises."""
+    fnmr: Rate | None
+    fpir: Rate | None
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """A gallery's reviews: the id of the last one's job, and the summary of the one whose findings are shown."""
+
+    job: str
+    published: str | None
+    summary: Summary | None
+    counts: Mapping[Kind, int]
+    """The findings to look at, by kind."""
+    dismissed: int

@@ -1,0 +1,117 @@
+"""The rules of a review: from scores between a gallery's faces to findings. Pure functions over arrays.
+
+Every score is compared with the gallery's own operating points, so the rules hold for any model package. Their
+constants were chosen on one half of LFW's people and reported on the other (docs/how-to/keep-a-gallery-right.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.decisions import IdentifyPoint, VerifyPoint
+from app.face.quality import QualityLevel
+from app.types import Vectors
+
+ROWS_AT_ONCE = 1_024
+"""Faces of one subject that are compared at once with all of its faces."""
+MATCHING_SHARE = 0.5
+"""Two subjects may be one person if more than this share of either's faces matches a face of the other."""
+POOR = QualityLevel.HIGH.minimum
+"""Quality below which a face is worth deleting if it does more harm than good."""
+GOOD = QualityLevel.MEDIUM.minimum
+"""Quality that a subject's best face should have: what enrollment asks for unless told otherwise."""
+Scores = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """The gallery's operating points: where it verifies, and where it identifies among its subjects."""
+
+    verify: VerifyPoint
+    identify: IdentifyPoint
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Each face's best scores with the subject's other faces, (N,) each; -inf where there are too few."""
+
+    best: Scores
+    second: Scores
+    at: NDArray[np.int64]
+    """The row of the best one; -1 without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """How two subjects' faces compare: the best pair of faces, and the smaller share of faces that match."""
+
+    score: float
+    row: int
+    other_row: int
+    typical: float
+    """The mean over both subjects' faces of the best score with the other subject."""
+    matching: float
+
+
+def compare_own(vectors: Vectors, among: Mask) -> Own:
+    """Compare each face of a subject, (N, D) unit float32, with the others of its faces that are `among`."""
+    count = len(vectors)
+    best, second = np.full(count, -np.inf), np.full(count, -np.inf)
+    at = np.full(count, -1, np.int64)
+    for start in range(0, count, ROWS_AT_ONCE):
+        scores = (vectors[start : start + ROWS_AT_ONCE] @ vectors.T).astype(np.float64)  # (R, N)
+        rows = np.arange(len(scores))
+        scores[:, ~among] = -np.inf
+        scores[rows, start + rows] = -np.inf
+        nearest = scores.argmax(axis=1)
+        highest = scores[rows, nearest]
+        scores[rows, nearest] = -np.inf
+        here = slice(start, start + len(scores))
+        best[here], second[here] = highest, scores.max(axis=1)
+        at[here] = np.where(np.isfinite(highest), nearest, -1)
+    return Own(best, second, at)
+
+
+def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
+    """Return which faces look like another subject and not like their own. `other` is (N,) the best score with another
+    subject. A subject's only face is never misplaced: its subject may rather be the other one."""
+    compared = np.isfinite(own.best)
+    return np.asarray(compared & (other >= points.identify.uncertain) & (own.best < points.verify.threshold))
+
+
+def find_outliers(own: Own, points: Points) -> Mask:
+    """Return which faces look like none of their subject's other faces."""
+    return np.isfinite(own.best) & (own.best < points.identify.uncertain)
+
+
+def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
+    """Return which poor faces could be confused with another subject while none of the subject's other faces needs them
+    to be recognised."""
+    needed = np.zeros(len(other), bool)
+    threshold = points.verify.threshold
+    needed[own.at[(own.best >= threshold) & (own.second < threshold)]] = True
+    return (qualities < POOR) & (other >= points.identify.uncertain) & ~needed & (own.at >= 0)
+
+
+def compare_subjects(one: Vectors, other: Vectors, points: Points) -> Alike:
+    """Compare all faces of two subjects, (N, D) and (M, D) unit float32."""
+    scores = (one @ other.T).astype(np.float64)  # (N, M)
+    row, other_row = np.unravel_index(int(scores.argmax()), scores.shape)
+    sides = scores.max(axis=1), scores.max(axis=0)
+    matching = min(float((side >= points.verify.threshold).mean()) for side in sides)
+    return Alike(
+        score=float(scores[row, other_row]),
+        row=int(row),
+        other_row=int(other_row),
+        typical=float(np.mean([side.mean() for side in sides])),
+        matching=matching,
+    )
+
+
+def may_be_one(alike: Alike, points: Points) -> bool:
+    """Whether two subjects may be one person."""
+    return alike.score >= points.identify.threshold and alike.matching > MATCHING_SHARE

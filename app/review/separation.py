@@ -1,0 +1,93 @@
+"""How well a gallery tells its people apart, estimated from its own faces, with intervals resampled by subject.
+
+Every face serves as a probe twice: against the other faces of its subject (a miss adds to the FNMR), and with its
+subject left out, as the face of a stranger (a match with anybody adds to the FPIR). Counts are added up a few subjects
+at a time and never hold more than ROUNDS resampled sums: a Poisson bootstrap (Hanley and MacGibbon 2006, "Creating
+non-parametric bootstrap samples using Poisson frequencies"), in which each subject counts a Poisson(1) number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.calibration.intervals import percentile_interval, wilson
+
+ROUNDS = 400
+"""Resampled sums: each end of the interval is then the tenth from the end."""
+LEAST_SUBJECTS = 30
+"""With fewer subjects, intervals by resampling them are too narrow (Cameron, Gelbach and Miller 2008)."""
+COLUMNS = 4
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """An error rate with its 95 % interval, and the numbers of faces and subjects it was measured on."""
+
+    value: float
+    low: float
+    high: float
+    faces: int
+    subjects: int
+
+
+def count(misses: NDArray[np.bool_], false_positives: NDArray[np.bool_], *, mated: NDArray[np.bool_]) -> Counts:
+    """Return the row of counts of one subject's faces, (N,) each; `mated` faces have another face of their subject."""
+    return np.array([mated.sum(), (misses & mated).sum(), len(false_positives), false_positives.sum()], np.int64)
+
+
+class Separation:
+    """Adds up counts, and estimates rates from them."""
+
+    def __init__(self, saved: Mapping[str, Any] | None = None) -> None:
+        """`saved` is `save`'s, of the subjects added before."""
+        self._sums = np.zeros(COLUMNS, np.int64)
+        self._resampled = np.zeros((ROUNDS, COLUMNS), np.int64)
+        self._subjects = np.zeros(2, np.int64)  # with mated faces, with any
+        if saved:
+            self._sums = np.array(saved["sums"], np.int64)
+            self._resampled = np.array(saved["resampled"], np.int64)
+            self._subjects = np.array(saved["subjects"], np.int64)
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "sums": self._sums.tolist(),
+            "resampled": self._resampled.tolist(),
+            "subjects": self._subjects.tolist(),
+        }
+
+    def add(self, counts: Counts, seed: int) -> None:
+        """Add the (S, COLUMNS) counts of some subjects; another `seed` for each call."""
+        weights = np.random.default_rng(seed).poisson(1, (ROUNDS, len(counts)))
+        self._resampled += weights @ counts
+        self._sums += counts.sum(axis=0)
+        self._subjects += np.count_nonzero(counts[:, [0, 2]], axis=0)
+
+    @property
+    def faces(self) -> int:
+        return int(self._sums[2])
+
+    @property
+    def fnmr(self) -> Rate | None:
+        """The share of faces that the other faces of their subject miss; None if there are too few subjects."""
+        return self._rate(0, 1, int(self._subjects[0]))
+
+    @property
+    def fpir(self) -> Rate | None:
+        """The share of faces that another subject would be taken for; None if there are too few subjects."""
+        return self._rate(2, 3, int(self._subjects[1]))
+
+    def _rate(self, trials: int, errors: int, subjects: int) -> Rate | None:
+        if subjects < LEAST_SUBJECTS:
+            return None
+        value = float(self._sums[errors] / self._sums[trials])
+        drawn = self._resampled[self._resampled[:, trials] > 0]
+        found = percentile_interval(value, drawn[:, errors] / drawn[:, trials])
+        if value in {0.0, 1.0}:  # every round says the same, though other subjects might not
+            found = wilson(round(value * subjects), subjects)
+        return Rate(value, found.low, found.high, int(self._sums[trials]), subjects)

@@ -1,0 +1,287 @@
+"""Reviews in SQL. Every public call is one transaction, and may raise what `Database` does."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.db.engine import Database, in_parts
+from app.db.pagination import Page, read_page
+from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, JOBS, REVIEWS, SUBJECTS
+from app.decisions import IdentifyPoint, VerifyPoint
+from app.errors import NotFound
+from app.gallery.gallery_rows import lock_gallery
+from app.gallery.records import Gallery
+from app.gallery.text import is_unnamed
+from app.jobs.records import FINISHED
+from app.review.records import Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
+from app.review.separation import Rate
+from app.timestamps import utc_now
+
+_FINDING_ID = re.compile("[0-9a-f]{32}")
+
+
+class UnderWay(Exception):
+    """A review of the gallery is under way; ``job`` is its id."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(job)
+        self.job = job
+
+
+class Reviews:
+    """The reviews of one database. Safe to share between threads and processes.
+
+    Calls that name a gallery may raise NotFound ``gallery_not_found``.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def begin(self, connection: Connection, gallery: Gallery, job: str) -> None:
+        """Note that this job reviews the gallery now; findings of reviews that never ended are deleted.
+
+        Raises UnderWay if another job does.
+        """
+        mine = REVIEWS.c.gallery_key == gallery.key
+        insert = self._database.insert(REVIEWS).values(gallery_key=gallery.key, job=job)
+        connection.execute(insert.on_conflict_do_nothing())
+        query = sa.select(REVIEWS.c.job, REVIEWS.c.published).where(mine).with_for_update()
+        last = connection.execute(query).one()
+        open_ones = sa.select(JOBS.c.id).where(JOBS.c.id == last.job, JOBS.c.state.not_in(FINISHED))
+        if connection.execute(open_ones).one_or_none() is not None:
+            raise UnderWay(last.job)
+        connection.execute(sa.update(REVIEWS).where(mine).values(job=job))
+        stale = FINDINGS.c.review != last.published if last.published else sa.true()
+        connection.execute(sa.delete(FINDINGS).where(_of(gallery), stale))
+
+    def find(self, gallery: Gallery) -> Review:
+        """Return the gallery's reviews. Raises NotFound ``review_not_found``."""
+        query = sa.select(FINDINGS.c.kind, FINDINGS.c.dismissed, sa.func.count().label("found"))
+        with self._database.read() as connection:
+            row = _row(connection, gallery)
+            query = query.where(_of(gallery), FINDINGS.c.review == row.published)
+            found = connection.execute(query.group_by(FINDINGS.c.kind, FINDINGS.c.dismissed)).all()
+        summary = None if row.summary is None else _summary(json.loads(row.summary))
+        counts = {Kind(one.kind): one.found for one in found if not one.dismissed}
+        return Review(row.job, row.published, summary, counts, sum(one.found for one in found if one.dismissed))
+
+    def findings(
+        self,
+        gallery: Gallery,
+        cursor: str | None = None,
+        limit: int = 100,
+        *,
+        kind: Kind | None = None,
+        dismissed: bool = False,
+    ) -> Page[Finding]:
+        """Return a page of the published review's findings, strongest first.
+
+        Raises NotFound ``review_not_found``; InvalidInput ``invalid_cursor``.
+        """
+        with self._database.read() as connection:
+            published = _row(connection, gallery).published or ""
+        query = _FINDINGS.where(_of(gallery), FINDINGS.c.review == published, FINDINGS.c.dismissed.is_(dismissed))
+        if kind is not None:
+            query = query.where(FINDINGS.c.kind == kind)
+        listing = f"findings/{gallery.key}/{published}/{kind or ''}/{dismissed}"
+        return read_page(self._database, query, FINDINGS.c.place, _finding, listing=listing, cursor=cursor, limit=limit)
+
+    def dismiss(self, gallery: Gallery, finding_id: str, *, dismissed: bool = True) -> None:
+        """Remember that a finding is right as it is, or (`dismissed` False) ask about it again.
+
+        Raises NotFound ``finding_not_found``.
+        """
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            row = _find(connection, gallery, finding_id)
+            same = (
+                (DISMISSALS.c.gallery_key == gallery.key)
+                & (DISMISSALS.c.kind == row.kind)
+                & (DISMISSALS.c.face_id == row.face_id)
+                & DISMISSALS.c.other_face_id.is_not_distinct_from(row.other_face_id)
+            )
+            connection.execute(sa.delete(DISMISSALS).where(same))
+            if dismissed:
+                values = {
+                    "gallery_key": gallery.key,
+                    "kind": row.kind,
+                    "face_id": row.face_id,
+                    "other_face_id": row.other_face_id,
+                    "created_at": utc_now(),
+                }
+                connection.execute(sa.insert(DISMISSALS).values(values))
+            connection.execute(sa.update(FINDINGS).where(FINDINGS.c.key == row.key).values(dismissed=dismissed))
+
+    # The rest is for the job.
+
+    def subjects(self, gallery: Gallery, after: int, limit: int, faces: int) -> list[tuple[int, int]]:
+        """Return the keys of the next subjects, in order, and how many faces of each are reviewed.
+
+        Up to `limit` subjects with up to that many `faces` together, but at least one subject. Of unnamed and of
+        expired subjects, no faces are reviewed."""
+        own = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == SUBJECTS.c.key)
+        query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at, own.scalar_subquery().label("faces"))
+        query = query.where((SUBJECTS.c.gallery_key == gallery.key) & (SUBJECTS.c.key > after))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(SUBJECTS.c.key).limit(limit)).all()
+        found = [(row.key, row.faces if _is_reviewed(row.id, row.expires_at) else 0) for row in rows]
+        ends = accumulate(count for _, count in found)
+        return found[: max(1, sum(end <= faces for end in ends))]
+
+    def reviewed(self, subjects: Collection[int]) -> set[int]:
+        """Return those of the subjects that exist and are reviewed; see `subjects`."""
+        found: set[int] = set()
+        with self._database.read() as connection:
+            for some in in_parts(sorted(subjects)):
+                query = sa.select(SUBJECTS.c.key, SUBJECTS.c.id, SUBJECTS.c.expires_at).where(SUBJECTS.c.key.in_(some))
+                found.update(row.key for row in connection.execute(query) if _is_reviewed(row.id, row.expires_at))
+        return found
+
+    def add(self, gallery: Gallery, review: str, drafts: Sequence[Draft], note: Callable[[Connection], None]) -> int:
+        """Store findings, except those of faces that are gone; `note` writes in the same transaction. Return how many
+        were stored."""
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            keys = {key for draft in drafts for key in (draft.face, draft.other_face) if key is not None}
+            ids = _lock_faces(connection, gallery, sorted(keys))
+            values = [
+                {
+                    "id": uuid.uuid4().hex,
+                    "gallery_key": gallery.key,
+                    "review": review,
+                    "kind": draft.kind,
+                    "strength": draft.strength,
+                    "face_id": ids[draft.face],
+                    "other_face_id": None if draft.other_face is None else ids[draft.other_face],
+                    "evidence": json.dumps(_without_none(asdict(draft.evidence))),
+                }
+                for draft in drafts
+                if draft.face in ids and (draft.other_face is None or draft.other_face in ids)
+            ]
+            if values:
+                connection.execute(self._database.insert(FINDINGS).on_conflict_do_nothing(), values)
+            note(connection)
+        return len(values)
+
+    def publish(self, gallery: Gallery, review: str, summary: Summary, note: Callable[[Connection, int], None]) -> None:
+        """Show this review's findings from now on, strongest first; those of earlier reviews are deleted.
+
+        `note` takes their number, and writes in the same transaction.
+        """
+        own = _of(gallery) & (FINDINGS.c.review == review)
+        order = sa.func.row_number().over(order_by=(FINDINGS.c.strength.desc(), FINDINGS.c.key))
+        places = sa.select(FINDINGS.c.key, order.label("place")).where(own).subquery()
+        place = sa.update(FINDINGS).where(FINDINGS.c.key == places.c.key).values(place=places.c.place)
+        dismissed = sa.exists().where(
+            DISMISSALS.c.gallery_key == gallery.key,
+            DISMISSALS.c.kind == FINDINGS.c.kind,
+            DISMISSALS.c.face_id == FINDINGS.c.face_id,
+            DISMISSALS.c.other_face_id.is_not_distinct_from(FINDINGS.c.other_face_id),
+        )
+        values = {"published": review, "summary": json.dumps(asdict(summary))}
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            found = connection.execute(place).rowcount
+            connection.execute(sa.update(FINDINGS).where(own, dismissed).values(dismissed=True))
+            connection.execute(sa.update(REVIEWS).where(REVIEWS.c.gallery_key == gallery.key).values(values))
+            connection.execute(sa.delete(FINDINGS).where(_of(gallery), FINDINGS.c.review != review))
+            note(connection, found)
+
+
+_FACE, _OTHER = FACES.alias("face"), FACES.alias("other")
+_SUBJECT, _OTHER_SUBJECT = SUBJECTS.alias("subject"), SUBJECTS.alias("other_subject")
+
+
+def _columns(prefix: str, faces: sa.FromClause, subjects: sa.FromClause) -> list[sa.Label[Any]]:
+    count = sa.select(sa.func.count()).select_from(FACES).where(FACES.c.subject_key == subjects.c.key)
+    found = {
+        "quality": faces.c.quality,
+        "has_crop": sa.exists().where(CROPS.c.face_key == faces.c.key),
+        "subject": subjects.c.id,
+        "name": subjects.c.name,
+        "faces": count.scalar_subquery(),
+    }
+    return [column.label(f"{prefix}_{name}") for name, column in found.items()]
+
+
+_FINDINGS = (
+    sa.select(FINDINGS, *_columns("face", _FACE, _SUBJECT), *_columns("other", _OTHER, _OTHER_SUBJECT))
+    .select_from(FINDINGS)
+    .join(_FACE, _FACE.c.face_id == FINDINGS.c.face_id)
+    .join(_SUBJECT, _SUBJECT.c.key == _FACE.c.subject_key)
+    .outerjoin(_OTHER, _OTHER.c.face_id == FINDINGS.c.other_face_id)
+    .outerjoin(_OTHER_SUBJECT, _OTHER_SUBJECT.c.key == _OTHER.c.subject_key)
+)
+
+
+def _of(gallery: Gallery) -> sa.ColumnElement[bool]:
+    return FINDINGS.c.gallery_key == gallery.key
+
+
+def _row(connection: Connection, gallery: Gallery) -> Row[Any]:
+    row = connection.execute(sa.select(REVIEWS).where(REVIEWS.c.gallery_key == gallery.key)).one_or_none()
+    if row is None:
+        message = f"Gallery {gallery.id!r} was never reviewed. Start a review first."
+        raise NotFound(message, code="review_not_found", gallery=gallery.id)
+    return row
+
+
+def _find(connection: Connection, gallery: Gallery, finding_id: str) -> Row[Any]:
+    row = None
+    if _FINDING_ID.fullmatch(finding_id):
+        query = _FINDINGS.where(_of(gallery), FINDINGS.c.id == finding_id, FINDINGS.c.place.is_not(None))
+        row = connection.execute(query).one_or_none()
+    if row is None:
+        message = (
+            f"Gallery {gallery.id!r} has no finding {finding_id!r}: its faces were changed, or a later review ended."
+        )
+        raise NotFound(message, code="finding_not_found", finding=finding_id)
+    return row
+
+
+def _finding(row: Row[Any]) -> Finding:
+    other = None if row.other_face_id is None else _face(row, "other", row.other_face_id)
+    evidence = Evidence(**json.loads(row.evidence))
+    kind, face = Kind(row.kind), _face(row, "face", row.face_id)
+    return Finding(row.id, kind, row.strength, face, other, evidence, bool(row.dismissed))
+
+
+def _face(row: Row[Any], prefix: str, face_id: str) -> FoundFace:
+    quality, has_crop, subject, name, faces = (
+        getattr(row, f"{prefix}_{column}") for column in ("quality", "has_crop", "subject", "name", "faces")
+    )
+    return FoundFace(face_id, quality, bool(has_crop), subject, name, faces)
+
+
+def _lock_faces(connection: Connection, gallery: Gallery, keys: Sequence[int]) -> dict[int, str]:
+    """Keep the faces that exist from being deleted until the transaction ends; return their ids by key."""
+    found: dict[int, str] = {}
+    for some in in_parts(keys):
+        query = sa.select(FACES.c.key, FACES.c.face_id).where(FACES.c.key.in_(some))
+        query = query.where(FACES.c.gallery_key == gallery.key).order_by(FACES.c.key)
+        rows = connection.execute(query.with_for_update(read=True, key_share=True))
+        found |= {row.key: row.face_id for row in rows}
+    return found
+
+
+def _is_reviewed(subject_id: str, expires_at: str | None) -> bool:
+    return not is_unnamed(subject_id) and (expires_at is None or expires_at > utc_now())
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _summary(saved: dict[str, Any]) -> Summary:
+    rates = {name: None if saved[name] is None else Rate(**saved[name]) for name in ("fnmr", "fpir")}
+    points = {"verify": VerifyPoint(**saved["verify"]), "identify": IdentifyPoint(**saved["identify"])}
+    return Summary(**saved | rates | points)

@@ -1,0 +1,1 @@
+"""How good the findings of a review are: on LFW with labels corrupted on purpose, and how it grows."""

@@ -1,0 +1,75 @@
+"""Templates of photos and of poor copies of them, made by the service's own stages and kept in files."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from bench.review.corrupted import Faces
+from training.commands.options import CACHE, TemplateOptions, package_folder, photo_names, read_or_make_templates
+from training.evaluation.degraded_copies import Degradation
+from training.evaluation.pairs import person_of
+from training.evaluation.photos import Templates, make_templates, open_photos
+from training.evaluation.service import open_service
+from training.terminal import counted
+
+MODELS = Path("models")
+WAYS = (Degradation("blur (σ px)", 4), Degradation("shrink (×)", 0.18), Degradation("motion (px)", 13))
+"""Of the degradations of docs/explanation/quality.md those that cameras make, strong ones."""
+COPIED = 0.25
+"""The share of photos that get a poor copy, more than are used at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The folder that templates are kept in, and the package that makes them."""
+
+    folder: Path
+    package: str
+
+
+def faces_of_lfw(images: Path, kept: Kept) -> Faces:
+    """Return the most prominent face of every photo that shows one."""
+    names = photo_names(images, [])
+    way = TemplateOptions(kept.package, MODELS, CACHE, "cpu", 0, aligned=False, flip=False)
+    plain = read_or_make_templates(images, names, kept.folder / f"{kept.package}.npz", way)
+    poor = _poor_copies(images, plain, kept, way)
+    rows = np.flatnonzero(plain.found)
+    return Faces(
+        [person_of(plain.names[row]) for row in rows.tolist()],
+        plain.vectors[rows],
+        plain.quality[rows],
+        poor.vectors[rows],
+        poor.quality[rows],
+    )
+
+
+def _poor_copies(images: Path, plain: Templates, kept: Kept, way: TemplateOptions) -> Templates:
+    """Return rows like those of `plain`, zeros without a copy that shows a face."""
+    file = kept.folder / f"{kept.package}-poor.npz"
+    if file.is_file():
+        return Templates.load(file)
+    photos, threads = open_photos(images), os.cpu_count() or 1
+    rng = np.random.default_rng(0)
+    chosen = {name for name in plain.names if rng.random() < COPIED}
+    place = {name: number for number, name in enumerate(plain.names)}
+    with open_service(package_folder(kept.package, MODELS), MODELS, way.cache, way.device, threads) as own:
+
+        def embed(name: str) -> tuple[np.ndarray, float]:
+            if name not in chosen:
+                return np.zeros(own.dimension, np.float32), 0.0
+            degradation = WAYS[place[name] % len(WAYS)]
+            worse = degradation.apply(own.pixels(photos.read(name)), np.random.default_rng(place[name]))
+            file = io.BytesIO()
+            Image.fromarray(worse).save(file, "PNG")
+            return own.embed_photo(file.getvalue())
+
+        with counted("embedding poor copies", len(plain.names)) as advance:
+            poor = make_templates(plain.package, own.dimension, plain.names, embed, threads=threads, progress=advance)
+    poor.save(file)
+    return poor

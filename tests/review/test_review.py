@@ -1,0 +1,308 @@
+"""Reviews of small galleries in SQL and an index: what they find, remember and forget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
+from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
+from app.gallery.records import Move, Terms
+from app.gallery.text import unnamed_id
+from app.inference.manifest import Thresholds
+from app.jobs.records import JobState
+from app.jobs.runner import Running
+from app.review import job as review_job
+from app.review.records import Kind
+from app.timestamps import utc_now
+from tests.support.packages import manifest
+from tests.support.reviewing import BAD, GOOD, Reviewing, between, face, vector
+
+
+@pytest.fixture
+def reviewing(database_url: str) -> Iterator[Reviewing]:
+    made = Reviewing(database_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def planted(reviewing: Reviewing) -> Reviewing:
+    """Forty people with three faces each, and one of every kind of finding."""
+    reviewing.people(range(40))
+    plant(reviewing)
+    return reviewing
+
+
+def plant(reviewing: Reviewing) -> None:
+    reviewing.enroll("twice", [vector(1, photo) for photo in (10, 11)])
+    reviewing.enroll("p2", [vector(3, 10)])
+    reviewing.enroll("p4", [vector(100, 1)])
+    reviewing.enroll("p5", [between(5, 6, 0)], BAD)
+    reviewing.enroll("poor", [vector(101, photo) for photo in (1, 2)], BAD)
+
+
+PLANTED = {
+    ("same_person", "p1", "twice"),
+    ("misplaced_face", "p2", "p3"),
+    ("outlier", "p4", "p4"),
+    ("poor_face", "p5", "p6"),
+    ("no_good_face", "poor", None),
+}
+
+
+def test_every_kind_is_found_and_nothing_else(planted: Reviewing) -> None:
+    job = planted.review()
+    assert planted.found() == PLANTED
+    assert (job.done, job.total) == (3 * 40 + 7, 3 * 40 + 7)
+    assert job.counts == {"subjects": 42, "findings": 5}
+    strengths = [one.strength for one in planted.findings()]
+    assert strengths == sorted(strengths, reverse=True)
+
+
+def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
+    planted.review()
+    by_kind = {one.kind: one for one in planted.findings()}
+    done = {kind: [(action.do, action.subject, action.to) for action in one.actions] for kind, one in by_kind.items()}
+    assert done == {
+        Kind.SAME_PERSON: [("merge", "twice", "p1")],
+        Kind.MISPLACED: [("move", "p2", "p3"), ("delete", "p2", None)],
+        Kind.OUTLIER: [("delete", "p4", None)],
+        Kind.HARMFUL: [("delete", "p5", None)],
+        Kind.NO_GOOD_FACE: [("enroll", "poor", None)],
+    }
+    pair = by_kind[Kind.SAME_PERSON].evidence
+    assert pair.matching == 1
+    assert pair.score is not None
+    assert pair.threshold is not None
+    assert pair.score > pair.threshold
+    misplaced = by_kind[Kind.MISPLACED].evidence
+    assert misplaced.score is not None
+    assert misplaced.own_score is not None
+    assert misplaced.score > 0.5 > misplaced.own_score
+
+
+def test_pages_and_kinds(planted: Reviewing) -> None:
+    planted.review()
+    listed, cursor = [], None
+    while True:
+        page = planted.reviews.findings(planted.gallery, cursor, 2)
+        listed += [one.id for one in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert listed == [one.id for one in planted.findings()]
+    assert [one.kind for one in planted.findings(Kind.OUTLIER)] == [Kind.OUTLIER]
+    first = planted.reviews.findings(planted.gallery, None, 1).next_cursor
+    with pytest.raises(InvalidInput):
+        planted.reviews.findings(planted.gallery, first, 1, kind=Kind.OUTLIER)
+
+
+def test_what_is_right_is_not_asked_again_unless_other_faces_are_its_evidence(planted: Reviewing) -> None:
+    planted.review()
+    for one in planted.findings():
+        planted.reviewer.dismiss("staff", one.id)
+    assert planted.findings() == []
+    planted.review()
+    assert planted.findings() == []
+    assert len(planted.findings(dismissed=True)) == len(PLANTED)
+    assert planted.reviewer.find("staff").review.dismissed == len(PLANTED)
+    planted.enroll("twice", [vector(1, 0)])  # the same photo as a face of p1's: now the best of all pairs
+    planted.review()
+    assert planted.found() == {("same_person", "p1", "twice")}
+
+
+def test_a_dismissal_can_be_taken_back(planted: Reviewing) -> None:
+    planted.review()
+    one = planted.findings(Kind.OUTLIER)[0]
+    planted.reviewer.dismiss("staff", one.id)
+    planted.reviewer.dismiss("staff", one.id)
+    planted.reviewer.dismiss("staff", one.id, dismissed=False)
+    assert planted.found() == PLANTED
+    planted.review()
+    assert planted.found() == PLANTED
+
+
+def test_work_takes_its_findings_along(planted: Reviewing) -> None:
+    planted.review()
+    by_kind = {one.kind: one for one in planted.findings()}
+    planted.reviewer.dismiss("staff", by_kind[Kind.NO_GOOD_FACE].id)
+    moved = by_kind[Kind.MISPLACED]
+    planted.galleries.move_faces("staff", [Move(moved.face.face_id, "p2", "p3")])
+    planted.galleries.delete_face("staff", "p4", by_kind[Kind.OUTLIER].face.face_id)
+    planted.galleries.delete_subject("staff", "twice")
+    planted.galleries.delete_subject("staff", "poor")
+    assert planted.found() == {("poor_face", "p5", "p6")}
+    assert rows(planted, DISMISSALS) == 0
+    with pytest.raises(NotFound) as caught:
+        planted.reviewer.dismiss("staff", moved.id)
+    assert caught.value.code == "finding_not_found"
+    planted.review()
+    assert planted.found() == {("poor_face", "p5", "p6")}
+
+
+def test_nothing_is_left_of_a_deleted_gallery(planted: Reviewing) -> None:
+    planted.review()
+    planted.reviewer.dismiss("staff", planted.findings()[0].id)
+    planted.galleries.delete_gallery("staff")
+    assert [rows(planted, table) for table in (REVIEWS, FINDINGS, DISMISSALS)] == [0, 0, 0]
+
+
+def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing) -> None:
+    reviewing.people(range(3))
+    for _ in range(2):
+        reviewing.enroll(unnamed_id(), [vector(1, 20)])
+    soon = Terms(expires_at=utc_now(timedelta(milliseconds=300)))
+    reviewing.galleries.enroll("staff", "gone", [face(vector(2, 30))], terms=soon)
+    while not reviewing.store.expired(1):
+        time.sleep(0.05)
+    job = reviewing.review()
+    assert reviewing.found() == set()
+    assert job.counts == {"subjects": 3}
+
+
+def test_the_gallery_says_how_well_it_tells_people_apart(planted: Reviewing) -> None:
+    planted.review()
+    summary = planted.reviewer.find("staff").review.summary
+    assert summary is not None
+    assert (summary.package, summary.subjects, summary.faces) == ("tiny@1", 42, 127)
+    assert summary.fnmr is not None
+    assert summary.fpir is not None
+    misses, taken = counted(planted, summary.verify.threshold, summary.identify.threshold)
+    assert summary.fnmr.value == misses / 127
+    assert summary.fpir.value == taken / 127
+    assert summary.fnmr.low < summary.fnmr.value < summary.fnmr.high
+
+
+def counted(reviewing: Reviewing, verify: float, identify: float) -> tuple[int, int]:
+    """Faces that their subject's other faces miss, and faces that another subject would be taken for, in a loop."""
+    with reviewing.store.change_reader.read_all(reviewing.gallery.index_spec) as (_, blocks):
+        faces = [
+            (int(subject), template)
+            for block in blocks
+            for subject, template in zip(block.subjects, block.vectors, strict=True)
+        ]
+    misses = taken = 0
+    for place, (subject, template) in enumerate(faces):
+        scores = [
+            (subject == other, float(template @ vector)) for at, (other, vector) in enumerate(faces) if at != place
+        ]
+        misses += max((score for own, score in scores if own), default=1.0) < verify
+        taken += max(score for own, score in scores if not own) >= identify
+    return misses, taken
+
+
+def test_one_review_runs_at_a_time(database_url: str) -> None:
+    reviewing = Reviewing(database_url, runs=False)
+    try:
+        reviewing.people(range(2))
+        with pytest.raises(NotFound):
+            reviewing.reviewer.find("staff")
+        first = reviewing.reviewer.begin("staff")
+        assert reviewing.reviewer.begin("staff").id == first.id
+        found = reviewing.reviewer.find("staff")
+        assert found.job is not None
+        assert (found.job.id, found.review.summary) == (first.id, None)
+        reviewing.jobs.cancel(first.id)
+        assert reviewing.reviewer.begin("staff").id != first.id
+    finally:
+        reviewing.close()
+
+
+def test_a_stopped_review_goes_on_from_its_checkpoint(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(review_job, "FACES_AT_ONCE", 10)
+    seen: list[int] = []
+
+    class Stopping(Reviewing):
+        """Its process ends in the middle, once after each part."""
+
+        def work(self, running: Running) -> None:
+            seen.append(running.done)
+            checkpoint = running.checkpoint
+
+            def stop_after(*args: object, **kwargs: object) -> None:
+                checkpoint(*args, **kwargs)  # type: ignore[arg-type]
+                if running.done < 127:
+                    running.lost = True
+
+            running.checkpoint = stop_after  # type: ignore[method-assign]
+            super().work(running)
+            if running.lost:
+                running.release()
+
+    reviewing = Stopping(database_url)
+    try:
+        reviewing.people(range(40))
+        plant(reviewing)
+        reviewing.review()
+        assert reviewing.found() == PLANTED
+        assert len(seen) > 5
+        assert seen == sorted(set(seen)), "no part is done twice"
+        parts = reviewing.reviewer.find("staff").review.summary
+    finally:
+        reviewing.close()
+    assert parts is not None
+    assert (parts.subjects, parts.faces) == (42, 127)
+
+
+def test_findings_of_the_last_review_are_shown_until_the_next_has_ended(database_url: str) -> None:
+    reviewing = Reviewing(database_url)
+    try:
+        reviewing.people(range(10))
+        reviewing.enroll("twice", [vector(1, 10)])
+        reviewing.review()
+        shown = reviewing.findings()
+        reviewing.runner.close()
+        reviewing.reviewer.begin("staff")
+        assert reviewing.findings() == shown
+        assert reviewing.reviewer.find("staff").review.summary is not None
+    finally:
+        reviewing.close()
+
+
+def test_a_package_without_operating_points_is_refused(reviewing: Reviewing) -> None:
+    reviewing.people(range(2))
+    reviewing.thresholds = Thresholds(manifest(dimension=128))
+    with pytest.raises(OperatingPointUnavailable):
+        reviewing.reviewer.begin("staff")
+
+
+def test_an_empty_gallery_has_no_findings(reviewing: Reviewing) -> None:
+    reviewing.store.create_subject(reviewing.gallery, "nobody")
+    job = reviewing.review()
+    assert (job.state, job.done) == (JobState.DONE, 0)
+    summary = reviewing.reviewer.find("staff").review.summary
+    assert summary is not None
+    assert (summary.subjects, summary.fnmr, summary.fpir) == (0, None, None)
+
+
+def test_milvus_is_searched_too(tmp_path: Path) -> None:
+    reviewing = Reviewing(f"sqlite:///{tmp_path / 'likeness.db'}", milvus=tmp_path)
+    try:
+        reviewing.people(range(40))
+        plant(reviewing)
+        reviewing.review()
+        assert reviewing.found() == PLANTED
+    finally:
+        reviewing.close()
+
+
+def test_many_faces_of_two_subjects_are_compared_by_their_best(
+    reviewing: Reviewing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.review.examine.MOST_FACES", 5)
+    reviewing.people(range(3))
+    reviewing.enroll("p0", [vector(0, photo) for photo in range(10, 40)], GOOD)
+    reviewing.enroll("again", [vector(0, photo) for photo in range(40, 80)], GOOD)
+    reviewing.review()
+    assert reviewing.found() == {("same_person", "again", "p0")}
+
+
+def rows(reviewing: Reviewing, table: sa.Table) -> int:
+    with reviewing.store.database.read() as connection:
+        return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())

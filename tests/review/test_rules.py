@@ -1,0 +1,99 @@
+"""The rules of a review against slow loops, and on small cases whose answer is plain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from app.decisions import IdentifyPoint, VerifyPoint
+from app.review import rules
+from app.review.rules import Own, Points
+from app.types import Vectors
+
+POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01))
+
+
+def vectors(count: int, seed: int, dimension: int = 8) -> Vectors:
+    made = np.random.default_rng(seed).standard_normal((count, dimension)).astype(np.float32)
+    made /= np.linalg.norm(made, axis=1, keepdims=True)
+    return made
+
+
+def own(best: list[float], second: list[float] | None = None, at: list[int] | None = None) -> Own:
+    count = len(best)
+    return Own(np.array(best), np.array(second or [-np.inf] * count), np.array(at or list(range(count))))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40])
+@pytest.mark.parametrize("rows_at_once", [1, 7, 1024])
+def test_scores_with_its_own_subject_are_those_of_a_loop(
+    count: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "ROWS_AT_ONCE", rows_at_once)
+    faces = vectors(count, count)
+    among = np.random.default_rng(count).random(count) < 0.8
+    found = rules.compare_own(faces, among)
+    for row in range(count):
+        scores = {
+            other: float(faces[row].astype(np.float64) @ faces[other].astype(np.float64))
+            for other in range(count)
+            if other != row and among[other]
+        }
+        ranked = [*sorted(scores.values(), reverse=True), -np.inf, -np.inf]
+        assert found.best[row] == pytest.approx(ranked[0], abs=1e-6)
+        assert found.second[row] == pytest.approx(ranked[1], abs=1e-6)
+        assert found.at[row] == (max(scores, key=lambda other: scores[other]) if scores else -1)
+
+
+def test_two_subjects_compare_as_in_a_loop() -> None:
+    one, other = vectors(4, 1), vectors(7, 2)
+    points = Points(VerifyPoint(0.3, 1e-4), POINTS.identify)
+    found = rules.compare_subjects(one, other, points)
+    scores = {(a, b): float(one[a] @ other[b]) for a in range(4) for b in range(7)}
+    best = max(scores, key=lambda pair: scores[pair])
+    assert (found.row, found.other_row) == best
+    assert found.score == pytest.approx(scores[best], abs=1e-6)
+    of_one = [max(scores[a, b] for b in range(7)) for a in range(4)]
+    of_other = [max(scores[a, b] for a in range(4)) for b in range(7)]
+    assert found.matching == min(np.mean([s >= 0.3 for s in of_one]), np.mean([s >= 0.3 for s in of_other]))
+    assert found.typical == pytest.approx((np.mean(of_one) + np.mean(of_other)) / 2, abs=1e-6)
+
+
+def test_a_face_is_misplaced_if_another_subject_matches_and_its_own_does_not() -> None:
+    def misplaced(own_score: float, other: float) -> bool:
+        return bool(rules.find_misplaced(own([own_score]), np.array([other]), POINTS)[0])
+
+    assert misplaced(0.1, 0.7)
+    assert not misplaced(0.7, 0.8), "it matches both: its subjects may be one person"
+    assert not misplaced(0.1, 0.2), "it matches nobody"
+    assert not misplaced(-np.inf, 0.9), "it is the only face of its subject"
+
+
+def test_an_outlier_looks_like_none_of_its_own() -> None:
+    found = rules.find_outliers(own([0.1, 0.9, -np.inf]), POINTS)
+    assert found.tolist() == [True, False, False]
+
+
+def test_a_poor_face_that_another_face_of_its_subject_needs_is_kept() -> None:
+    qualities = np.array([10, 10, 95], np.float32)
+    other = np.array([0.55, 0.55, 0.55])
+    free = own([0.7, 0.7, 0.7], second=[0.6, 0.6, 0.6], at=[1, 0, 0])
+    assert rules.find_harmful(free, other, qualities, POINTS).tolist() == [True, True, False]
+    needed = own([0.7, 0.7, 0.7], second=[0.6, 0.6, 0.1], at=[1, 0, 0])
+    assert rules.find_harmful(needed, other, qualities, POINTS).tolist() == [False, True, False]
+    far = np.array([0.1, 0.1, 0.1])
+    assert not rules.find_harmful(free, far, qualities, POINTS).any()
+    assert not rules.find_harmful(own([-np.inf], at=[-1]), np.array([0.9]), qualities[:1], POINTS).any()
+
+
+@pytest.mark.parametrize("threshold", np.linspace(0.1, 0.9, 9))
+def test_a_stricter_operating_point_never_finds_more_pairs(threshold: float) -> None:
+    def pairs(at: float) -> NDArray[np.bool_]:
+        points = Points(VerifyPoint(at, 1e-4), IdentifyPoint(at + 0.05, at - 0.05, 1e-5, 0.01))
+        groups = [vectors(3, seed, dimension=3) for seed in range(12)]
+        return np.array(
+            [[rules.may_be_one(rules.compare_subjects(a, b, points), points) for a in groups] for b in groups]
+        )
+
+    assert not (pairs(threshold + 0.1) & ~pairs(threshold)).any()

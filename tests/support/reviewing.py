@@ -1,0 +1,117 @@
+"""Galleries of made-up people, and what reviews them in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.concurrency.scheduler import Scheduler
+from app.gallery.records import Enrolled, Gallery, NewFace
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.inference.manifest import Thresholds
+from app.jobs.records import Job, JobState
+from app.jobs.runner import Runner, Running
+from app.jobs.store import JobStore
+from app.review.job import KIND, Reviewer
+from app.review.records import Finding, Kind
+from app.review.store import Reviews
+from app.search.follower import LocalBackend
+from app.search.milvus.indexes import MilvusBackend
+from app.types import Box, Quality, Template, Vector
+from tests.support.milvus import lite
+from tests.support.packages import calibration, manifest
+
+DIMENSION = 128
+"""Two random people score 0 ± 0.09."""
+MEASURED = {1e-2: 0.3, 1e-3: 0.4, 1e-4: 0.5, 1e-6: 0.6}
+PACKAGE = "tiny@1"
+WAIT_S = 120.0
+FMR, FPIR = 1e-4, 0.01
+GOOD, BAD = 90.0, 10.0
+
+
+def vector(person: int, photo: int, alike: float = 0.8) -> Vector:
+    """A template of a person's photo; two of the same person score about the square of `alike`."""
+    middle, own = (np.random.default_rng(seed).standard_normal(DIMENSION) for seed in ([person], [person, photo, 1]))
+    middle /= np.linalg.norm(middle)
+    own -= (own @ middle) * middle
+    found = alike * middle + np.sqrt(1 - alike**2) * own / np.linalg.norm(own)
+    return np.asarray(found / np.linalg.norm(found), np.float32)
+
+
+def between(one: int, other: int, photo: int) -> Vector:
+    """A template that is as like either person: two photos in one."""
+    found = vector(one, photo) + vector(other, photo)
+    return np.asarray(found / np.linalg.norm(found), np.float32)
+
+
+def face(template: Vector, quality: float = GOOD) -> NewFace:
+    return NewFace(Template(template, PACKAGE), Quality(quality, ()), Box(0, 0, 1, 1))
+
+
+class Reviewing:
+    """A gallery `staff`, and a server without HTTP that reviews it; only with `runs` does it take jobs by itself."""
+
+    def __init__(self, url: str, *, milvus: Path | None = None, runs: bool = True) -> None:
+        self.store = Store(url)
+        reader = self.store.change_reader
+        backend = MilvusBackend(reader, self.store.database, lite(milvus)) if milvus else LocalBackend(reader)
+        self.galleries = Galleries(self.store, backend)
+        self.jobs = JobStore(self.store.database)
+        self.reviews = Reviews(self.store.database)
+        self.runner = Runner(self.jobs, look_s=0.02, renew_s=0.05)
+        described = manifest(dimension=DIMENSION, calibrations=(calibration(MEASURED),))
+        self.thresholds = Thresholds(described)
+        self.reviewer = Reviewer(
+            self.galleries, self.reviews, self.jobs, lambda _: self.thresholds, self.runner.wake, fmr=FMR, fpir=FPIR
+        )
+        self.scheduler = Scheduler()
+        self.galleries.create_gallery("staff", PACKAGE, DIMENSION, store="none")
+        if runs:
+            self.runner.start({KIND: self.work}, self.scheduler)
+
+    def work(self, running: Running) -> None:
+        self.reviewer.work(running)
+
+    def close(self) -> None:
+        self.runner.close()
+        self.scheduler.close()
+        self.galleries.close()
+
+    @property
+    def gallery(self) -> Gallery:
+        return self.store.gallery("staff")
+
+    def enroll(self, subject: str, vectors: Sequence[Vector], quality: float = GOOD) -> Enrolled:
+        return self.galleries.enroll("staff", subject, [face(one, quality) for one in vectors])
+
+    def people(self, numbers: range, photos: int = 3) -> None:
+        for number in numbers:
+            self.enroll(f"p{number}", [vector(number, photo) for photo in range(photos)])
+
+    def review(self) -> Job:
+        """Review the gallery, and return the job when it has ended."""
+        job = self.reviewer.begin("staff")
+        end = time.monotonic() + WAIT_S
+        while not (job := self.jobs.job(job.id)).finished:
+            assert time.monotonic() < end, job
+            time.sleep(0.01)
+        assert job.state is JobState.DONE, job
+        return job
+
+    def findings(self, kind: Kind | None = None, *, dismissed: bool = False) -> list[Finding]:
+        return list(self.reviews.findings(self.gallery, None, 1000, kind=kind, dismissed=dismissed).items)
+
+    def found(self) -> set[tuple[str, str, str | None]]:
+        """Kind, subject and other subject of each finding; pairs in alphabetical order."""
+        rows = set()
+        for one in self.findings():
+            subjects = one.face.subject, None if one.other is None else one.other.subject
+            if one.kind is Kind.SAME_PERSON:
+                subjects = min(map(str, subjects)), max(map(str, subjects))
+            rows.add((one.kind.value, *subjects))
+        return rows
