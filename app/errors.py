@@ -209,6 +209,12 @@ class LivenessNotMeasured(Unusable):
     code = "liveness_not_measured"
 
 
+class PackageTemplatesDiffer(Unusable):
+    """The model package makes other templates on this device than its manifest says."""
+
+    code = "package_templates_differ"
+
+
 class ModelNotLoadable(Unusable):
     """ONNX Runtime can't open the model."""
 

@@ -57,7 +57,7 @@ from app.db.sealed_columns import Blobs
 from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
 from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures, Expiry
 from app.gallery.service import SNAPSHOT_S, Galleries

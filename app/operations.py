@@ -43,7 +43,7 @@ from app.gallery.service import Galleries
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces, timed
+from app.pipeline import Choice, Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
 from app.types import Face, LivenessMode, Photo, Template
 
@@ -172,8 +172,8 @@ class Operations:
         self._embedders = embedders
         self._galleries = galleries
         self._liveness = liveness
-        self._fmr = fmr
-        self._fpir = fpir
+        self.fmr = fmr
+        self.fpir = fpir
         self._observe = observe
 
     @property
@@ -209,21 +209,24 @@ class Operations:
         model: str | None = None,
         population: str | None = None,
         *,
+        faces: tuple[int | None, int | None] = (None, None),
         liveness: LivenessMode = "off",
         liveness_of: LivenessOf = "both",
     ) -> Verified:
-        """Compare the most prominent faces of two photos. ``population``: whom they show, as the caller declares.
+        """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
+
+        ``population``: whom the photos show, as the caller declares.
 
         Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
         ``model``, and what `LivenessGates.open` raises.
         """
         gate = self._liveness.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
-            images = {"image1": image1, "image2": image2}
+            point = verify_point(used.thresholds, fmr, self.fmr)
+            images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
             both = {
-                name: self._one_face(image, name, gate if liveness_of in {"both", name} else OFF)
-                for name, image in images.items()
+                name: self._one_face(image, name, gate if liveness_of in {"both", name} else OFF, index)
+                for name, (image, index) in images.items()
             }
             first, second = self._embedded(self._live(both, gate), used)
         score = cosine(first.template, second.template)
@@ -265,7 +268,7 @@ class Operations:
     ) -> SubjectVerified:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
-            point = verify_point(used.thresholds, fmr, self._fmr)
+            point = verify_point(used.thresholds, fmr, self.fmr)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
@@ -316,7 +319,7 @@ class Operations:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
-            point = identify_point(used.thresholds, fmr, fpir, self._fpir, subjects)
+            point = identify_point(used.thresholds, fmr, fpir, self.fpir, subjects)
             photo, places = self._embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
@@ -338,19 +341,23 @@ class Operations:
         *,
         liveness: LivenessMode | None = None,
         terms: Terms = NO_TERMS,
+        face: int | None = None,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        ``terms`` replace the subject's own. Raises InvalidInput when every photo is rejected (``details.rejected`` has
-        the reasons), NotFound, Conflict, and what `LivenessGates.open` raises.
+        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own.
+        Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
+        what `LivenessGates.open` raises.
         """
+        if face is not None and len(images) > 1:
+            raise InvalidInput("Send one image with `face`.", code="invalid_request")
         own, *_ = self._galleries.enrolled_by(gallery)
         gate = self._gate(gallery, liveness)
         taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality, gate)
+                taken[index] = self._enrollable(image, quality, gate, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
@@ -522,20 +529,22 @@ class Operations:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str, gate: Gate) -> Chosen:
+    def _one_face(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
         try:
             photo = self._observed(self._pipeline.detect(image, gate.cuts))
+            if index is not None:
+                return Chosen(photo, pick_face(photo, index))
         except InvalidInput as error:
             raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
         if not photo.faces:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel, gate: Gate) -> Chosen:
+    def _enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
         photo = self._observed(self._pipeline.detect(image, gate.cuts))
         if not photo.faces:
             raise NoFace("no face was found")
-        chosen = Chosen(photo, choose_face(photo))
+        chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
         share = chosen.choice.runner_up
         if share >= AMBIGUOUS_SHARE:
             raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")

@@ -15,7 +15,8 @@ from app.concurrency.fair_semaphore import FairSemaphore
 from app.errors import NoFace
 from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
-from app.face.image import REDUCTIONS, Decoded, EncodedImage, Limits, open_image
+from app.face.formats import Limits
+from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
 from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
 from app.inference.embedder import Embedder
@@ -202,6 +203,15 @@ def choose_face(photo: Photo) -> Choice:
     share = prominences[others[0]] / prominences[first] if prominences[first] > 0 else 1.0
     boxes = [face.detection.box for face in photo.faces]
     return Choice(first, _why(boxes, first, photo.width, photo.height), share)
+
+
+def pick_face(photo: Photo, index: int) -> Choice:
+    """Return the choice of the face at ``index`` of ``photo.faces``. Raises NoFace if there is none."""
+    if index >= len(photo.faces):
+        raise NoFace(
+            f"The photo has no face {index}: it has {len(photo.faces)}, counted from 0.", faces=len(photo.faces)
+        )
+    return Choice(index, "chosen by the request", 0.0)
 
 
 def prominence(box: Box, width: int, height: int) -> float:

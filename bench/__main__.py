@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 WIDTH = 190
 """Columns of the table when the output is no terminal."""
 PARTS = "embed", "detect", "search", "kinds", "rivals", "serve", "enroll", "latency", "start", "growth", "features"
-ON_REQUEST = ("device",)
-"""Parts that run only if named: they matter on a GPU."""
+ON_REQUEST = ("device", "data")
+"""Parts that run only if named: they matter on a GPU, and to those who train."""
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Parts = Annotated[
     list[str] | None,
-    typer.Argument(help=f"{', '.join(PARTS)}: all of them by default. device: what --device cuda measures."),
+    typer.Argument(
+        help=f"{', '.join(PARTS)}: all of them by default; data: reading training data; device: --device cuda."
+    ),
 ]
 
 
@@ -53,9 +55,6 @@ def bench(
 
     Run nothing else meanwhile. Everything takes about 25 minutes on two cores. docs/explanation/performance.md explains
     the figures and the method.
-
-    Leave the machine alone meanwhile. Everything takes some 25 minutes on two cores. What the figures mean, and how
-    they are taken, is in docs/explanation/performance.md.
     """
     from app.tuning.sample_photos import default_source  # noqa: PLC0415 (the same)
     from bench import plots, report  # noqa: PLC0415 (the other commands start quicker without)
@@ -64,7 +63,7 @@ def bench(
     from bench.stages import open_stages  # noqa: PLC0415 (the same)
 
     known = (*PARTS, *ON_REQUEST)
-    chosen = list(parts or (PARTS if device == "cpu" else ON_REQUEST))
+    chosen = list(parts or (PARTS if device == "cpu" else ("device",)))
     if unknown := [part for part in chosen if part not in known]:
         raise InvalidInput(f"{unknown[0]} is no part: {', '.join(known)}", code="unknown_part")
     effort = _scaled(QUICK if quick else WHOLE, rounds, seconds, faces)

@@ -27,8 +27,6 @@ class Figure:
     """One line of the result: `ours` in `unit`, and its ratio to what it is compared with.
 
     The ratio is ours divided by theirs, None where there is nothing to compare with.
-
-    The ratio is ours over theirs. One without anything to compare with is only told.
     """
 
     part: str

@@ -3,10 +3,6 @@
 `closed_loop` has a number of clients that each wait for their answer. `open_loop` sends at a fixed rate whatever the
 answers do, and counts each request's time from its scheduled start, so that a stalling server isn't measured less often
 (no coordinated omission; Tene, "How NOT to Measure Latency").
-
-`closed_loop` has a number of clients who each wait for their answer; `open_loop` sends at a fixed rate whatever the
-answers do, and counts each request's time from when it was due: a server that stalls can't hide it by being asked less
-(no coordinated omission; Tene, "How NOT to Measure Latency").
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.errors import InvalidInput
 from app.face.detect import Detector, open_detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.inference.embedder import Embedder
 from app.inference.package import Package, find_packages, locate, select
 from app.inference.session import EmbedderSession, open_embedder

@@ -43,7 +43,7 @@ from app.inference.quantize import outside_network, quantize
 from app.inference.session import Session
 from app.types import Pixels, Vectors
 from training import checkpoint
-from training.data.loader import Crops
+from training.data.crops import Crops
 from training.evaluation import metrics
 from training.recipe import Recipe
 
@@ -102,14 +102,14 @@ def export(
     models: Path,
     *,
     variants: Sequence[Variant] = ("fp32",),
-    calibration: Pixels,
+    calibration: Pixels | None,
     evaluation: Evaluation | None,
     second_tower: bool = False,
     say: Callable[[str], None] = lambda _text: None,
 ) -> list[Path]:
     """Write one package folder for each variant and return them.
 
-    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the int8 ranges.
+    `source` is a checkpoint or a run's folder; `calibration` (N, 112, 112, 3) uint8 sets the ranges of int8 alone.
     Raises Unusable (`export_differs`) when an exported graph differs from the torch model by more than `PARITY`.
     """
     saved = checkpoint.load(checkpoint.resolve(source))
@@ -244,8 +244,10 @@ def speed(model: ModelProto) -> float:
 # -------------------------------------------------------------------------------------------------------- variants
 
 
-def _convert(full: Exported, variant: Variant, calibration: Pixels) -> Exported:
-    model = to_fp16(full.model) if variant == "fp16" else to_int8(full.model, calibration)
+def _convert(full: Exported, variant: Variant, calibration: Pixels | None) -> Exported:
+    if variant == "int8" and calibration is None:
+        raise ValueError("int8 needs crops for its ranges")
+    model = to_fp16(full.model) if calibration is None or variant == "fp16" else to_int8(full.model, calibration)
     onnx.checker.check_model(model)
     figures = {"faces_per_s": round(speed(model), 1)}
     return Exported(variant, model, figures, rewritten_by_service=False)

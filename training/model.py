@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import copy
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from app.errors import InvalidInput
 from training import backbones
+from training.backbones.lora import add_adapters, merge_adapters
 from training.recipe import CROP, Model
 
 if TYPE_CHECKING:
     from training.backbones.imported import ImportedModel
 
+Tower: TypeAlias = "FaceModel | ImportedModel"
+"""A network that takes the package contract's crops."""
 PIXEL_CENTRE = 127.5
 """uint8 0…255 becomes (x − 127.5) / 127.5, that is −1…1, as in the ArcFace line of work."""
 NORM_EPS = 1e-12
@@ -64,7 +68,7 @@ class TwoTowers(nn.Module):
     """Siamese (``second`` is ``first``) or pseudo-siamese: even positions of a batch through ``first``, odd through
     ``second``. Batches of K crops of one person in a row put half of each person's crops into each tower."""
 
-    def __init__(self, first: FaceModel, second: FaceModel) -> None:
+    def __init__(self, first: Tower, second: Tower) -> None:
         super().__init__()
         self.first = first
         self.second = second
@@ -77,9 +81,10 @@ class TwoTowers(nn.Module):
 class EmbedderExport(nn.Module):
     """(N, 112, 112, 3) uint8 RGB -> (N, dim) float32 of length 1: what a model package holds."""
 
-    def __init__(self, model: FaceModel | ImportedModel) -> None:
+    def __init__(self, model: Tower) -> None:
         super().__init__()
         self.model = copy.deepcopy(model).eval().cpu().float()
+        merge_adapters(self.model)
         self.model.channels_last = False
         self.model.backbone.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]  # as above
 
@@ -91,14 +96,39 @@ class EmbedderExport(nn.Module):
         return unit
 
 
-def build_tower(config: Model, *, channels_last: bool) -> FaceModel:
-    """Build one freshly initialised tower; raises Unusable for an unknown backbone or option."""
+def build_tower(config: Model, *, channels_last: bool) -> Tower:
+    """Build one tower: freshly initialised, or the network that the recipe starts with.
+
+    Raises Unusable for an unknown backbone or option, and InvalidInput (`start_does_not_fit`) for another `dim`.
+    """
+    if config.starts_with_network:
+        return _network(str(config.start), config.dim, channels_last=channels_last)
     backbone = backbones.build(config.backbone, dim=config.dim, size=config.input_size, **config.options)
     return FaceModel(backbone, config.input_size, channels_last=channels_last)
 
 
-def build_model(config: Model, *, channels_last: bool) -> FaceModel | TwoTowers:
-    """Build the recipe's model with fresh weights."""
+def _network(start: str, dim: int, *, channels_last: bool) -> ImportedModel:
+    from training.backbones.imported import import_file  # noqa: PLC0415 - onnx only where a network is imported
+
+    model = import_file(start, channels_last=channels_last)
+    with torch.no_grad():
+        given = model(torch.zeros(1, CROP, CROP, 3, dtype=torch.uint8)).shape[1]
+    if given != dim:
+        message = f"{start} gives embeddings of {given} numbers, not of {dim}: set model.dim to that."
+        raise InvalidInput(message, code="start_does_not_fit")
+    return model
+
+
+def build_model(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
+    """Build the recipe's model, with adapters if it has some; weights of another run are for
+    `training.run.start.load_start` to fill in."""
+    model = _towers(config, channels_last=channels_last)
+    if config.lora and not add_adapters(model, config.lora):
+        raise InvalidInput("model.lora: the model has no linear layer that is larger.", code="invalid_recipe")
+    return model
+
+
+def _towers(config: Model, *, channels_last: bool) -> Tower | TwoTowers:
     first = build_tower(config, channels_last=channels_last)
     if config.towers == "single":
         return first
@@ -106,7 +136,7 @@ def build_model(config: Model, *, channels_last: bool) -> FaceModel | TwoTowers:
     return TwoTowers(first, second)
 
 
-def tower(model: FaceModel | TwoTowers, which: int = 0) -> FaceModel:
+def tower(model: Tower | TwoTowers, which: int = 0) -> Tower:
     """Return the tower that embeds alone: the model itself, or the first (0) or second (1) of two."""
     if isinstance(model, TwoTowers):
         return model.second if which else model.first

@@ -39,11 +39,17 @@ class Data(Section):
     """Folders of crops that show nobody in particular, as blends do: the teacher judges them, losses leave them out."""
     held_out: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the people that training never sees; evaluation measures on them."""
+    indexes: str = "build/indexes"
+    """Folder for what is found out about a set once: where its images lie, who is in them, which are held out. It can
+    be deleted when no run uses it."""
     cache: str | None = None
     """Folder for the decoded crops as one memory-mapped uint8 array, made anew where a file's name, size or time has
-    changed; none = decode them into memory at every start."""
+    changed; none = each batch is decoded when it is prepared."""
     workers: int = Field(default=0, ge=0)
-    """Loader processes; 0 prepares batches in the training process. Results don't depend on it."""
+    """Processes of each rank that decode and augment batches; 0 = with a GPU one for each of the rank's cores but one,
+    at most 8; on the CPU none, the training process does it. Results don't depend on it."""
+    prepare_timeout: float = Field(default=14400.0, gt=0)
+    """Seconds that ranks wait for the first one of their machine to prepare the data."""
 
 
 class Sampler(Section):
@@ -62,9 +68,28 @@ class Model(Section):
     """Side in pixels that crops are area-averaged to inside the model; less is cheaper and blinder."""
     options: dict[str, Value | tuple[int, ...]] = {}
     """Passed to the backbone's builder as they are."""
+    start: str | None = None
+    """Weights to start from: a run's folder or checkpoint, a `.pt` file of weights, or a network with its weights: a
+    model package (its name in `models/` or its folder) or an `.onnx` file, which then stands for `backbone`,
+    `input_size` and `options`. None = fresh weights."""
+    freeze: tuple[str, ...] = ()
+    """Names of weights that don't learn, with `*` for any part (`backbone.stages.0.*`)."""
+    frozen_statistics: bool = False
+    """Batch normalisation keeps the statistics it started with."""
+    lora: int = Field(default=0, ge=0)
+    """Rank of the adapters that linear layers learn instead of their weights; 0 = none. Merged at export."""
     towers: Literal["single", "siamese", "pseudo_siamese"] = "single"
     """`siamese`: half of each person's crops go through a second tower with the same weights; `pseudo_siamese`: with
     its own. Needs the `pk` sampler with an even number of images."""
+
+    @property
+    def starts_with_network(self) -> bool:
+        """Whether `start` names a network, not weights alone."""
+        if self.start is None or self.start.endswith(".pt"):
+            return False
+        folder = Path(self.start)
+        is_run = folder.is_dir() and not (folder / "manifest.json").is_file()
+        return not is_run
 
 
 class Loss(Section):
@@ -113,6 +138,9 @@ class Optimizer(Section):
     """Peak learning rate of the backbone."""
     head_lr: float | None = Field(default=None, gt=0)
     """Peak learning rate of class weights and centres; none = lr."""
+    first_layer: float = Field(default=1.0, gt=0, le=1)
+    """Share of lr that the first layer's weights get; those between rise geometrically with depth (discriminative
+    fine-tuning, Howard and Ruder 2018)."""
     beta_lr: float = Field(default=0.1, gt=0)
     """Peak learning rate of the margin loss's β (0.1 in Wu et al. 2017)."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
@@ -169,6 +197,9 @@ class Evaluate(Section):
     """Steps between evaluations; 0 = only at the end."""
     source: str | None = None
     """A dataset of unseen people; none = the held-out share of the training data."""
+    packs: tuple[str, ...] = ()
+    """InsightFace's verification packs (`lfw.bin`). With some, the best checkpoint is the one with the highest mean
+    accuracy over them, 10 folds each; otherwise the one with the lowest FNMR on unseen people."""
     max_images: int = Field(default=3000, ge=4)
     """At most this many crops, whole people, all pairs among them compared."""
     fmr: float = Field(default=1e-3, gt=0, lt=1)

@@ -47,6 +47,8 @@ class AuditFilter:
     subject: str | None = None
     since: str | None = None
     until: str | None = None
+    without: frozenset[str] = frozenset()
+    """Operations to leave out."""
 
 
 def fit_id(text: str | None) -> str | None:
@@ -152,4 +154,6 @@ def _conditions(wanted: AuditFilter) -> list[sa.ColumnElement[bool]]:
         found.append(AUDIT.c.at >= wanted.since)
     if wanted.until is not None:
         found.append(AUDIT.c.at < wanted.until)
+    if wanted.without:
+        found.append(AUDIT.c.operation.not_in(wanted.without))
     return found

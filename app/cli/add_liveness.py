@@ -69,7 +69,7 @@ def _cuts_of(folder: Path, cut: LivenessCut, settings: Settings) -> Callable[[in
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.image import Limits  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.face.liveness import Cut  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline, choose_face  # noqa: PLC0415 - slow to import

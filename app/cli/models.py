@@ -274,7 +274,7 @@ def _crops_of_people(folder: Path, settings: Settings) -> Crops:
 
     from app.adding.add import Crops  # noqa: PLC0415 - slow to import
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.image import Limits  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline, choose_face  # noqa: PLC0415 - slow to import
 
@@ -355,7 +355,7 @@ def quantize(
     import numpy as np  # noqa: PLC0415 - slow to import
 
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.image import Limits  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
@@ -392,7 +392,8 @@ def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool)
 
 def _crop(image: bytes) -> Pixels:
     """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
-    from app.face.image import Limits, decode  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
+    from app.face.image import decode  # noqa: PLC0415 - slow to import
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
 
     pixels = decode(image, Limits()).pixels

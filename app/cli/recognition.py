@@ -49,6 +49,8 @@ def verify(
     photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
     model: options.Model = None,
+    face1: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO1, as detect lists them from 0.")] = None,
+    face2: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO2.")] = None,
     population: options.Population = None,
     liveness: options.Liveness = None,
     liveness_of: Annotated[
@@ -63,7 +65,15 @@ def verify(
         photos.collect([photo])
     with connect(server, key, Data.UNUSED) as client:
         answer = client.verify(
-            photo1, photo2, fmr=fmr, model=model, population=population, liveness=liveness, liveness_of=liveness_of
+            photo1,
+            photo2,
+            fmr=fmr,
+            model=model,
+            population=population,
+            face1=face1,
+            face2=face2,
+            liveness=liveness,
+            liveness_of=liveness_of,
         )
     for warning in answer.warnings or ():
         output.warn(warning.message)
@@ -92,6 +102,7 @@ def enroll(
     liveness: options.Liveness = None,
     expires: Annotated[datetime | None, typer.Option(help="When these people are erased, in UTC.")] = None,
     consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
+    face: Annotated[int | None, typer.Option(min=0, help="The face of a single photo, as detect lists them.")] = None,
     create: options.Create = False,
     server: options.Server = None,
     key: options.Key = None,
@@ -108,7 +119,13 @@ def enroll(
         def send(item: tuple[str, list[Path]]) -> schemas.EnrollAnswer | LikenessError:
             return _try(
                 lambda: client.enroll(
-                    gallery, *item, quality=quality, liveness=liveness, expires_at=expires_at, consent=consent
+                    gallery,
+                    *item,
+                    quality=quality,
+                    liveness=liveness,
+                    expires_at=expires_at,
+                    consent=consent,
+                    face=face,
                 )
             )
 

@@ -92,18 +92,27 @@ def verify(
     fmr: float | None = None,
     model: str | None = None,
     population: str | None = None,
+    face1: int | None = None,
+    face2: int | None = None,
     liveness: str | None = None,
     liveness_of: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.VerifyAnswer]:
     """Compare two photos (1:1), with the default package or ``model``.
 
-    ``liveness`` is ``off``, ``report`` or ``require``, here and below; ``liveness_of`` ``both``, ``image1`` or
-    ``image2``.
+    ``face1`` and ``face2`` are indexes in the list of `detect`; absent: the most prominent face. ``liveness`` is
+    ``off``, ``report`` or ``require``, here and below; ``liveness_of`` ``both``, ``image1`` or ``image2``.
     """
     files = [part("image1", image1), part("image2", image2)]
     params = given(
-        fmr=fmr, model=model, population=population, liveness=liveness, liveness_of=liveness_of, explain=explain
+        fmr=fmr,
+        model=model,
+        population=population,
+        face1=face1,
+        face2=face2,
+        liveness=liveness,
+        liveness_of=liveness_of,
+        explain=explain,
     )
     return _call(endpoints.VERIFY, params=params, files=files)
 
@@ -153,14 +162,23 @@ def enroll(
     liveness: str | None = None,
     expires_at: datetime | None = None,
     consent: str | None = None,
+    face: int | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
-    ``expires_at`` has a time zone; ``consent`` is a note.
+    ``expires_at`` has a time zone; ``consent`` is a note. ``face`` picks a face of a single photo, by its index in the
+    list of `detect`.
     """
     files = [part("images", image) for image in images]
-    params = given(quality=quality, liveness=liveness, expires_at=_text(expires_at), consent=consent, explain=explain)
+    params = given(
+        quality=quality,
+        liveness=liveness,
+        expires_at=_text(expires_at),
+        consent=consent,
+        face=face,
+        explain=explain,
+    )
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 

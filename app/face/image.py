@@ -7,84 +7,27 @@ decoded completely or not at all.
 
 from __future__ import annotations
 
-import ctypes
-import io
-import re
-import struct
-import warnings
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import AvifImagePlugin, Image, ImageCms, ImageFile, _imaging
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
-from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL import Image, ImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from app.errors import (
-    EmptyImage,
     ImageTooLarge,
-    ImageTooSmall,
     InvalidImage,
-    LikenessError,
-    Overloaded,
-    UnsupportedImage,
 )
-from app.face.heif import read_container
+from app.face.formats import READER_ERRORS, Limits, check_size, no_memory, open_file, size_before_opening
 from app.face.pixels import to_rgb
 from app.types import Pixels
 
 REDUCTIONS = (8, 4, 2)
 """What libjpeg can shrink by while it decodes, at less than the cost of decoding."""
-MAX_JPEG_SCANS = 100
-"""Scans of a progressive JPEG; cameras and libraries write about ten, and each costs a pass over all the pixels
-(https://libjpeg-turbo.org/pmwiki/uploads/About/TwoIssueswiththeJPEGStandard.pdf)."""
 MAX_SAVING = 2
 """What reducing a JPEG saves of its memory: a progressive one keeps up to 6 bytes of coefficients a pixel, and other
 formats take up to 17 while they are decoded."""
-SMALL_PIXELS = 1_000_000
-"""Less than this takes 17 MB at most, for which there is memory."""
-NO_MEMORY_RETRY_S = 5.0
-COMPOSED_FACTOR = 3
-"""Pixels of a HEIF picture and its tiles together, in multiples of the limit of one picture."""
-
-_PILLOW_ERRORS = (
-    OSError,  # truncated, "broken data stream", unidentified
-    SyntaxError,  # its word for a damaged header
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    AttributeError,
-    AssertionError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    struct.error,
-    zlib.error,
-    ImageCms.PyCMSError,
-)
-"""Everything that damaged files make Pillow and libheif raise, found by mutating files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an image may be at most; ``max_pixels`` and the sides hold for the size that the header claims."""
-
-    max_bytes: int = 10 * 1024 * 1024
-    max_pixels: int = 50_000_000
-    max_side: int = 16_384
-    min_side: int = 16
-    """No face of 20 pixels, forehead to chin, fits into less."""
-    formats: frozenset[str] | None = None
-    """The formats that are read; None for all. See `Header.format`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,28 +87,18 @@ class EncodedImage:
 
     def decode(self, factor: int = 1) -> Decoded:
         """Decode the first picture, upright, as `decode` does; ``factor``: 1, or of REDUCTIONS. Call it once."""
-        return _decode(self._opened or _open(self.data, self.limits), factor)
+        return _decode(self._opened or open_file(self.data, self.limits), factor)
 
 
 def open_image(data: bytes, limits: Limits) -> EncodedImage:
     """Read the size without allocating pixels. Raises EmptyImage, UnsupportedImage, InvalidImage and ImageTooLarge,
     and what `decode` raises."""
-    size = _size_before_opening(data)
+    size = size_before_opening(data)
     if size is not None and len(data) <= limits.max_bytes:
-        _check_size(*size, limits)
+        check_size(*size, limits)
         return EncodedImage(data, limits, *size, None)
-    opened = _open(data, limits)
+    opened = open_file(data, limits)
     return EncodedImage(data, limits, *opened.size, opened)
-
-
-def _size_before_opening(data: bytes) -> tuple[int, int] | None:
-    """Return the size in the head of a format whose reader allocates pixels when it opens; None for others."""
-    if _SIGNATURES["WEBP"].match(data):
-        return _webp_size(data)
-    if _SIGNATURES["GIF"].match(data) and len(data) >= 10:
-        width, height = struct.unpack_from("<HH", data, 6)
-        return width, height
-    return None
 
 
 def read_header(data: bytes, limits: Limits) -> Header:
@@ -173,7 +106,7 @@ def read_header(data: bytes, limits: Limits) -> Header:
 
     Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
     """
-    return _header(_open(data, limits))
+    return _header(open_file(data, limits))
 
 
 def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | None = None) -> Decoded:
@@ -183,7 +116,7 @@ def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | 
     16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
     Raises as `read_header` does.
     """
-    image = _open(data, limits)
+    image = open_file(data, limits)
     return _decode(image, reduction(_header(image)) if reduction else 1)
 
 
@@ -206,80 +139,9 @@ def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
     except Image.DecompressionBombError as error:
         raise ImageTooLarge("The image has too many pixels.") from error
     except MemoryError as error:
-        raise _no_memory(name, size) from error
-    except _PILLOW_ERRORS as error:
+        raise no_memory(name, size) from error
+    except READER_ERRORS as error:
         raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
-
-
-# --- headers -------------------------------------------------------------------------------------------------------
-
-
-def _open(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    """Header parsed and within the limits, pixels untouched."""
-    if not data:
-        raise EmptyImage("The image has no bytes.")
-    if len(data) > limits.max_bytes:
-        raise ImageTooLarge(
-            f"The image has {len(data)} bytes; {limits.max_bytes} are allowed.",
-            bytes=len(data),
-            max_bytes=limits.max_bytes,
-        )
-    name = _recognise(data, limits.formats)
-    _silence_pillow()
-    try:
-        image = _READERS[name](data, limits)
-    except Image.DecompressionBombError as error:
-        raise ImageTooLarge("The image has too many pixels.") from error
-    except MemoryError as error:
-        raise _no_memory(name, _size_before_opening(data) or (0, 0)) from error
-    except _PILLOW_ERRORS as error:
-        raise InvalidImage(f"The {name} image is damaged or cut short.", format=name) from error
-    width, height = image.size
-    _check_size(width, height, limits)
-    if min(width, height) < limits.min_side:
-        message = f"The image is {width}×{height} pixels; a side must have {limits.min_side}."
-        raise ImageTooSmall(message, width=width, height=height, min_side=limits.min_side)
-    return image
-
-
-def _no_memory(name: str, size: tuple[int, int]) -> LikenessError:
-    """Return the error of a reader without memory: for a small image it says that a size in the file is damaged."""
-    if size[0] * size[1] < SMALL_PIXELS:
-        return InvalidImage(f"The {name} image is damaged or cut short.", format=name)
-    return Overloaded("There is not enough memory for the image.", retry_after=NO_MEMORY_RETRY_S)
-
-
-_SIGNATURES = {
-    "JPEG": re.compile(rb"\xff\xd8\xff"),
-    "PNG": re.compile(rb"\x89PNG\r\n\x1a\n"),
-    "WEBP": re.compile(rb"RIFF....WEBP", re.DOTALL),
-    "GIF": re.compile(rb"GIF8[79]a"),
-    "TIFF": re.compile(rb"II[*+]\0|MM\0[*+]"),
-    # The brands of ISO/IEC 23008-12 and of the AVIF specification; `mif1` alone says neither, its other brands do.
-    "AVIF": re.compile(rb"\0...ftyp(?:avif|avis|mif1.{4}(?:.{4}){0,8}?avif)", re.DOTALL),
-    "HEIF": re.compile(rb"\0...ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL),
-    # Two letters are no signature; the size of the header that follows is one of these.
-    "BMP": re.compile(rb"BM.{12}[\x0c\x10\x28\x34\x38\x40\x6c\x7c]\0\0\0", re.DOTALL),
-}
-
-
-def _recognise(data: bytes, formats: frozenset[str] | None) -> str:
-    readable = [name for name in _SIGNATURES if formats is None or name in formats]
-    for name in readable:
-        if _SIGNATURES[name].match(data):
-            return name
-    message = f"The bytes are no image of a kind that is read ({', '.join(readable)})."
-    raise UnsupportedImage(message, readable=readable)
-
-
-def _check_size(width: int, height: int, limits: Limits) -> None:
-    """Only what is too large, which is known before some formats are opened."""
-    if max(width, height) > limits.max_side:
-        message = f"The image is {width}×{height} pixels; a side may have {limits.max_side}."
-        raise ImageTooLarge(message, width=width, height=height, max_side=limits.max_side)
-    if width * height > limits.max_pixels:
-        message = f"The image is {width}×{height} pixels; {limits.max_pixels} are allowed."
-        raise ImageTooLarge(message, width=width, height=height, max_pixels=limits.max_pixels)
 
 
 def _header(image: ImageFile.ImageFile) -> Header:
@@ -295,169 +157,9 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     """EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is whole."""
     try:
         value = image.getexif().get(274, 1)
-    except _PILLOW_ERRORS:
+    except READER_ERRORS:
         return 1
     return value if isinstance(value, int) and 1 <= value <= 8 else 1
-
-
-def _silence_pillow() -> None:
-    """Keep Pillow's warnings about odd metadata out of the log, and from becoming errors under ``-W error``.
-
-    A filter for the whole process, as `warnings.catch_warnings` must not be used in threads.
-    """
-    if warnings.filters[:1] != [("ignore", None, Warning, _PILLOW, 0)]:
-        warnings.filterwarnings("ignore", module=_PILLOW.pattern)
-
-
-@cache
-def _silence_libtiff() -> None:
-    """Keep libtiff from printing what is wrong with an image to standard error, beside the log: Pillow raises it too.
-
-    It is reached through Pillow's library, which is linked to it; where its names are hidden there it goes on printing.
-    """
-    with suppress(OSError):
-        pillow = ctypes.CDLL(_imaging.__file__)
-        for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
-            if (set_handler := getattr(pillow, name, None)) is not None:
-                set_handler.argtypes, set_handler.restype = [ctypes.c_void_p], ctypes.c_void_p
-                set_handler(None)
-
-
-_PILLOW = re.compile(r"PIL\.")
-
-
-# --- one reader a format -------------------------------------------------------------------------------------------
-
-
-def _read_jpeg(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
-    # Inside of pixel data an FF is always followed by 00 or RST, so that this counts scans (FF DA).
-    scans = data.count(b"\xff\xda")
-    if scans > MAX_JPEG_SCANS:
-        raise UnsupportedImage(f"The JPEG has {scans} scans; {MAX_JPEG_SCANS} are read.", format="JPEG")
-    return JpegImageFile(io.BytesIO(data))
-
-
-def _read_png(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
-    return PngImageFile(io.BytesIO(b"".join(_essential_chunks(data))))
-
-
-_PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
-
-
-def _essential_chunks(data: bytes) -> Iterator[bytes]:
-    """A PNG without what does not show in its first picture: text, profiles and animation frames are never inflated.
-
-    Orientation (eXIf) may stand behind the pixels; it is moved before them.
-    """
-    yield data[:8]
-    chunks: list[tuple[bytes, bytes]] = []
-    at = 8
-    while not chunks or chunks[-1][0] != b"IEND":
-        (length,) = struct.unpack_from(">I", data, at)  # struct.error behind the end: cut short
-        end = at + 12 + length
-        chunks.append((data[at + 4 : at + 8], data[at:end]))
-        at = end
-    yield from (chunk for kind, chunk in chunks[:1])
-    yield from (chunk for kind, chunk in chunks[1:] if kind == b"eXIf")
-    yield from (chunk for kind, chunk in chunks[1:] if kind in _PNG_PICTURE)
-
-
-def _read_webp(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    # Opening allocates the canvas, so that its size is looked at before.
-    size = _webp_size(data)
-    if size is None:
-        raise InvalidImage("The WEBP image is damaged or cut short.", format="WEBP")
-    _check_size(*size, limits)
-    return WebPImageFile(io.BytesIO(data))
-
-
-def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Canvas width and height (RFC 9649, sections 2.5-2.7)."""
-    kind, start = data[12:16], data[20:30]
-    if len(start) < 10:
-        return None
-    if kind == b"VP8X":
-        return int.from_bytes(start[4:7], "little") + 1, int.from_bytes(start[7:10], "little") + 1
-    if kind == b"VP8L":
-        bits = int.from_bytes(start[1:5], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 ":
-        return int.from_bytes(start[6:8], "little") & 0x3FFF, int.from_bytes(start[8:10], "little") & 0x3FFF
-    return None
-
-
-def _read_gif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    # Opening may already allocate the first frame.
-    if len(data) >= 10:
-        width, height = struct.unpack_from("<HH", data, 6)
-        _check_size(width, height, limits)
-    return GifImageFile(io.BytesIO(data))
-
-
-def _read_heif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    _check_container(data, limits, "HEIF")
-    return _heif_reader()(io.BytesIO(data))
-
-
-@cache
-def _heif_reader() -> Callable[[io.BytesIO], ImageFile.ImageFile]:
-    """Load libheif when the first such photo comes: it takes 20 ms and most servers never see one.
-
-    Raises UnsupportedImage where the extra `heic` is not installed.
-    """
-    try:
-        import pillow_heif  # noqa: PLC0415 - see above
-    except ImportError as error:
-        message = "This server reads no HEIC photos: install likeness[heic], or send JPEG."
-        raise UnsupportedImage(message) from error
-    pillow_heif.options.DECODE_THREADS = 1  # requests run side by side already
-    pillow_heif.options.THUMBNAILS = pillow_heif.options.DEPTH_IMAGES = pillow_heif.options.AUX_IMAGES = False
-    reader: Callable[[io.BytesIO], ImageFile.ImageFile] = pillow_heif.HeifImageFile
-    return reader
-
-
-def _read_avif(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    _check_container(data, limits, "AVIF")
-    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # requests run side by side already
-    return AvifImagePlugin.AvifImageFile(io.BytesIO(data))
-
-
-def _check_container(data: bytes, limits: Limits, name: str) -> None:
-    """Check the size of everything in the container that may be decoded, before a decoder sees it."""
-    container = read_container(data)
-    if container.moving:
-        raise UnsupportedImage(f"{name} image sequences are not supported; send a photo.", format=name)
-    for width, height in container.coded_sizes():
-        _check_size(width, height, limits)
-    # The tiles of a grid overlap its last row and column, and its transparency is a second picture.
-    if container.pixels() > COMPOSED_FACTOR * limits.max_pixels:
-        raise ImageTooLarge(f"The {name} is composed of too many pixels.", max_pixels=limits.max_pixels)
-
-
-def _read_bmp(data: bytes, _limits: Limits) -> ImageFile.ImageFile:
-    return BmpImageFile(io.BytesIO(data))
-
-
-def _read_tiff(data: bytes, limits: Limits) -> ImageFile.ImageFile:
-    _silence_libtiff()
-    image = TiffImageFile(io.BytesIO(data))
-    # A tile is decoded whole, however little of it the picture needs.
-    tile = (image.tag_v2.get(322, 1), image.tag_v2.get(323, 1))
-    if not all(isinstance(side, int) for side in tile) or tile[0] * tile[1] > limits.max_pixels:
-        raise ImageTooLarge("The TIFF has tiles of too many pixels.", max_pixels=limits.max_pixels)
-    return image
-
-
-_READERS: dict[str, Callable[[bytes, Limits], ImageFile.ImageFile]] = {
-    "JPEG": _read_jpeg,
-    "PNG": _read_png,
-    "WEBP": _read_webp,
-    "AVIF": _read_avif,
-    "HEIF": _read_heif,
-    "GIF": _read_gif,
-    "TIFF": _read_tiff,
-    "BMP": _read_bmp,
-}
 
 
 # --- pixels --------------------------------------------------------------------------------------------------------

@@ -13,13 +13,16 @@ import sqlalchemy as sa
 from PIL import Image
 from sqlalchemy.engine import Connection, Row
 
+from app.db.engine import in_parts
 from app.db.schema import CROPS, FACE_ORIGINS, FACES, METADATA, SUBJECTS
 from app.db.sealed_columns import Blobs
 from app.errors import FaceNotFound
 from app.face.align import CROP_SIDE
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.gallery.records import FaceRow, Gallery, Origin, Subject
 from app.gallery.templates import face_columns, join_templates
+from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Reason
 
 JPEG_QUALITY = 95
@@ -42,6 +45,13 @@ ORIGIN_COLUMNS: tuple[sa.ColumnElement[Any], ...] = (
     FACE_ORIGINS.c.score,
 )
 _FACE_ID = re.compile("[0-9a-f]{32}")
+# Built once: that takes longer than SQLite takes to run them.
+_LABELS = (
+    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
+    .join(SUBJECTS)
+    .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
+)
+_CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
 
 
 def face_query(package: str) -> sa.Select[Any]:
@@ -164,3 +174,18 @@ def _references() -> list[sa.Column[Any]]:
         for column in table.columns
         if any(key.column is FACES.c.key for key in column.foreign_keys)
     ]
+
+
+def read_labels(
+    connection: Connection, face_keys: Sequence[int], *, current: bool
+) -> dict[int, tuple[str, str, str | None]]:
+    """Return the id, the subject's id and the subject's name of each face that exists, by key.
+
+    With ``current``, faces of expired subjects are left out.
+    """
+    query = _CURRENT_LABELS if current else _LABELS
+    found: dict[int, tuple[str, str, str | None]] = {}
+    for some in in_parts(face_keys):
+        for key, face_id, subject_id, name in connection.execute(query, {"keys": some, "now": utc_now()}):
+            found[key] = (face_id, subject_id, name)
+    return found

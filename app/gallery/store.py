@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from app.db.cache import Cache
-from app.db.engine import BUSY_TIMEOUT_S, Database, in_parts
+from app.db.engine import BUSY_TIMEOUT_S, Database
 from app.db.pagination import Page, read_page
 from app.db.schema import FACES, GALLERIES, SUBJECTS
 from app.db.sealed_columns import Blobs
@@ -23,7 +23,7 @@ from app.errors import Conflict, GalleryExists
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
 from app.gallery.change_reader import ChangeReader
-from app.gallery.face_rows import face_query, find_face, read_crop, to_face
+from app.gallery.face_rows import face_query, find_face, read_crop, read_labels, to_face
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
@@ -68,14 +68,6 @@ from app.gallery.text import (
 from app.search.types import IndexKind
 from app.timestamps import utc_now
 from app.types import LivenessMode
-
-# Built once: that takes longer than SQLite takes to run them.
-_LABELS = (
-    sa.select(FACES.c.key, FACES.c.face_id, SUBJECTS.c.id, SUBJECTS.c.name)
-    .join(SUBJECTS)
-    .where(FACES.c.key.in_(sa.bindparam("keys", expanding=True)))
-)
-_CURRENT_LABELS = _LABELS.where(SUBJECTS.c.expires_at.is_(None) | (SUBJECTS.c.expires_at > sa.bindparam("now")))
 
 
 class Store:
@@ -273,7 +265,7 @@ class Store:
         *,
         expires_before: str | None = None,
     ) -> Page[Subject]:
-        """List subjects whose id or name contains `search`, case folded. Raises InvalidInput ``invalid_search``."""
+        """List subjects whose id or name contains `search`, both folded. Raises InvalidInput ``invalid_search``."""
         query = SUBJECT_ROWS.where(SUBJECTS.c.gallery_key == gallery.key)
         if expires_before is not None:
             query = query.where(SUBJECTS.c.expires_at < expires_before)
@@ -482,13 +474,8 @@ class Store:
         """
         if not face_keys:
             return {}
-        query = _CURRENT_LABELS if current else _LABELS
-        found: dict[int, tuple[str, str, str | None]] = {}
         with self.database.read() as connection:
-            for some in in_parts(face_keys):
-                for key, face_id, subject_id, name in connection.execute(query, {"keys": some, "now": utc_now()}):
-                    found[key] = (face_id, subject_id, name)
-        return found
+            return read_labels(connection, face_keys, current=current)
 
     def _read_gallery(self, gallery_id: str) -> Gallery:
         with self.database.read() as connection:

@@ -34,6 +34,7 @@ _HIDDEN = re.compile(
 """Unicode's Default_Ignorable_Code_Point, which holds all bidirectional controls, and interlinear annotations."""
 _NEEDED = re.compile("[\u200c\u200d\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0020-\U000e007f\U000e0100-\U000e01ef]")
 """Those of them that scripts and emoji are written with: joiners, variation selectors, tags (of flags)."""
+_SPACES = str.maketrans("_-.", "   ")
 _EMOJI_STYLE, _KEYCAPS = "\ufe0f", "0123456789#*"
 
 
@@ -101,8 +102,17 @@ def _clean_text(text: str, what: str, code: str, longest: int = MAX_TEXT) -> str
 
 
 def fold(*texts: str | None) -> str:
-    """Return the texts case-folded, one a line, as substring search compares them."""
-    return "\n".join(unicodedata.normalize("NFC", text.casefold()) for text in texts if text)
+    """Return the texts, one a line, as substring search compares them: no case, no accents, `_`, `-` and `.` as spaces.
+
+    The migrations have a copy: change it only with a new one.
+    """
+    return "\n".join(_fold(text) for text in texts if text)
+
+
+def _fold(text: str) -> str:
+    parts = unicodedata.normalize("NFKD", text).casefold()
+    bare = "".join(part for part in parts if not unicodedata.combining(part))
+    return unicodedata.normalize("NFC", bare).translate(_SPACES)
 
 
 def encode_metadata(metadata: Metadata, max_bytes: int = MAX_METADATA_BYTES) -> str:

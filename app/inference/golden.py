@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from app.errors import Unusable
+from app.errors import PackageTemplatesDiffer, Unusable
 from app.inference.manifest import CROP_SIDE, Golden, Manifest
 from app.inference.package import Package
 from app.types import Pixels, Vectors
@@ -60,7 +60,7 @@ def with_golden(manifest: Manifest, run: Callable[[Pixels], Vectors]) -> Manifes
 def check(package: Package, vectors: Vectors, device: str) -> None:
     """Compare (2, D) ``vectors``, made here of `golden_crops`, with the manifest's, if it has any of these crops.
 
-    Raises Unusable package_templates_differ below `LEAST_COSINE`.
+    Raises PackageTemplatesDiffer below `LEAST_COSINE`.
     """
     golden = package.manifest.golden
     if golden is None or golden.crops != crops_digest():
@@ -75,5 +75,6 @@ def check(package: Package, vectors: Vectors, device: str) -> None:
             "Install the tested ONNX Runtime (constraints.txt), run the package on another device "
             "(LIKENESS_DEVICE) or machine, or export it anew."
         )
-        details = {"package": package.id, "device": device, "cosine": round(cosine, 6), "needed": LEAST_COSINE}
-        raise Unusable(message, code="package_templates_differ", **details)
+        raise PackageTemplatesDiffer(
+            message, package=package.id, device=device, cosine=round(cosine, 6), needed=LEAST_COSINE
+        )

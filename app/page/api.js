@@ -43,7 +43,7 @@ async function refusal(response, trying) {
   } catch {
     // Something between here and the server answered in its own words.
   }
-  const problem = said.error ?? { code: `http_${response.status}`, message: `The answer was ${response.status}.` };
+  const problem = said.error ?? { code: `http_${response.status}`, message: `The answer was ${response.status}.`, details: said };
   const wait = Number(response.headers.get("retry-after")) || null;
   if (response.status === 401 && !trying) dispatchEvent(new CustomEvent("signed-out", { detail: problem.code }));
   return new Refusal(response.status, problem, said.request_id ?? null, wait);

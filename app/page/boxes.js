@@ -3,16 +3,26 @@
 import { h, svg } from "./dom.js";
 
 const CORNER = 0.22;
+const GAP = 4;
 
-/** `faces`: [{box, kind, label, index}]; `kind` is a word of the style sheet (`chosen`, `known`, …). */
-export function boxes(size, faces, words) {
+/** `faces`: [{box, kind, label, detail, number}]; `kind` is a word of the style sheet (`chosen`, `known`, …), `detail` what
+ * small screens leave out. `onpick(index)` makes a button of each; `onpoint(index)` hears what the mouse is over, or null. */
+export function boxes(size, faces, words, { onpick = null, onpoint = null } = {}) {
   const drawing = svg(
     "svg",
     { class: "boxes", viewBox: `0 0 ${size.width} ${size.height}`, "aria-hidden": "true", focusable: "false" },
     faces.map((face) => svg("path", { class: face.kind, d: corners(face.box) })),
   );
-  const labels = faces.filter((face) => face.label).map((face) => label(face, size));
-  return h("div.overlay", { role: "img", "aria-label": words }, drawing, labels);
+  const tags = faces.map((face) => face.label && tag(face));
+  const spots = onpick || onpoint ? faces.map((face, index) => spot(size, face, index, faces.length, onpick, onpoint)) : null;
+  const overlay = h("div.overlay", { role: onpick ? "group" : "img", "aria-label": words }, drawing, spots, tags);
+  if (tags.some(Boolean)) new ResizeObserver(() => arrange(overlay, size, faces, tags)).observe(overlay);
+  return overlay;
+}
+
+/** Marks the box of one face, or of none, in `overlay`. */
+export function light(overlay, index) {
+  overlay?.querySelectorAll(".boxes path").forEach((path, at) => path.classList.toggle("lit", at === index));
 }
 
 /** A rectangle of which only the corners are drawn, so that the face stays to be seen. */
@@ -27,10 +37,47 @@ function corners({ x, y, width, height }) {
   ].join("");
 }
 
-function label(face, size) {
-  const below = face.box.y / size.height < 0.08;
-  const edge = below ? face.box.y + face.box.height : face.box.y;
-  const left = Math.min(0.98, Math.max(0, (face.box.x + face.box.width / 2) / size.width));
-  const style = { left: `${left * 100}%`, top: `${(Math.min(size.height, edge) / size.height) * 100}%` };
-  return h(`span.tag.${face.kind}${below ? ".below" : ""}`, { style }, face.label);
+function tag({ kind, label, detail, number }) {
+  return h(`span.tag.${kind}`, {}, number && [h("b", {}, number), " "], h("span", {}, label, detail && h("span.detail", {}, ` ${detail}`)));
 }
+
+/** What of a face can be pointed at or picked. */
+function spot(size, { box, kind }, index, all, onpick, onpoint) {
+  const share = (value, whole) => `${(value / whole) * 100}%`;
+  const style = { left: share(box.x, size.width), top: share(box.y, size.height), width: share(box.width, size.width), height: share(box.height, size.height) };
+  const pointing = onpoint && { onmouseenter: () => onpoint(index), onmouseleave: () => onpoint(null) };
+  if (!onpick) return h("span.spot", { style, ...pointing });
+  return h("button.spot", { type: "button", style, "aria-label": `Face ${index + 1} of ${all}`, "aria-pressed": String(kind === "chosen"), onclick: () => onpick(index), ...pointing });
+}
+
+/** Gives each label a place at its face that no earlier one has; where there is none, its number alone. */
+function arrange(overlay, size, faces, tags) {
+  const scale = overlay.clientWidth / size.width;
+  const placed = [];
+  tags.forEach((one, index) => {
+    if (!one) return;
+    const face = Object.fromEntries(Object.entries(faces[index].box).map(([side, value]) => [side, value * scale]));
+    one.classList.remove("brief");
+    let found = freePlace(overlay, face, one, placed);
+    if (!found.free && faces[index].number) {
+      one.classList.add("brief");
+      found = freePlace(overlay, face, one, placed);
+    }
+    placed.push(found);
+    one.style.left = `${found.left}px`;
+    one.style.top = `${found.top}px`;
+  });
+}
+
+/** Above the face, below it, a line further up or down, or in its lower edge; above it where all of these are taken. */
+function freePlace(overlay, face, one, placed) {
+  const [width, height] = [one.offsetWidth, one.offsetHeight];
+  const left = Math.max(0, Math.min(overlay.clientWidth - width, face.x + face.width / 2 - width / 2));
+  const [above, below] = [face.y - height - GAP, face.y + face.height + GAP];
+  const room = overlay.clientHeight - height;
+  const rows = [above, below, above - height - GAP, below + height + GAP, below - height - 2 * GAP].map((top) => ({ left, top, width, height }));
+  const open = rows.find(({ top }) => top >= 0 && top <= room && !placed.some((other) => overlaps({ left, top, width, height }, other)));
+  return open ? { ...open, free: true } : { ...rows[0], top: Math.max(0, Math.min(room, above)), free: false };
+}
+
+const overlaps = (a, b) => a.left < b.left + b.width && b.left < a.left + a.width && a.top < b.top + b.height && b.top < a.top + a.height;

@@ -4,7 +4,21 @@ import { ask, h } from "./dom.js";
 import { toJpeg } from "./align.js";
 import { problem } from "./problem.js";
 
-const WANTED = { video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: "user" }, audio: false };
+const PHONE = "(pointer: coarse)";
+
+let side = null;
+
+/** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is turned. */
+const facing = () => side ?? (matchMedia(PHONE).matches ? "environment" : "user");
+const wanted = () => ({ video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: facing() }, audio: false });
+
+/** Whether there is another camera to turn to; browsers say so once one is in use. */
+export async function canTurn() {
+  const devices = await navigator.mediaDevices.enumerateDevices();
+  return devices.filter((device) => device.kind === "videoinput").length > 1;
+}
+
+export const turn = () => (side = facing() === "user" ? "environment" : "user");
 
 const REFUSED = {
   NotAllowedError: "The browser may not use the camera. Allow it for this page (next to the address), then try again.",
@@ -17,7 +31,7 @@ export async function start() {
   if (!navigator.mediaDevices) throw new CameraError("A browser gives the camera to pages over HTTPS or on this machine only. Serve over HTTPS, or choose a photo.");
   const video = h("video", { playsinline: true, muted: true, autoplay: true });
   try {
-    video.srcObject = await navigator.mediaDevices.getUserMedia(WANTED);
+    video.srcObject = await navigator.mediaDevices.getUserMedia(wanted());
   } catch (error) {
     throw new CameraError(REFUSED[error.name] ?? "The camera can't be used. Choose a photo instead.");
   }
@@ -48,17 +62,23 @@ export async function takePhoto() {
   const photo = await ask("Take a photo", (close) => {
     const place = h("div.viewfinder", {}, h("p.hint", {}, "Waiting for the camera …"));
     const shoot = h("button.primary", { type: "button", disabled: true, onclick: async () => close(await toJpeg(frame(video))) }, "Take the photo");
-    start().then(
-      (found) => {
-        video = found;
-        if (left) stop(video);
-        place.replaceChildren(video);
-        shoot.disabled = false;
-        shoot.focus();
-      },
-      (error) => place.replaceChildren(problem(error)),
-    );
-    return h("div", {}, place, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), shoot));
+    const other = h("button", { type: "button", hidden: true, onclick: () => (turn(), begin()) }, "Other camera");
+    const begin = () => {
+      stop(video);
+      start().then(
+        async (found) => {
+          video = found;
+          if (left) return stop(video);
+          place.replaceChildren(video);
+          shoot.disabled = false;
+          shoot.focus();
+          other.hidden = !(await canTurn());
+        },
+        (error) => place.replaceChildren(problem(error)),
+      );
+    };
+    begin();
+    return h("div", {}, place, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), other, shoot));
   });
   left = true;
   stop(video);

@@ -5,7 +5,7 @@ import { h, put, svg } from "./dom.js";
 const STYLES = 7;
 const SIZE = 1000;
 
-/** `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks: [[value, words]]}.
+/** `series`: [{name, points: [[x, y]], band: [[x, low, high]]}] (null y: a gap). `x`, `y`: {min, max, log, ticks: [[value, words]], title}.
  * `words` says in a sentence what is to be seen; `columns` heads the table. */
 export function chart(options) {
   const [caption, plot] = [h("figcaption", {}), h("div.plot", { role: "img" })];
@@ -38,7 +38,13 @@ function drawing({ series, x, y }) {
   );
   const left = y.ticks.map(([value, text]) => h("span", { style: { top: `${(1 - placeY(value)) * 100}%` } }, text));
   const below = x.ticks.map(([value, text]) => h("span", { style: { left: `${placeX(value) * 100}%` } }, text));
-  return [h("div.axis-y", {}, left), h("div.area", {}, lines), h("div.axis-x", {}, below)];
+  return [
+    y.title && h("p.axis-title", {}, y.title),
+    h("div.axis-y", {}, left),
+    h("div.area", {}, lines),
+    h("div.axis-x", {}, below),
+    x.title && h("p.axis-title.across", {}, x.title),
+  ].filter(Boolean);
 }
 
 function scaleOf({ min, max, log }) {

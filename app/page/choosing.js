@@ -10,6 +10,9 @@ const PLACE = "likeness.gallery";
 /** Every gallery that the key sees. */
 export const everyGallery = () => every(path("galleries"), "galleries");
 
+/** Makes `gallery` the one that a control has first. */
+export const prefer = (gallery) => gallery && sessionStorage.setItem(PLACE, gallery);
+
 /** A control whose `value` is the gallery's id, or empty; `onchange(id)` hears of a choice, the first one too. */
 export async function galleryControl(onchange) {
   const chosen = (id) => {

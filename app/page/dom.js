@@ -78,18 +78,22 @@ export function calmly(ms, act) {
   };
 }
 
-/** A modal dialog, which the browser keeps the focus in; Escape closes it. `build(close)` gives what is in it. The
- * promise has what `close` was given, null when it was left. */
-export function ask(title, build) {
+/** A modal dialog, which the browser keeps the focus in; Escape closes it, unless `held`: then only its own buttons do.
+ * `build(close)` gives what is in it. The promise has what `close` was given, null when it was left. */
+export function ask(title, build, { held = false, wide = false } = {}) {
   return new Promise((resolve) => {
     const heading = h("h2", { id: newId("title") }, title);
     let answer = null;
+    let done = !held;
     const close = (value = null) => {
       answer = value;
+      done = true;
       dialog.close();
     };
-    const dialog = h("dialog", { "aria-labelledby": heading.id }, heading, build(close));
+    const dialog = h(`dialog${wide ? ".wide" : ""}`, { "aria-labelledby": heading.id }, heading, build(close));
+    dialog.addEventListener("cancel", (event) => done || event.preventDefault());
     dialog.addEventListener("close", () => {
+      if (!done) return dialog.showModal(); // a browser may close one against its will
       dialog.remove();
       resolve(answer);
     });

@@ -9,6 +9,7 @@ import * as session from "./session.js";
 import { signIn } from "./signin.js";
 import * as theme from "./theme.js";
 import { SECTIONS, find } from "./sections.js";
+import { discardAll, showUnderWay, underWay } from "./views/enrolling.js";
 
 const shell = document.getElementById("shell");
 let leave = () => {};
@@ -56,6 +57,7 @@ function ask(error = null) {
 function end(code = null) {
   session.end();
   forget();
+  discardAll();
   ask(code && { code });
 }
 
@@ -65,7 +67,7 @@ function frame() {
     h(
       "div.group",
       {},
-      h("h2", {}, group),
+      group && h("h2", {}, group),
       h("ul", {}, open.filter((section) => section.group === group).map((section) => h("li", {}, entry(section)))),
     ),
   );
@@ -79,7 +81,7 @@ function frame() {
   menu.addEventListener("click", (event) => event.target.closest("a") && toggle(menu, button, false));
   put(
     shell,
-    h("div.frame", {}, h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu), h("main", { id: "main", tabindex: "-1" })),
+    h("div.frame", {}, h("header.top", {}, h("a.brand", { href: link() }, mark(), "Likeness"), button, menu), h("main", { id: "main", tabindex: "-1" }), underWay()),
   );
 }
 
@@ -119,6 +121,7 @@ async function show() {
   const view = section.view(segments.slice(1), query);
   leave = view.leave ?? leave;
   put(main, view.element);
+  showUnderWay();
   await view.ready;
   if (mine === shown) settle(main);
 }

@@ -15,6 +15,11 @@ export async function models() {
   return (await (answer ?? loadModels())).models;
 }
 
+/** The error rates that the server decides at unless asked otherwise: {fmr, fpir}. */
+export async function defaults() {
+  return (await (answer ?? loadModels())).defaults;
+}
+
 /** The operating points that decide for a model (`name@version`), strict ones last; none where it was not measured. */
 export async function decidingPoints(id) {
   const found = (await models()).find((one) => one.id === id);

@@ -25,7 +25,7 @@ export class PhotoPlace {
     this.onphoto = onphoto;
     this.label = label;
     this.input = h("input.hidden", { type: "file", accept: "image/*", id: newId("photo"), onchange: () => this.chosen() });
-    this.stage = h("div.stage", {});
+    this.stage = h("div.stage", { onclick: () => this.stage.querySelector(".invitation") && this.input.click() });
     const camera = h("button", { type: "button", onclick: async () => this.take(await takePhoto()) }, icon("camera"), "Camera");
     const choose = h("label.button", { for: this.input.id }, icon("photo"), "Choose a photo");
     this.element = h(
@@ -46,7 +46,7 @@ export class PhotoPlace {
   }
 
   empty() {
-    put(this.stage, h("p.invitation", {}, icon("person"), h("span", {}, "Drop a photo here, or paste one")));
+    put(this.stage, h("p.invitation", {}, icon("person"), h("span", {}, "Drop a photo here, paste one, or click to choose")));
   }
 
   chosen() {
@@ -78,11 +78,11 @@ export class PhotoPlace {
     await this.onphoto(this);
   }
 
-  /** Draws boxes; `size` is the photo's, where the server has said it. */
-  show(faces, size = null, words = "") {
+  /** Draws boxes, which may be picked and pointed at as `boxes` has it; `size` is the photo's, where the server said it. */
+  show(faces, size = null, words = "", heard = {}) {
     const own = size ?? (this.picture && { width: this.picture.naturalWidth, height: this.picture.naturalHeight });
     const shown = this.picture ?? h("p.hint", {}, "This browser can't show this kind of photo, but the server can read it.");
-    const sheet = h("div.sheet", {}, shown, own && faces.length ? boxes(own, faces, words) : null);
+    const sheet = h("div.sheet", {}, shown, own && faces.length ? boxes(own, faces, words, heard) : null);
     if (own) sheet.style.setProperty("--ratio", `${own.width / own.height}`);
     put(this.stage, sheet);
   }

@@ -30,6 +30,14 @@ export async function showing(place, work) {
   }
 }
 
+/** Fills `body` with what `load` gives, "Loading …" until then; where it fails, with a button to try again. */
+export async function filling(place, body, load) {
+  put(body, h("p.waiting", {}, "Loading …"));
+  const found = await showing(place, load);
+  const again = h("button", { type: "button", onclick: () => filling(place, body, load) }, "Try again");
+  put(body, found ?? again);
+}
+
 /** Disables `button` while `work` runs, so that nothing is asked twice. */
 export async function busy(button, work) {
   button.disabled = true;

@@ -8,3 +8,6 @@ export function here() {
 
 export const link = (...segments) => `#/${segments.map(encodeURIComponent).join("/")}`;
 export const go = (...segments) => (location.hash = link(...segments));
+
+/** For a click on a link to the view that is open, which is then shown anew. */
+export const reopen = (event) => event.currentTarget.hash === location.hash && dispatchEvent(new HashChangeEvent("hashchange"));

@@ -6,6 +6,7 @@ import { check } from "./views/check.js";
 import { compare } from "./views/compare.js";
 import { enrollAnywhere } from "./views/enroll.js";
 import { galleries } from "./views/galleries.js";
+import { home } from "./views/home.js";
 import { identify } from "./views/identify.js";
 import { jobs } from "./views/jobs.js";
 import { keys } from "./views/keys.js";
@@ -15,6 +16,7 @@ import { models } from "./views/models.js";
 const enrollsOnly = () => session.may("enroll") && !session.may("read");
 
 export const SECTIONS = [
+  { name: "overview", title: "Overview", icon: "home", group: "", view: home, allowed: () => true },
   { name: "compare", title: "Compare", icon: "compare", group: "Recognise", view: compare, allowed: () => session.may("recognize") },
   { name: "identify", title: "Identify", icon: "identify", group: "Recognise", view: identify, allowed: () => session.may("recognize") },
   { name: "galleries", title: "Galleries", icon: "galleries", group: "People", view: galleries, allowed: () => session.may("read") },

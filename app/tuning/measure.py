@@ -13,7 +13,7 @@ import cv2
 
 from app.concurrency.fair_semaphore import FairSemaphore
 from app.face.detect import open_detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.inference.embedder import Embedder
 from app.inference.package import Package
 from app.inference.prepare import Target

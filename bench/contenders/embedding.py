@@ -61,9 +61,6 @@ def as_shipped(stages: Stages, *, defaults: bool) -> Callable[[Pixels], NDArray[
 
     It uses ONNX Runtime's `defaults`, or else one thread that doesn't spin, for concurrent callers. Only the weights
     are removed from the list of inputs, because ONNX Runtime would ask for them.
-
-    With ONNX Runtime's `defaults`, or else one thread that doesn't spin, for callers side by side. Only its weights are
-    taken off the list of inputs, else ONNX Runtime asks for them.
     """
     model = onnx.load(str(locate(stages.package, stages.cache)))
     keep_data_inputs(model)

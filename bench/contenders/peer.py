@@ -4,11 +4,6 @@ InsightFace Server 0.2.0 (deepinsight/insightface, folder `server`), measured in
 AVX-512) with authentication on: its HTTP server with a stand-in for the model, and its real stages separately, so each
 figure combines the two. Where two runs differed, the higher figure is used. Ratios mean something only on a machine of
 that kind.
-
-InsightFace Server 0.2.0 (deepinsight/insightface, folder `server`), measured in 2026 on a machine of two cores (Zen 5,
-AVX-512) with its authentication on: its HTTP server with a stand-in for the model, and its real stages apart from it,
-so that each figure is a model of both together. A range is what two runs gave; the higher end is taken here. A ratio to
-them says something only on a machine of that kind.
 """
 
 from __future__ import annotations

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.parts import detect, device, embed, enroll, features, growth, kinds, latency, rivals, search, serve, start
+from bench.parts import (
+    data,
+    detect,
+    device,
+    embed,
+    enroll,
+    features,
+    growth,
+    kinds,
+    latency,
+    rivals,
+    search,
+    serve,
+    start,
+)
 from bench.run import Run
 
 PARTS: dict[str, Callable[[Run], None]] = {
     each.PART: each.measure
-    for each in (embed, detect, search, kinds, rivals, serve, enroll, latency, start, growth, features, device)
+    for each in (embed, detect, search, kinds, rivals, serve, enroll, latency, start, growth, features, device, data)
 }

@@ -1,8 +1,6 @@
 """The speed of one device: images per second of each embedder by batch size, and search where FAISS has a GPU.
 
 On a GPU this is what `python -m bench --device cuda` measures. On the CPU it uses one thread.
-
-On a GPU this is what `likeness bench --device cuda device` is for. It runs on the CPU too, on one thread.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def soon(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def all_of(store: AuditStore, **wanted: str) -> list[AuditEntry]:
+def all_of(store: AuditStore, **wanted: Any) -> list[AuditEntry]:
     return list(store.entries(AuditFilter(**wanted), limit=100_000, newest_first=False).items)
 
 
@@ -165,7 +165,7 @@ def test_entries_are_filtered_and_paged_both_ways(store: Slow) -> None:
         entry.subject = f"s{number}"
         store.write([entry])
 
-    def found(newest_first: bool, **wanted: str) -> list[int]:
+    def found(newest_first: bool, **wanted: Any) -> list[int]:
         seen: list[int] = []
         cursor = None
         while True:
@@ -335,6 +335,17 @@ def test_refused_keys_are_recorded_as_far_as_they_are_known(service: httpx.Clien
     service.delete("/v1/keys/weak")
     revoked = service.get("/v1/galleries", headers={"x-api-key": made["secret"]})
     assert (entry_of(service, revoked)["key"], entry_of(service, revoked)["status"]) == ("weak", 401)
+
+
+def test_changes_are_read_alone(service: httpx.Client) -> None:
+    made = service.post("/v1/galleries", json={"id": "changed"})
+    read = service.get("/v1/galleries/changed")
+    entry_of(service, read)
+    listed = service.get("/v1/audit?limit=1000&changes=true").json()["entries"]
+    ids = {entry["request_id"] for entry in listed}
+    assert made.headers["x-request-id"] in ids
+    assert read.headers["x-request-id"] not in ids
+    assert {entry["operation"] for entry in listed} <= CHANGES
 
 
 def test_what_nothing_limits_is_not_recorded(service: httpx.Client) -> None:

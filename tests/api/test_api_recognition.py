@@ -73,6 +73,31 @@ def test_verification_tells_people_apart(api: httpx.Client) -> None:
     assert same.face1.faces == 1
 
 
+def test_chosen_faces_are_verified(api: httpx.Client) -> None:
+    """`face1` and `face2` are places in the list of detect."""
+    faces = api.post("/v1/detect", files={"image": BOTH}).json()["faces"]
+    answers = []
+    for index in range(len(faces)):
+        answer = api.post("/v1/verify", files={"image1": COLLINS, "image2": BOTH}, params={"face2": index}).json()
+        assert answer["face2"]["box"] == faces[index]["box"]
+        answers.append(answer["match"])
+    assert sorted(answers) == [False, True]
+    none = api.post("/v1/verify", files={"image1": COLLINS, "image2": BOTH}, data={"face1": 1})
+    assert error_of(none, 422, "no_face") == {"image": "image1", "faces": 1}
+    error_of(api.post("/v1/verify", files={"image1": BOTH, "image2": BOTH}, data={"face1": -1}), 422, "invalid_request")
+
+
+def test_a_chosen_face_is_enrolled(api: httpx.Client, gallery: str) -> None:
+    faces = api.post("/v1/detect", files={"image": BOTH}).json()["faces"]
+    where = f"{gallery}/subjects/chosen/faces"
+    for face in range(2):
+        (made,) = api.post(where, files={"images": BOTH}, params={"face": face}).json()["enrolled"]
+        assert made["box"] == faces[face]["box"]
+    error_of(api.post(where, files={"images": BOTH}, params={"face": 2}), 422, "no_face")
+    two = [("images", COLLINS), ("images", BOTH)]
+    error_of(api.post(where, files=two, params={"face": 0}), 422, "invalid_request")
+
+
 def test_a_stricter_rate_gives_a_higher_threshold(api: httpx.Client) -> None:
     answers = [
         api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}, params={"fmr": fmr}).json()

@@ -25,7 +25,7 @@ import pytest
 
 from app.errors import LikenessError
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.pipeline import Pipeline
 from tests.conftest import PROJECT
 from tests.support.images import EVERY_KIND

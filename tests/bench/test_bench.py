@@ -226,6 +226,7 @@ TINY = Effort(
     starts=1,
     widths=(160, 320),
     batches=(1, 2),
+    records=(500, 1_000),
 )
 
 

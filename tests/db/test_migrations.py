@@ -178,6 +178,23 @@ def test_collections_and_moves_before_generations_stay_the_galleries_own(
     again.close()
 
 
+def test_names_are_folded_anew(empty_database_url: str) -> None:
+    store = Store(empty_database_url)
+    gallery = store.create_gallery("staff", "sface@1", 128)
+    for number in range(3):
+        store.create_subject(gallery, f"Tony_Blair_{number}", "Zoë")
+    store.close()
+    folded = sa.text("SELECT folded FROM subjects ORDER BY key")
+    with engine_of(empty_database_url).connect() as connection:
+        new = connection.execute(folded).scalars().all()
+    downgrade(empty_database_url, "0015")
+    with engine_of(empty_database_url).connect() as connection:
+        assert connection.execute(folded).scalars().all() == [f"tony_blair_{number}\nzoë" for number in range(3)]
+    Store(empty_database_url).close()
+    with engine_of(empty_database_url).connect() as connection:
+        assert connection.execute(folded).scalars().all() == new == [f"tony blair {n}\nzoe" for n in range(3)]
+
+
 def test_postgresql_must_be_utf8(postgresql: Path) -> None:
     with pytest.raises(Unusable, match="UTF8, not SQL_ASCII"):
         Store(new_database(postgresql, "ENCODING 'SQL_ASCII' TEMPLATE template0"))

@@ -17,7 +17,7 @@ from skimage.transform import SimilarityTransform
 
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, align, scale_of, similarity_transform, view
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.pipeline import Pipeline
 from app.types import Pixels
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from app.errors import Unusable
 from app.face import detect
 from app.face.detect import Detector, levels, merge, pieces, suppress
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.types import Box, Detection, Pixels
 
 FACE = Box(178.0, 62.5, 90.4, 113.9)

@@ -26,7 +26,8 @@ from PIL import Image, ImageCms, ImageOps
 from PIL.PngImagePlugin import PngInfo
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
-from app.face.image import Decoded, Header, Limits, _heif_reader, decode, read_header
+from app.face.formats import Limits, _heif_reader
+from app.face.image import Decoded, Header, decode, read_header
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, photo, pixels, turned
 
 LIMITS = Limits()
@@ -483,7 +484,8 @@ import io, resource
 from pathlib import Path
 from PIL import Image
 from app.errors import Overloaded
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 file = io.BytesIO()
 Image.new("RGBA", (6000, 6000)).save(file, "PNG")
 small = io.BytesIO()

@@ -17,7 +17,7 @@ from PIL import Image
 from app.errors import InvalidImage, NoFace
 from app.face.align import CANONICAL_LANDMARKS, CROP_SIDE, similarity_transform
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.inference.embedder import Embedder
 from app.inference.session import open_embedder
 from app.pipeline import SECOND_LOOK, Pipeline, choose_face, embed_faces, prominence, turn_back, turn_pixels

@@ -18,7 +18,7 @@ from PIL import Image
 from app.face import quality
 from app.face.align import CANONICAL_LANDMARKS, align
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
 from app.pipeline import Pipeline
 from app.types import Box, Detection, Face, Pixels, Quality, Reason

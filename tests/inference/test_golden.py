@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.face.detect import open_detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.inference import golden
 from app.inference.package import Package, find_packages, load_package, select, write_manifest
 from app.inference.session import open_embedder

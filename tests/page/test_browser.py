@@ -26,6 +26,7 @@ def make_key(server: LiveServer, *scopes: str, galleries: list[str] | None = Non
 
 
 def choose(visitor: Visitor, first: str, second: str) -> None:
+    visitor.see("#/compare", "Compare")
     for label, photo in (("First photo", first), ("Second photo", second)):
         visitor.page.get_by_role("region", name=label).locator("input[type=file]").set_input_files(photo)
 
@@ -41,10 +42,10 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
     expect(page.get_by_role("alert")).to_contain_text("does not know that key")
     page.get_by_label("Key").fill(f"  {visitor.server.key} ")
     page.keyboard.press("Enter")
-    visitor.heading("Compare").wait_for()
+    visitor.heading("Overview").wait_for()
     assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
     page.reload()
-    visitor.heading("Compare").wait_for()
+    visitor.heading("Overview").wait_for()
     page.get_by_role("button", name="Sign out").click()
     visitor.heading("Sign in").wait_for()
     assert page.evaluate("sessionStorage.length") == 0
@@ -53,7 +54,7 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
 
 def test_a_link_signs_in_and_keeps_the_key_out_of_sight(visitor: Visitor) -> None:
     visitor.sign_in()
-    visitor.heading("Compare").wait_for()
+    visitor.heading("Overview").wait_for()
     assert visitor.page.url == f"{visitor.server.url}/"
     visitor.page.go_back()
     assert "key=" not in visitor.page.url
@@ -64,6 +65,7 @@ def test_a_link_signs_in_and_keeps_the_key_out_of_sight(visitor: Visitor) -> Non
 def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor) -> None:
     key = make_key(visitor.server, "recognize")
     visitor.sign_in(key)
+    visitor.see("#/compare", "Compare")
     admin = {"x-api-key": visitor.server.key}
     httpx.delete(f"{visitor.server.url}/v1/keys/{key.split('_')[1]}", headers=admin).raise_for_status()
     # One photo: its faces are asked for at once, and the answer may take the second place away before a photo is in it.
@@ -88,9 +90,18 @@ def test_two_photos_are_compared(visitor: Visitor) -> None:
     places = answer.locator(".tick").evaluate_all("ticks => ticks.map((tick) => parseFloat(tick.style.left))")
     assert places == sorted(places)
     page.get_by_role("region", name="Second photo").locator("input[type=file]").set_input_files(BOTH)
+    expect(answer).to_contain_text("in the best pair, of 2 faces")
+    expect(answer.get_by_role("heading")).to_have_text("The same person")
+    expect(answer).to_contain_text("The best of 2 pairs of faces")
+    faces = page.get_by_role("region", name="Second photo").get_by_role("button", name=re.compile(r"Face \d of 2"))
+    expect(faces).to_have_count(2)
+    faces.and_(page.locator("[aria-pressed=false]")).focus()
+    page.keyboard.press("Enter")
     expect(answer.get_by_role("heading")).to_have_text("Not the same person")
-    expect(answer).to_contain_text("the most prominent of 2 faces")
-    page.get_by_label("Strangers who may pass").select_option("1 in 1,000,000")
+    expect(answer).to_contain_text("chosen, of 2 faces")
+    expect(faces.and_(page.locator("[aria-pressed=true]"))).to_be_focused()
+    expect(page.get_by_label("Strictness").locator("option").first).to_have_text("default (1 in 10,000)")
+    page.get_by_label("Strictness").select_option("1 in 1,000,000")
     expect(answer).to_contain_text("which about 1 in 1,000,000 pairs")
 
 
@@ -126,7 +137,7 @@ def test_the_crop_is_the_one_that_the_server_makes(visitor: Visitor) -> None:
 
 def test_photos_are_dropped_and_pasted(visitor: Visitor) -> None:
     visitor.sign_in()
-    visitor.heading("Compare").wait_for()
+    visitor.see("#/compare", "Compare")
     with open(COLLINS, "rb") as photo:  # noqa: PTH123
         given = list(photo.read())
     visitor.page.evaluate(
@@ -144,6 +155,7 @@ def test_photos_are_dropped_and_pasted(visitor: Visitor) -> None:
 
 def test_what_is_no_photo_and_who_is_nobody_are_said_in_words(visitor: Visitor) -> None:
     visitor.sign_in()
+    visitor.see("#/compare", "Compare")
     first = visitor.page.get_by_role("region", name="First photo")
     first.locator("input[type=file]").set_input_files(
         {"name": "a.jpg", "mimeType": "image/jpeg", "buffer": b"no photo at all"}
@@ -152,16 +164,17 @@ def test_what_is_no_photo_and_who_is_nobody_are_said_in_words(visitor: Visitor) 
     page = visitor.page
     page.evaluate("() => { const c = document.createElement('canvas'); c.id = 'grey'; document.body.append(c); }")
     grey = page.locator("#grey").screenshot()
-    page.route("**/detect", lambda _: None, times=1)  # which is not answered before there is another photo
-    with page.expect_request("**/detect"):
+    page.route("**/embed", lambda _: None, times=1)  # which is not answered before there is another photo
+    with page.expect_request("**/embed"):
         first.locator("input[type=file]").set_input_files(COLLINS)
-    with page.expect_event("requestfailed", lambda request: request.url.endswith("/detect")):
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/embed")):
         first.locator("input[type=file]").set_input_files({"name": "b.png", "mimeType": "image/png", "buffer": grey})
     expect(first).to_contain_text("No face was found in this photo")
 
 
 def test_the_camera_takes_a_photo(visitor: Visitor) -> None:
     visitor.sign_in()
+    visitor.see("#/compare", "Compare")
     page = visitor.page
     page.get_by_role("region", name="First photo").get_by_role("button", name="Camera").click()
     page.get_by_role("dialog").get_by_role("button", name="Take the photo").click()
@@ -206,14 +219,14 @@ def test_the_theme_can_be_chosen_and_is_kept(visitor: Visitor) -> None:
     visitor.page.get_by_label("Colours").select_option("Dark")
     dark = visitor.page.evaluate(ground)
     visitor.page.reload()
-    visitor.heading("Compare").wait_for()
+    visitor.heading("Overview").wait_for()
     assert (visitor.page.evaluate(ground), dark == light) == (dark, False)
 
 
 def test_what_a_key_may_not_do_is_not_shown(visitor: Visitor) -> None:
     visitor.sign_in(make_key(visitor.server, "recognize"))
     links = visitor.page.get_by_role("navigation", name="Main").get_by_role("link")
-    assert set(links.all_inner_texts()) <= {"Compare", "Identify", "Models", "Metrics"}
+    assert set(links.all_inner_texts()) <= {"Overview", "Compare", "Identify", "Models", "Metrics"}
     visitor.page.evaluate("sessionStorage.clear()")
     visitor.sign_in(make_key(visitor.server, "enroll"))
     names = visitor.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image, ImageOps
@@ -135,6 +136,14 @@ class Visitor:
         assert not elsewhere, elsewhere
         assert not any("lk_" in url.split("#")[0] for url in self.asked), "a key is in an address"
         assert not self.complaints, self.complaints
+
+
+def make_gallery(api: httpx.Client, gallery: str, **people: str) -> None:
+    """With the photo of that name of docs/samples for each subject."""
+    api.post("/galleries", json={"id": gallery}).raise_for_status()
+    for subject, photo in people.items():
+        files = {"images": (SAMPLES / f"{photo}.jpg").read_bytes()}
+        api.post(f"/galleries/{gallery}/subjects/{subject}/faces", files=files).raise_for_status()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from training.data import sampler
-from training.data.loader import Crops
+from training.data.crops import Crops
 from training.recipe import Recipe, parse_recipe
 from training.run.distributed import World
 from training.run.trainer import Material, Trainer

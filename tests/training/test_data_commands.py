@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from app.errors import LikenessError, Unusable
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.inference.manifest import Calibration, Point
 from app.inference.package import Package, load_package, write_manifest
 from app.pipeline import Pipeline

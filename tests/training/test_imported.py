@@ -18,7 +18,7 @@ from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.support.crops import some_crops
 from training.backbones.imported import import_graph, import_package
-from training.backbones.operators import BUILDERS
+from training.backbones.operators.table import BUILDERS
 
 RNG = np.random.default_rng(0)
 PARITY = 0.99999

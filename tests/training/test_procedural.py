@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.face.align import CANONICAL_LANDMARKS
-from training.data.dataset import FaceSet, Subset, label_people, without_people
+from training.data.dataset import FaceSet, Subset, without_people
 from training.data.drawn.dataset import ProceduralFaces
 from training.data.drawn.drawing import draw
 from training.data.drawn.people import Person, View
@@ -150,19 +150,6 @@ def test_unseen_people_can_be_learned_but_not_read_off_the_pixels() -> None:
     )
     assert raw < 0.4
     assert learned > 1.5 * raw
-
-
-@given(st.lists(st.text(max_size=4), min_size=1, max_size=30))
-def test_labels_name_people_back_and_do_not_depend_on_order(names: list[str]) -> None:
-    labels, people = label_people(names)
-    assert [people[label] for label in labels] == names
-    assert labels.dtype == np.int64
-    assert people == label_people(names[::-1])[1]
-    assert set(labels.tolist()) == set(range(len(people)))
-
-
-def test_numbered_people_come_in_the_order_of_their_numbers() -> None:
-    assert label_people(["10", "9", "9", "100"])[1] == ["9", "10", "100"]
 
 
 def test_a_subset_closes_the_gaps_that_dropped_people_leave() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from training.data import sampler
-from training.data.sampler import BalancedSampler, BatchSampler, PKSampler, PlainSampler, SamplerError
+from training.data.sampler import BalancedSampler, BatchSampler, PKSampler, PlainSampler, SamplerError, permuted
 
 LABELS = [5] * 3 + [9] * 1 + [2] * 7 + [7] * 4 + [1] * 2 + [3] * 12 + [0] * 5  # seven people, unsorted, 34 images
 
@@ -161,3 +161,29 @@ def test_what_cannot_be_drawn_is_refused(wrong) -> None:  # type: ignore[no-unty
 def test_a_wrong_name_names_the_nearest_right_one() -> None:
     with pytest.raises(SamplerError, match="did you mean 'balanced'"):
         sampler.build("ballanced", LABELS, batch_size=8)
+
+
+@given(size=st.integers(1, 5000), seed=st.integers(0, 2**32))
+def test_a_permutation_takes_every_number_once(size: int, seed: int) -> None:
+    found = permuted(np.arange(size), size, np.random.default_rng(seed))
+    assert sorted(found.tolist()) == list(range(size))
+    some = np.array([size - 1, 0])
+    assert permuted(some, size, np.random.default_rng(seed)).tolist() == [found[-1], found[0]]
+
+
+def test_permutations_are_as_even_as_random_ones() -> None:
+    """How often each number of 12 stands at each place of 6,000 permutations: chi-squared, 121 degrees of freedom."""
+    counts = np.zeros((12, 12))
+    for seed in range(6000):
+        counts[np.arange(12), permuted(np.arange(12), 12, np.random.default_rng(seed))] += 1
+    assert ((counts - 500) ** 2 / 500).sum() < 190  # p = 6e-5; always the same seeds
+
+
+def test_large_sets_are_permuted_place_by_place() -> None:
+    size = 10**12
+    places = np.arange(1000)
+    found = permuted(places, size, np.random.default_rng(0))
+    assert len(set(found.tolist())) == 1000
+    assert found.min() >= 0
+    assert found.max() < size
+    assert abs(np.mean(found / size) - 0.5) < 0.05

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from app.errors import InvalidInput, Unusable
 from app.inference.package import load_package
 from app.inference.session import open_embedder
 from tests.conftest import PROJECT
+from tests.support.crop_sets import write_pack
+from tests.support.crops import png_of
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training.__main__ import app
-from training.data.loader import UNLABELLED, BatchKey, BatchSource, split_people, whole_people
+from training.data.crops import UNLABELLED, split_people, whole_people
+from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
@@ -360,3 +364,22 @@ def test_the_command_line_trains_resumes_and_refuses_to_overwrite(tmp_path: Path
     assert CliRunner().invoke(app, longer).exit_code == 0
     assert (tmp_path / "run" / "step_00000005.pt").is_file()
     assert CliRunner().invoke(app, ["train", str(recipe), "--set", "train.stepz=5"]).exit_code == 2
+
+
+def test_packs_are_measured_while_training_and_choose_the_best_checkpoint(tmp_path: Path) -> None:
+    crops = flat_people(people=10, images=4, seed=5)
+    pairs = [(4 * p, 4 * p + 1, True) for p in range(10)] + [(4 * p, (4 * p + 6) % 40, False) for p in range(10)]
+    order = np.random.default_rng(0).permutation(len(pairs))
+    images = [png_of(crops.images([place])[0]) for pair in order for place in pairs[pair][:2]]
+    write_pack(tmp_path / "faces.bin", images, [pairs[pair][2] for pair in order])
+    recipe = small_recipe(train=LONG, evaluate={"packs": [str(tmp_path / "faces.bin")], "every": 30})
+    trainer = small_trainer(recipe, tmp_path / "run")
+    progress = trainer.train()
+    assert progress.figures["accuracy"] == progress.figures["accuracy_faces"] > 0.8
+    assert progress.best == pytest.approx(1 - max(_accuracies(tmp_path / "run")))
+    assert (tmp_path / "run" / "best.pt").is_file()
+
+
+def _accuracies(run: Path) -> list[float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["accuracy"] for line in lines if line["kind"] == "evaluation"]

@@ -16,7 +16,7 @@ from app.errors import InvalidInput
 from training import checkpoint
 from training.adaptation.distil import OnlineDistillation
 from training.data import read_drop_list
-from training.data.loader import Crops
+from training.data.crops import Crops
 from training.run.inputs import read_source
 
 LOG_EVERY = 50
@@ -28,7 +28,7 @@ def read_photos(sources: Sequence[str], drop: Path | None, console: Console) -> 
     Raises InvalidInput (`recipe_data`) where none are left, and what reading them raises.
     """
     dropped = set(read_drop_list(drop)) if drop else set()
-    parts = [_kept(read_source(source, None, console), dropped) for source in sources]
+    parts = [_kept(read_source(source, console), dropped) for source in sources]
     found = np.concatenate(parts)
     if not len(found):
         raise InvalidInput("There are no crops to learn from.", code="recipe_data")

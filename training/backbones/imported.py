@@ -15,18 +15,23 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from torch import Tensor, fx, nn
 
-from app.errors import Unusable
+from app.errors import NotFound, Unusable
 from app.inference import graph as rewriting
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
-from app.inference.package import Package, locate
-from training.backbones.operators import BUILDERS, Array, unsupported
+from app.inference.package import Package, load_package, locate
+from training.backbones.operators.node import Array, unsupported
+from training.backbones.operators.table import BUILDERS
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
 """Operators with learned weights: constants that come after the first of them are learned too, those before it (the
 pixels' mean and scale) are not."""
+
+
+PIXEL_CENTRE = 127.5
+"""(x - 127.5) / 127.5, the input of InsightFace's models."""
 
 
 class ImportedModel(nn.Module):
@@ -73,6 +78,32 @@ def import_package(package: Package, cache_dir: Path, *, channels_last: bool = F
     form = plan.input if isinstance(plan, Rewrite) else SourceInput()
     model = onnx.load(locate(package, cache_dir))
     return ImportedModel(import_graph(model), form, channels_last=channels_last).eval()
+
+
+def import_file(start: str, *, channels_last: bool = False) -> ImportedModel:
+    """Import the network of an ONNX file, of a package's folder, or of a package of this name in `models/`.
+
+    A file must take the package contract's crops, or NCHW floats -1…1 as ArcFace's models do. Raises NotFound
+    (`package_not_found`), and what `import_package` raises.
+    """
+    path = Path(start)
+    if path.suffix == ".onnx":
+        if not path.is_file():
+            raise NotFound(f"There is no {path} to start from.", code="package_not_found")
+        model = onnx.load(path)
+        return ImportedModel(import_graph(model), _form_of(model), channels_last=channels_last)
+    for folder in (path, Path("models") / start):
+        if (folder / "manifest.json").is_file():
+            return import_package(load_package(folder), Path("build") / "packages", channels_last=channels_last)
+    raise NotFound(f"There is no model package {start!r} to start from.", code="package_not_found")
+
+
+def _form_of(model: ModelProto) -> SourceInput:
+    kind = model.graph.input[0].type.tensor_type
+    if kind.elem_type == TensorProto.UINT8:
+        return SourceInput()
+    centre = (PIXEL_CENTRE,) * 3
+    return SourceInput(layout="nchw", dtype="float32", mean=centre, std=centre)
 
 
 def import_graph(model: ModelProto) -> fx.GraphModule:

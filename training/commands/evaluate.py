@@ -2,9 +2,6 @@
 
 Needs no torch. Each command writes ``result.json`` (and plots) into ``--out`` and prints a table. Templates can be kept
 in a file (``--templates``), so that the next command need not make them again.
-
-No torch: what runs here is what serves. Each command writes ``result.json`` (and plots) into ``--out`` and prints a
-table. Templates can be kept in a file (``--templates``) so that the next command need not make them again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from app.calibration.intervals import Bools, Ints
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.inference.manifest import Thresholds
 from app.inference.package import load_package, write_manifest
 from training.commands.options import (

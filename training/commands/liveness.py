@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.calibration.intervals import Interval
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.inference.package import Package, load_package, write_manifest
 from training.commands.options import CACHE, MODELS, Cache, Images, Models, OnDevice, Out, Threads, package_folder
 from training.evaluation import liveness, liveness_study

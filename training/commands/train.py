@@ -7,19 +7,23 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 
 from app.errors import InvalidInput
 from training import checkpoint
 from training.commands.options import MODELS
 from training.export import VARIANTS, About, Evaluation, Variant, export
-from training.recipe import Recipe, load_recipe
+from training.recipe import Distill, Recipe, load_recipe
 from training.run.distributed import joined
 from training.run.inputs import prepare_material, read_source
-from training.run.trainer import Trainer
+from training.run.preparation import prepare_in_turn
+from training.run.trainer import Material, Trainer
 from training.terminal import told
 
 console = Console(stderr=True)
+CALIBRATION_CROPS = 512
+"""That int8's ranges are chosen on, at most twice as many."""
 
 
 def train(
@@ -44,11 +48,23 @@ def train(
         _train(settings, folder, models, device, last)
 
 
+def prepare(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.")],
+    *,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="key=value; repeatable.")] = None,
+    models: Annotated[Path, typer.Option(help="Model packages, for a teacher's name.")] = MODELS,
+) -> None:
+    """Index, split and decode a recipe's data and make its teacher's templates, so that `train` starts at once."""
+    with told():
+        material = prepare_material(load_recipe(recipe, overrides or ()), models, console)
+        console.print(f"Prepared: {len(material.crops)} crops of {len(material.crops.people)} people.")
+
+
 def _train(recipe: Recipe, folder: Path, models: Path, device: str, last: Path | None) -> None:
+    prepare_in_turn(recipe, lambda: prepare_material(recipe, models, console), console)
     with joined(device) as world:
         quiet = Console(stderr=True, quiet=not world.is_first)
-        with world.first_goes_first():  # the first rank writes the caches
-            material = prepare_material(recipe, models, quiet)
+        material = prepare_material(recipe, models, quiet)
         trainer = Trainer(recipe, material, folder, world)
         if last is not None:
             trainer.restore(last)
@@ -75,6 +91,9 @@ def export_package(
         str | None, typer.Option(help="Aligned crops of unseen people; the recipe's held-out people if not given.")
     ] = None,
     measured_on: Annotated[str, typer.Option(help="What these are, in words, for the manifest.")] = "",
+    unmeasured: Annotated[
+        bool, typer.Option("--unmeasured", help="Write no operating points; needs no training data.")
+    ] = False,
     title: str = "",
     description: str = "",
     licence: Annotated[str, typer.Option(help="SPDX identifier of the model's licence.")] = "LicenseRef-unspecified",
@@ -85,21 +104,43 @@ def export_package(
     with told():
         saved = checkpoint.load(checkpoint.resolve(run))
         recipe = Recipe.model_validate(saved.state["recipe"])
-        material = prepare_material(recipe.model_copy(update={"distill": type(recipe.distill)()}), out, console)
-        unseen = material.held_out if evaluate is None else read_source(evaluate, None, console)
+        chosen = _variants(variants)
+        unseen = None if evaluate is None else read_source(evaluate, console)
+        calibration = None
+        if "int8" in chosen or (evaluate is None and not unmeasured):
+            material = _training_data(recipe, out)
+            calibration = material.crops.images(_spread(len(material.crops), CALIBRATION_CROPS))
+            unseen = unseen or material.held_out
         unseen_source = evaluate or recipe.evaluate.source
         words = measured_on or unseen_source or f"{recipe.data.source}: people held out of training"
         folders = export(
             run,
             About(name, version, title, description, licence, non_commercial=not commercial),
             out,
-            variants=_variants(variants),
-            calibration=material.crops.images(np.arange(0, len(material.crops), max(1, len(material.crops) // 512))),
+            variants=chosen,
+            calibration=calibration,
             evaluation=None if unseen is None else Evaluation(unseen, words),
             second_tower=second_tower,
             say=console.print,
         )
         console.print(f"Serve it: LIKENESS_EMBEDDER={folders[0].name} make serve")
+
+
+def _training_data(recipe: Recipe, models: Path) -> Material:
+    """Open the run's data, without its teacher. Raises InvalidInput (`export_needs_data`) where it is gone."""
+    try:
+        return prepare_material(recipe.model_copy(update={"distill": Distill()}), models, console)
+    except InvalidInput as error:
+        message = (
+            f"{error.message} The run's own data is needed to choose int8's ranges, and to measure on people held out "
+            "of training: name --evaluate CROPS, or --unmeasured, and no int8 variant."
+        )
+        raise InvalidInput(message, code="export_needs_data") from error
+
+
+def _spread(count: int, wanted: int) -> NDArray[np.int64]:
+    """Return about `wanted` places of 0…count−1 at even distances."""
+    return np.arange(0, count, max(1, count // wanted))
 
 
 def _variants(text: str) -> tuple[Variant, ...]:

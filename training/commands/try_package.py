@@ -2,9 +2,6 @@
 
 It does what one would do by hand after an export: start a server, enroll people, search for them and for strangers,
 stop. It shows that the package works in the service; `evaluate` shows how good it is with real faces.
-
-What somebody would do by hand after an export: start a server on the package, enroll people, search for them and for
-strangers, stop. It shows that the package serves; how good it is with real faces is for `evaluate` to say. No torch.
 """
 
 from __future__ import annotations

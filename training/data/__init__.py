@@ -11,16 +11,25 @@ from pathlib import Path
 from app.errors import InvalidInput
 from training.data.dataset import FaceSet, OnError, Subset, without_people
 from training.data.drawn.dataset import ProceduralFaces
-from training.data.folder import LIST_ENDINGS, FolderFaces, ListFaces
-from training.data.records import RecordFaces
-from training.data.shards import TarFaces
+from training.data.folder import LIST_ENDINGS, list_folder, list_table
+from training.data.index import open_indexed
+from training.data.listing import Listing
+from training.data.parquet import image_column, list_parquet, open_parquet
+from training.data.records import list_records
+from training.data.shards import list_tars
 
 __all__ = ["FaceSet", "Subset", "open_dataset", "read_drop_list", "without_people"]
 
-KINDS = ("folder", "list", "rec", "tar", "procedural")
+KINDS = ("folder", "list", "rec", "tar", "parquet", "procedural")
 
 
-def open_dataset(spec: str | Path, on_error: OnError = "raise") -> FaceSet:
+def open_dataset(
+    spec: str | Path,
+    on_error: OnError = "raise",
+    *,
+    indexes: Path | None = None,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> FaceSet:
     """Open a set of crops by its path. Its kind is recognised, or given in front of the path (``tar:shards/*.tar``).
 
     ==============  =================================================================================
@@ -28,27 +37,33 @@ def open_dataset(spec: str | Path, on_error: OnError = "raise") -> FaceSet:
     list            ``.csv``, ``.tsv`` or ``.parquet`` with the columns path and person (or label)
     rec             InsightFace's ``.rec`` (or the folder of a ``train.rec``)
     tar             one ``.tar``, a folder of them, or a pattern with ``*``
+    parquet         the same of Parquet files with the columns image (bytes) and label (or person)
     procedural      drawn faces: ``procedural:people=500,images=20,seed=1,first=0``
     ==============  =================================================================================
 
-    ``on_error`` says what damaged images do (`training.data.dataset.StoredFaces`). Raises InvalidInput with code
-    ``dataset_not_found``, ``dataset_unknown``, ``dataset_empty`` or ``dataset_invalid``.
+    ``on_error`` says what damaged images do, ``indexes`` and ``progress`` are those of
+    `training.data.index.open_indexed`. Raises InvalidInput with code ``dataset_not_found``, ``dataset_unknown``,
+    ``dataset_empty`` or ``dataset_invalid``.
     """
     kind, _, rest = str(spec).partition(":")
     if kind not in KINDS:
         kind, rest = _recognise(Path(spec)), str(spec)
-    openers: dict[str, Callable[[], FaceSet]] = {
-        "folder": lambda: FolderFaces(Path(rest), on_error),
-        "list": lambda: ListFaces(Path(rest), on_error),
-        "rec": lambda: RecordFaces(_rec_file(Path(rest)), on_error),
-        "tar": lambda: TarFaces(_shards(rest), on_error),
-        "procedural": lambda: _procedural(rest),
+    if kind == "procedural":
+        return _procedural(rest)
+    listers: dict[str, Callable[[], Listing]] = {
+        "folder": lambda: list_folder(Path(rest)),
+        "list": lambda: list_table(Path(rest)),
+        "rec": lambda: list_records(_rec_file(Path(rest))),
+        "tar": lambda: list_tars(_files(rest, ".tar")),
+        "parquet": lambda: list_parquet(_files(rest, ".parquet")),
     }
-    return openers[kind]()
+    return open_indexed(listers[kind](), indexes, on_error, progress)
 
 
 def _recognise(path: Path) -> str:
     ending = path.suffix.lower()
+    if ending == ".parquet" and ("*" in path.name or _has_images(path)):
+        return "parquet"
     if ending in LIST_ENDINGS:
         return "list"
     if ending == ".rec" or (path / "train.rec").is_file():
@@ -58,22 +73,29 @@ def _recognise(path: Path) -> str:
     if not path.exists():
         raise InvalidInput(f"There is no {path}.", code="dataset_not_found")
     if path.is_dir():
-        return "tar" if any(path.glob("*.tar")) else "folder"
+        return next((kind for kind in ("tar", "parquet") if any(path.glob(f"*.{kind}"))), "folder")
     raise InvalidInput(f"{path} is of no kind that is known: {', '.join(KINDS)}.", code="dataset_unknown")
+
+
+def _has_images(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with open_parquet(path) as file:
+        return image_column(file) is not None
 
 
 def _rec_file(path: Path) -> Path:
     return path / "train.rec" if path.is_dir() else path
 
 
-def _shards(spec: str) -> list[Path]:
+def _files(spec: str, ending: str) -> list[Path]:
     path = Path(spec)
     if path.is_dir():
-        found = sorted(path.glob("*.tar"))
+        found = sorted(path.glob(f"*{ending}"))
     else:
         found = [path] if path.is_file() else [Path(name) for name in sorted(glob.glob(spec))]  # noqa: PTH207 - absolute patterns
     if not found:
-        raise InvalidInput(f"There is no tar file at {spec}.", code="dataset_not_found")
+        raise InvalidInput(f"There is no {ending[1:]} file at {spec}.", code="dataset_not_found")
     return found
 
 

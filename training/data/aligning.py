@@ -2,9 +2,6 @@
 
 Photos are aligned in worker processes. Existing crops are not made again, so a stopped run continues where it was;
 failures are written down with their reason.
-
-Photos are worked on in processes. What is there already is not made again, so that a run that was stopped goes on where
-it was; what failed is written down with its reason.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from PIL import Image
 
 from app.errors import InvalidInput, LikenessError, LowQuality, NoFace, Unusable
 from app.face.detect import Detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.files import PUBLIC, replacing
 from app.inference.package import find_packages, select
 from app.inference.prepare import prepared

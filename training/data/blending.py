@@ -4,11 +4,6 @@ A distilled student needs no labels, only crops that its teacher can embed, and 
 that sees the same crops again and again memorises them. Mixtures of two crops, shown to teacher and student alike, help
 (Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022; mixup: Zhang et al., ICLR
 2018). Aligned crops share the same landmarks, so a mixture is again a face.
-
-A distilled student needs no labels, only crops that its teacher can judge, and what a small set lacks is variety: a
-student that sees the same crops again and again learns them by heart. Mixtures of two crops, shown to teacher and
-student alike, mend that (Beyer et al., "Knowledge distillation: A good teacher is patient and consistent", CVPR 2022;
-mixup: Zhang et al., ICLR 2018). Aligned crops lie on the same landmarks, so a mixture is a face again, of nobody.
 """
 
 from __future__ import annotations

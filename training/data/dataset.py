@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.face.align import CROP_SIDE
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.types import Pixels
 
 OnError: TypeAlias = Literal["raise", "skip"]
+"""What a damaged image does."""
 
 
 def decode_crop(data: bytes) -> Pixels:
@@ -41,7 +42,7 @@ class FaceSet(ABC):
     """
 
     labels: NDArray[np.int64]
-    people: list[str]
+    people: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,71 +55,13 @@ class FaceSet(ABC):
         """Describe where image ``index`` comes from, so that a person can find it."""
         return f"image {index} of {self.people[self.labels[index]]}"
 
-    def files(self) -> Iterable[Path]:
-        """Return the files that the images are read from; none if they are generated."""
-        return ()
-
-
-def label_people(names: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Return each image's label (N,) int64, and the people in the order of their labels.
-
-    People are sorted by code point, and by length first where all are digits (2 before 10), so that the labels depend
-    on the set of people alone.
-    """
-    people = sorted(set(names), key=_natural if all(name.isdecimal() for name in set(names)) else None)
-    numbers = {name: number for number, name in enumerate(people)}
-    return np.array([numbers[name] for name in names], np.int64), people
-
-
-def _natural(name: str) -> tuple[int, str]:
-    return len(name), name
-
-
-class StoredFaces(FaceSet):
-    """A set whose images are files' bytes; other sizes than 112 x 112 are resized.
-
-    Where an image is damaged, ``on_error="raise"`` raises InvalidImage (or its kin) that names it; ``"skip"`` answers
-    with the next readable image of the same person, and ``skipped`` holds what this process met.
-    """
-
-    def __init__(self, names: Sequence[str], on_error: OnError = "raise") -> None:
-        if not names:
-            raise InvalidInput("The set holds no images.", code="dataset_empty")
-        self.labels, self.people = label_people(names)
-        self.on_error = on_error
-        self.skipped: set[int] = set()
+    def key(self) -> str:
+        """Return a text that changes with which images there are and of whom."""
+        return self.stamp()
 
     @abstractmethod
-    def encoded(self, index: int) -> bytes:
-        """Return image ``index`` as stored: JPEG, PNG or another format that the service reads."""
-
-    def __getitem__(self, index: int) -> tuple[Pixels, int]:
-        place = range(len(self))[index]  # raises IndexError beyond the end
-        label = int(self.labels[place])
-        try:
-            return self._crop(place), label
-        except LikenessError:
-            if self.on_error == "raise":
-                raise
-        self.skipped.add(place)
-        return self._another(place, label), label
-
-    def _crop(self, index: int) -> Pixels:
-        try:
-            return decode_crop(self.encoded(index))
-        except (LikenessError, OSError) as error:
-            kind = type(error) if isinstance(error, LikenessError) else InvalidImage
-            raise kind(f"{self.describe(index)}: {error}", image=self.describe(index)) from error
-
-    def _another(self, index: int, label: int) -> Pixels:
-        own = np.flatnonzero(self.labels == label)
-        start = int(np.searchsorted(own, index))
-        for place in np.roll(own, -start)[1:].tolist():
-            try:
-                return self._crop(place)
-            except LikenessError:
-                self.skipped.add(place)
-        raise InvalidImage(f"No image of {self.people[label]} can be read.", person=self.people[label])
+    def stamp(self) -> str:
+        """Return a text that changes with any of the images, by their files' sizes and times."""
 
 
 class Subset(FaceSet):
@@ -137,8 +80,8 @@ class Subset(FaceSet):
     def describe(self, index: int) -> str:
         return self.whole.describe(int(self.indices[index]))
 
-    def files(self) -> Iterable[Path]:
-        return self.whole.files()
+    def stamp(self) -> str:
+        return f"{self.whole.stamp()} {hashlib.sha256(self.indices.tobytes()).hexdigest()}"
 
 
 def without_people(whole: FaceSet, drop: Sequence[str], *, at_least: int = 1) -> Subset:

@@ -3,103 +3,110 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.errors import InvalidInput
-from training.data.dataset import OnError, StoredFaces
+from training.data.listing import Block, Listing
+from training.data.parquet import open_parquet
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 PATH_COLUMNS = ("path", "file", "filename", "image")
 PERSON_COLUMNS = ("person", "label", "identity", "subject", "name")
 """The first of these that the table has counts."""
+ROWS_AT_ONCE = 1 << 14
 LIST_ENDINGS = frozenset({".csv", ".tsv", ".parquet"})
 
 
-class FolderFaces(StoredFaces):
-    """``root/person/.../image.jpg``: the first folder below ``root`` is the person. Images come in the order of their
-    paths; files beside the people's folders, hidden ones, and such that are no images by their ending are left alone.
+def list_folder(root: Path) -> Listing:
+    """List ``root/person/.../image.jpg``: the first folder below ``root`` is the person.
+
+    Images come in the order of their paths; files beside the people's folders, hidden ones, and such that are no images
+    by their ending are left alone. Images that are added or deleted are noticed by the time of the person's folder.
+    Raises InvalidInput ``dataset_not_found``.
     """
+    if not root.is_dir():
+        raise InvalidInput(f"{root} is not a folder.", code="dataset_not_found")
 
-    def __init__(self, root: Path, on_error: OnError = "raise") -> None:
-        if not root.is_dir():
-            raise InvalidInput(f"{root} is not a folder.", code="dataset_not_found")
-        self.root = root
-        self.paths = sorted(
-            path.relative_to(root).as_posix()
-            for person in root.iterdir()
-            if person.is_dir() and not person.name.startswith(".")
-            for path in person.rglob("*")
-            if path.suffix.lower() in IMAGE_ENDINGS and not path.name.startswith(".")
-        )
-        super().__init__([path.partition("/")[0] for path in self.paths], on_error)
+    def blocks(_folder: Path) -> Iterator[Block]:
+        for person in _people(root):
+            paths = sorted(
+                path.relative_to(root).as_posix()
+                for path in person.rglob("*")
+                if path.suffix.lower() in IMAGE_ENDINGS and not path.name.startswith(".")
+            )
+            yield Block.of_paths([person.name] * len(paths), paths)
 
-    def encoded(self, index: int) -> bytes:
-        return (self.root / self.paths[index]).read_bytes()
-
-    def describe(self, index: int) -> str:
-        return self.paths[index]
-
-    def files(self) -> Iterable[Path]:
-        return (self.root / path for path in self.paths)
+    return Listing("path", (root,), lambda: (root, *_people(root)), blocks)
 
 
-class ListFaces(StoredFaces):
-    """``path`` and ``person`` (or ``label``) of each row; paths are relative to the table's own folder, or absolute.
-    A CSV's first line names the columns. Rows keep their order.
+def _people(root: Path) -> list[Path]:
+    found = (path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(found, key=lambda path: f"{path.name}/")  # in the order of the images' paths
+
+
+def list_table(table: Path) -> Listing:
+    """List ``path`` and ``person`` (or ``label``) of each row; paths are relative to the table's own folder, or
+    absolute.
+
+    A CSV's first line names the columns. Rows keep their order. Raises InvalidInput ``dataset_not_found``.
     """
+    if not table.is_file():
+        raise InvalidInput(f"{table} is not a file.", code="dataset_not_found")
+    read = _read_parquet if table.suffix.lower() == ".parquet" else _read_csv
 
-    def __init__(self, table: Path, on_error: OnError = "raise") -> None:
-        if not table.is_file():
-            raise InvalidInput(f"{table} is not a file.", code="dataset_not_found")
-        columns = _read_parquet(table) if table.suffix.lower() == ".parquet" else _read_csv(table)
-        self.root = table.parent
-        self.paths = columns[_pick(table, columns, PATH_COLUMNS)]
-        people = columns[_pick(table, columns, PERSON_COLUMNS)]
-        for number, (path, person) in enumerate(zip(self.paths, people, strict=True), start=1):
-            if not path or not person:
-                raise InvalidInput(f"{table}: row {number} lacks its path or its person.", code="dataset_invalid")
-        super().__init__(people, on_error)
+    def blocks(_folder: Path) -> Iterator[Block]:
+        read_before = 0
+        for rows in read(table):
+            for number, (path, person) in enumerate(rows, start=read_before + 1):
+                if not path or not person:
+                    message = f"{table}: row {number} lacks its path or its person."
+                    raise InvalidInput(message, code="dataset_invalid")
+            read_before += len(rows)
+            yield Block.of_paths([person for _, person in rows], [path for path, _ in rows])
 
-    def encoded(self, index: int) -> bytes:
-        return (self.root / self.paths[index]).read_bytes()
-
-    def describe(self, index: int) -> str:
-        return self.paths[index]
-
-    def files(self) -> Iterable[Path]:
-        return (self.root / path for path in self.paths)
+    return Listing("path", (table.parent,), lambda: (table,), blocks)
 
 
-def _pick(table: Path, columns: dict[str, list[str]], wanted: tuple[str, ...]) -> str:
+def _columns(table: Path, names: Sequence[str]) -> tuple[int, int]:
+    """Return the places of the columns of paths and of people. Raises InvalidInput ``dataset_invalid``."""
+    plain = [name.strip().lower() for name in names]
+    return pick(table, plain, PATH_COLUMNS), pick(table, plain, PERSON_COLUMNS)
+
+
+def pick(table: Path, names: Sequence[str], wanted: Sequence[str]) -> int:
+    """Return the place of the first wanted column that the table has. Raises InvalidInput ``dataset_invalid``."""
     for name in wanted:
-        if name in columns:
-            return name
+        if name in names:
+            return names.index(name)
     raise InvalidInput(f"{table} has none of the columns {', '.join(wanted)}.", code="dataset_invalid")
 
 
-def _read_csv(table: Path) -> dict[str, list[str]]:
+def _read_csv(table: Path) -> Iterator[list[tuple[str, str]]]:
     with table.open(encoding="utf-8-sig", newline="") as file:
-        rows = list(csv.reader(file, delimiter="\t" if table.suffix.lower() == ".tsv" else ","))
-    if not rows:
-        raise InvalidInput(f"{table} is empty.", code="dataset_empty")
-    header, body = rows[0], [row for row in rows[1:] if row]
-    for number, row in enumerate(body, start=1):
-        if len(row) != len(header):
-            raise InvalidInput(
-                f"{table}: row {number} has {len(row)} of {len(header)} columns.", code="dataset_invalid"
-            )
-    return {name.strip().lower(): [row[place] for row in body] for place, name in enumerate(header)}
+        rows = csv.reader(file, delimiter="\t" if table.suffix.lower() == ".tsv" else ",")
+        header = next(rows, None)
+        if header is None:
+            raise InvalidInput(f"{table} is empty.", code="dataset_empty")
+        path, person = _columns(table, header)
+        numbered = enumerate((row for row in rows if row), start=1)
+        while some := list(itertools.islice(numbered, ROWS_AT_ONCE)):
+            for number, row in some:
+                if len(row) != len(header):
+                    message = f"{table}: row {number} has {len(row)} of {len(header)} columns."
+                    raise InvalidInput(message, code="dataset_invalid")
+            yield [(row[path], row[person]) for _, row in some]
 
 
-def _read_parquet(table: Path) -> dict[str, list[str]]:
-    import pyarrow  # noqa: PLC0415 - large, and needed for this format alone
-    import pyarrow.parquet  # noqa: PLC0415
+def _read_parquet(table: Path) -> Iterator[list[tuple[str, str]]]:
+    with open_parquet(table) as file:
+        names = file.schema_arrow.names
+        path, person = _columns(table, names)
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[names[path], names[person]]):
+            paths, people = (batch.column(names[place]).to_pylist() for place in (path, person))
+            yield [(_text(one), _text(other)) for one, other in zip(paths, people, strict=True)]
 
-    try:
-        file = pyarrow.parquet.ParquetFile(table)
-        names = [name for name in file.schema_arrow.names if name.lower() in PATH_COLUMNS + PERSON_COLUMNS]
-        read = file.read(columns=names)
-    except pyarrow.ArrowException as error:
-        raise InvalidInput(f"{table} is no readable Parquet file: {error}", code="dataset_invalid") from error
-    return {name.lower(): ["" if value is None else str(value) for value in read[name].to_pylist()] for name in names}
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)

@@ -11,7 +11,7 @@ keys a to b - 1 hold, for each person, the first and one past the last of its im
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput
-from training.data.dataset import OnError, StoredFaces
+from training.data.listing import Block, Listing
 
 MAGIC = 0xCED7230A
 MAGIC_BYTES = struct.pack("<I", MAGIC)
@@ -29,6 +29,10 @@ LENGTH_MASK = (1 << LENGTH_BITS) - 1
 WHOLE, FIRST, MIDDLE, LAST = 0, 1, 2, 3
 FRAME = struct.Struct("<II")
 HEADER = struct.Struct("<IfQQ")
+AT_ONCE = 1 << 16
+"""Records looked at together."""
+INDEX_BYTES = 1 << 20
+"""Of an index, parsed together."""
 LARGEST_LABEL = 2**24
 """float32 holds every whole number up to here; beyond, two people may share a label."""
 
@@ -81,70 +85,82 @@ def read_record(file: BinaryIO, offset: int) -> tuple[bytes, int]:
             return MAGIC_BYTES.join(parts), file.tell()
 
 
-def read_index(rec: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return keys and byte offsets, (N,) int64 each, from the ``.idx`` next to ``rec``; without one, by walking the
+def read_image(file: BinaryIO, offset: int) -> bytes:
+    """Return the image in the record at ``offset``. Raises InvalidInput where there is no whole record of one."""
+    return unpack_header(read_record(file, offset)[0])[1]
+
+
+def read_index(rec: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield keys and byte offsets, (n,) int64 each, from the ``.idx`` next to ``rec``; without one, by walking the
     file.
     """
     idx = rec.with_suffix(".idx")
     if not idx.is_file():
-        return _walk(rec)
+        yield from _walk(rec)
+        return
+    rest = b""
+    with idx.open("rb") as file:
+        while text := file.read(INDEX_BYTES):
+            whole, newline, rest = (rest + text).rpartition(b"\n")
+            yield _parse(idx, whole + newline)
+    if rest:
+        yield _parse(idx, rest)
+
+
+def _parse(idx: Path, text: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     try:
-        table = np.array([line.split("\t") for line in idx.read_text("ascii").splitlines() if line], np.int64)
+        table = np.array([line.split(b"\t") for line in text.splitlines() if line], "S20").astype(np.int64)
         keys, offsets = table.reshape(-1, 2).T
     except ValueError as error:
         raise _broken(f"{idx} is no index of keys and offsets") from error
     return keys, offsets
 
 
-def _walk(rec: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    offsets, offset, end = [], 0, rec.stat().st_size
+def _walk(rec: Path) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    offsets: list[int] = []
+    count, offset, end = 0, 0, rec.stat().st_size
     with rec.open("rb") as file:
         while offset < end:
             offsets.append(offset)
             _, offset = read_record(file, offset)
-    return np.arange(len(offsets), dtype=np.int64), np.array(offsets, np.int64)
+            if len(offsets) == AT_ONCE or offset >= end:
+                yield np.arange(count, count + len(offsets), dtype=np.int64), np.array(offsets, np.int64)
+                count, offsets = count + len(offsets), []
 
 
-class RecordFaces(StoredFaces):
-    """A ``.rec`` file; people are named by their label's number. The ``.idx`` next to it is used if there is one."""
+def list_records(rec: Path) -> Listing:
+    """List a ``.rec`` file; people are named by their label's number. The ``.idx`` next to it is used if there is one.
 
-    def __init__(self, rec: Path, on_error: OnError = "raise") -> None:
-        if not rec.is_file():
-            raise InvalidInput(f"{rec} is not a file.", code="dataset_not_found")
-        self.rec = rec
-        keys, offsets = read_index(rec)
-        if len(keys) == 0 or rec.stat().st_size == 0:
-            raise InvalidInput(f"{rec} holds no records.", code="dataset_empty")
-        self.keys, self.offsets = self._images(keys, offsets)
-        labels = _labels(rec, self.offsets)
-        if labels.max(initial=0) > LARGEST_LABEL:
-            raise _broken(f"labels above {LARGEST_LABEL} are not exact in float32: people may have run together")
-        super().__init__([str(label) for label in labels.tolist()], on_error)
+    Raises InvalidInput ``dataset_not_found``, ``dataset_empty``.
+    """
+    if not rec.is_file():
+        raise InvalidInput(f"{rec} is not a file.", code="dataset_not_found")
+    if rec.stat().st_size == 0:
+        raise InvalidInput(f"{rec} holds no records.", code="dataset_empty")
+    return Listing("record", (rec,), lambda: (rec, rec.with_suffix(".idx")), lambda _folder: _blocks(rec))
 
-    def _images(
-        self, keys: NDArray[np.int64], offsets: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return keys and offsets of the images alone, by key."""
-        order = np.argsort(keys, kind="stable")
-        keys, offsets = keys[order], offsets[order]
-        if keys[0] != 0:
-            return keys, offsets
-        with self.rec.open("rb") as file:
-            header, _ = unpack_header(read_record(file, int(offsets[0]))[0])
-        if len(header.labels) < 2:
-            return keys, offsets
-        images = (keys >= 1) & (keys < int(header.labels[0]))
-        return keys[images], offsets[images]
 
-    def encoded(self, index: int) -> bytes:
-        with self.rec.open("rb") as file:  # opened for each read: safe in threads and after a fork
-            return unpack_header(read_record(file, int(self.offsets[index]))[0])[1]
+def _blocks(rec: Path) -> Iterator[Block]:
+    last = None  # key of the last image and one, where record 0 says so
+    for number, (all_keys, all_offsets) in enumerate(read_index(rec)):
+        if number == 0 and len(all_keys) and all_keys[0] == 0:
+            last = _last_image(rec, int(all_offsets[0]))
+        images = slice(None) if last is None else (all_keys >= 1) & (all_keys < last)
+        keys, offsets = all_keys[images], all_offsets[images]
+        for start in range(0, len(keys), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            labels = _labels(rec, offsets[part])
+            if labels.max(initial=0) > LARGEST_LABEL:
+                raise _broken(f"labels above {LARGEST_LABEL} are not exact in float32: people may have run together")
+            people = [str(label) for label in labels.tolist()]
+            names = [f"key {key}" for key in keys[part].tolist()]
+            yield Block(people, names, 0, offsets[part], np.zeros(len(people), np.int64))
 
-    def describe(self, index: int) -> str:
-        return f"{self.rec.name} key {self.keys[index]}"
 
-    def files(self) -> Iterable[Path]:
-        return self.rec, self.rec.with_suffix(".idx")
+def _last_image(rec: Path, offset: int) -> int | None:
+    with rec.open("rb") as file:
+        header, _ = unpack_header(read_record(file, offset)[0])
+    return int(header.labels[0]) if len(header.labels) > 1 else None
 
 
 def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -153,18 +169,14 @@ def _labels(rec: Path, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """
     size = FRAME.size + HEADER.size + 4
     data = np.memmap(rec, np.uint8, "r")
-    labels = np.zeros(len(offsets), np.int64)
+    labels = np.full(len(offsets), -1, np.int64)
     odd = (offsets < 0) | (offsets + size > len(data))
-    for start in range(0, len(offsets), 1 << 16):
-        part = slice(start, start + (1 << 16))
-        rows = data[np.where(odd[part], 0, offsets[part])[:, None] + np.arange(min(size, len(data)))]
-        if rows.shape[1] < size:
-            break
+    if len(data) >= size:
+        rows = data[np.where(odd, 0, offsets)[:, None] + np.arange(size)]
         words = np.ascontiguousarray(rows).view("<u4")  # magic, length, flag, label, ids..., first of several labels
         numbers = np.where(words[:, 2] == 0, words[:, 3], words[:, 8]).astype("<u4").view("<f4")
-        plain = (words[:, 0] == MAGIC) & (words[:, 1] >> LENGTH_BITS == WHOLE) & ~odd[part]
-        labels[part] = np.where(plain, numbers, -1)
-        odd[part] |= ~plain
+        odd |= (words[:, 0] != MAGIC) | (words[:, 1] >> LENGTH_BITS != WHOLE)
+        labels[~odd] = numbers[~odd]
     with rec.open("rb") as file:
         for index in np.flatnonzero(odd).tolist():
             labels[index] = int(unpack_header(read_record(file, int(offsets[index]))[0])[0].labels[0])

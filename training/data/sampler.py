@@ -19,6 +19,9 @@ from torch.utils.data import Sampler
 
 from app.errors import InvalidInput
 
+FEISTEL_ROUNDS = 6
+"""Four make a permutation hard to tell from a random one (Luby and Rackoff 1988); small sets need more."""
+
 
 class SamplerError(InvalidInput, ValueError):
     """The data or the ranks cannot give what the sampler was asked for."""
@@ -64,7 +67,6 @@ class BatchSampler(Sampler[list[int]]):
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.epoch, self.cursor = 0, 0
-        self._shuffled: tuple[int, NDArray[np.intp]] | None = None
 
     def batch(self, index: int) -> NDArray[np.intp]:
         """Return the (batch_size,) positions of this epoch's batch number `index`, over all ranks."""
@@ -77,11 +79,10 @@ class BatchSampler(Sampler[list[int]]):
     def rng(self, *key: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, self.epoch, *key])
 
-    def order(self, size: int) -> NDArray[np.intp]:
-        """Return this epoch's permutation of 0…size−1."""
-        if self._shuffled is None or self._shuffled[0] != self.epoch:
-            self._shuffled = self.epoch, self.rng().permutation(size)
-        return self._shuffled[1]
+    def shuffled(self, size: int, start: int, count: int) -> NDArray[np.int64]:
+        """Return what stands at `count` places from `start` on in this epoch's permutation of 0…size−1, which begins
+        again at its end."""
+        return permuted(np.arange(start, start + count) % size, size, self.rng())
 
     def __iter__(self) -> Iterator[list[int]]:
         share = self.batch_size // self.world_size
@@ -101,7 +102,6 @@ class BatchSampler(Sampler[list[int]]):
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         self.epoch, self.cursor, self.seed = state["epoch"], state["cursor"], state["seed"]
-        self._shuffled = None
 
 
 class PKSampler(BatchSampler):
@@ -132,11 +132,9 @@ class PKSampler(BatchSampler):
         return math.ceil(len(self.known) / self.people)
 
     def batch(self, index: int) -> NDArray[np.intp]:
-        chosen = np.take(
-            self.order(len(self.known)), range(index * self.people, (index + 1) * self.people), mode="wrap"
-        )
+        chosen = self.shuffled(len(self.known), index * self.people, self.people)
         rng = self.rng(index)
-        return np.concatenate([self._draw(rng, self.known.images(person)) for person in chosen])
+        return np.concatenate([self._draw(rng, self.known.images(person)) for person in chosen.tolist()])
 
     def _draw(self, rng: np.random.Generator, images: NDArray[np.intp]) -> NDArray[np.intp]:
         """Draw K images, each once before any twice."""
@@ -196,8 +194,37 @@ class PlainSampler(BatchSampler):
         return self.size // self.batch_size if self.drop_last else math.ceil(self.size / self.batch_size)
 
     def batch(self, index: int) -> NDArray[np.intp]:
-        order = self.order(self.size) if self.shuffle else np.arange(self.size)
-        return np.take(order, range(index * self.batch_size, (index + 1) * self.batch_size), mode="wrap")
+        start = index * self.batch_size
+        if self.shuffle:
+            return self.shuffled(self.size, start, self.batch_size)
+        return np.arange(start, start + self.batch_size) % self.size
+
+
+def permuted(places: NDArray[np.int64], size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the values (n,) at some places of a random permutation of 0…size−1, which is never held as a whole.
+
+    A Feistel network permutes the smallest 4^k ≥ size numbers, and what falls outside is permuted again until it falls
+    inside (cycle walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+    """
+    bits = np.uint64(max(1, (max(1, size - 1).bit_length() + 1) // 2))
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    keys = rng.integers(0, 2**64, FEISTEL_ROUNDS, np.uint64)
+    values = places.astype(np.uint64)
+    outside = np.ones(len(values), bool)
+    while outside.any():
+        left, right = values[outside] >> bits, values[outside] & mask
+        for key in keys:
+            left, right = right, left ^ (_mixed(right ^ key) & mask)
+        values[outside] = left << bits | right
+        outside = values >= size
+    return values.astype(np.int64)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Mix all bits into each other: the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    values = (values ^ values >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ values >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
+    return values ^ values >> np.uint64(31)
 
 
 def names() -> list[str]:

@@ -79,7 +79,7 @@ def embed_set(
                 vectors[index] = template.vector
                 each(index, crop)
             progress(len(indices))
-    return Templates(vectors, faces.labels, faces.people, broken)
+    return Templates(vectors, faces.labels, list(faces.people), broken)
 
 
 def _read(faces: FaceSet, index: int) -> Pixels | LikenessError:
@@ -108,10 +108,6 @@ def choose_threshold(package: Package, comparisons: int, fpir: float, threshold:
     Without ``threshold`` it is the package's operating point at which a share ``fpir`` of the people searched for among
     ``comparisons`` others are falsely found, or the strictest measured one if that is stricter still. Raises Unusable
     ``threshold_needed`` if the package has no operating points.
-
-    Without ``threshold``: the package's operating point at which ``fpir`` of the people searched for among
-    ``comparisons`` others are found there though they are not; the strictest that was measured where that is stricter
-    still. Raises Unusable ``threshold_needed`` where the package has no operating points.
     """
     if threshold is not None:
         return threshold, "as given"

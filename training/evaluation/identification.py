@@ -1,8 +1,6 @@
 """1:N on existing templates: people enrolled with one photo each are searched for by another one.
 
 A photo without a face is never found: as a probe it is a miss, as a stranger it finds nobody. Nothing is left out.
-
-A photo without a face is never found: searched for, it is a miss; as a stranger it finds nobody. Nothing is left out.
 """
 
 from __future__ import annotations

@@ -43,8 +43,6 @@ def open_run(
     name.
 
     ``threads`` applies to all of this process's PyTorch. Raises NotFound (``checkpoint_not_found``).
-
-    ``threads`` holds for all of this process's PyTorch. Raises NotFound (``checkpoint_not_found``).
     """
     torch.set_num_threads(threads)
     saved = checkpoint.load(checkpoint.resolve(source))

@@ -20,7 +20,7 @@ import numpy as np
 from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
 from app.errors import LikenessError, NoFace
 from app.face.detect import open_detector
-from app.face.image import Limits
+from app.face.formats import Limits
 from app.face.liveness import Scorer
 from app.inference.manifest import ErrorRate, LivenessCalibration, LivenessPoint, Manifest, liveness_digest
 from app.inference.package import Package, find_packages, select

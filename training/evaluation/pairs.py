@@ -7,10 +7,6 @@ are separated by tabs (or by spaces, if no name contains one). n = 1 means the p
 A verification pack (``lfw.bin``, ``cfp_fp.bin`` …) names no people. Images with the same bytes, and the two of a mated
 pair, count as one person, all others as different people. Intervals therefore come out too narrow rather than too wide
 if a pack shows many pairs of few people.
-
-The first line says either ``N`` (View 1: N mated pairs, then N non-mated ones) or ``folds N`` (View 2: for each fold
-N mated pairs, then N non-mated ones). A mated pair is ``name n1 n2``, a non-mated one ``name1 n1 name2 n2``; columns
-are parted by tabs (or by spaces, where no name holds one). The photo meant is ``name/name_0001.jpg`` for n = 1.
 """
 
 from __future__ import annotations

@@ -192,8 +192,6 @@ def make_templates(
     """Run ``embed`` (photo's name → unit vector, quality) over ``names`` in ``threads`` threads.
 
     A LikenessError fails only its photo; any other error ends the run.
-
-    A LikenessError of one photo is that photo's failure and no one else's; any other error ends the run.
     """
     vectors = np.zeros((len(names), dimension), np.float32)
     quality = np.zeros(len(names), np.float32)

@@ -2,9 +2,6 @@
 
 A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one as
 correctly rejected. Nothing is left out of a figure.
-
-A photo without a face never matches: its pairs score -1, so that a mated pair counts as an error and a non-mated one
-as rightly refused. Nothing is left out of a figure.
 """
 
 from __future__ import annotations

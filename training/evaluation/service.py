@@ -10,7 +10,8 @@ from pathlib import Path
 from app.errors import InvalidImage, NoFace
 from app.face.align import CROP_SIDE
 from app.face.detect import open_detector
-from app.face.image import Limits, decode
+from app.face.formats import Limits
+from app.face.image import decode
 from app.inference.embedder import Embedder
 from app.inference.package import find_packages, load_package, select
 from app.inference.session import Device, open_embedder

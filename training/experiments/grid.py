@@ -26,7 +26,7 @@ from rich.console import Console
 from app.calibration.intervals import Floats, Ints, allowed_errors, people_weights
 from app.errors import InvalidInput, Unusable
 from app.files import PUBLIC, replacing
-from training.data.loader import Crops, fingerprint
+from training.data.crops import Crops, fingerprint
 from training.evaluation import metrics, plots
 from training.experiments.comparison import (
     LEAST_SEEDS,

@@ -3,10 +3,6 @@
 A miner is called with embeddings (B, D), of any length, and labels (B,), and returns `Triplets`: for each pair of one
 class (anchor, positive), in both orders, one negative, unless said otherwise. Distances are Euclidean between unit
 vectors. Randomness comes from the miner's own seeded generator, whose state `state_dict()` holds.
-
-A miner is called with embeddings (B, D), of any length, and labels (B,), and answers `Triplets`: for each pair of one
-class (anchor, positive), in both orders, one negative, unless said otherwise. Distances are Euclidean between unit
-vectors. Chance comes from the miner's own seeded generator, whose state `state_dict()` holds.
 """
 
 from __future__ import annotations

@@ -142,8 +142,6 @@ class PartialFC(nn.Module):
         """Return the rows of this step, sorted: those in `positives`, and random others up to the sampled share.
 
         The draw depends on (seed, step, first row of the shard), so a resumed run draws the same rows.
-
-        Chance depends on (seed, step, first row of the shard): a resumed run draws what it would have drawn.
         """
         rows = self.table.rows
         key = hash((self.seed, int(self.step), self.table.first)) % 2**63

@@ -18,7 +18,8 @@ from app.errors import NotFound
 from app.files import PUBLIC, replacing
 from app.inference.package import Package, load_package
 from app.types import Pixels, Vectors
-from training.data.loader import Batch, Crops, fingerprint
+from training.data.crops import Crops, PixelSource, fingerprint
+from training.data.loader import Batch
 
 if TYPE_CHECKING:
     from app.inference.session import EmbedderSession
@@ -95,7 +96,7 @@ def open_teacher(
 
 
 def teacher_table(
-    session: EmbedderSession, pixels: Pixels, cache: Path, progress: Callable[[int], None] = lambda _n: None
+    session: EmbedderSession, pixels: PixelSource, cache: Path, progress: Callable[[int], None] = lambda _n: None
 ) -> Vectors:
     """Return the (M, 2, D) float32 templates of every crop and its mirror image, kept in `cache`, one file per
     teacher.
@@ -118,7 +119,7 @@ def teacher_table(
         with replacing(path, PUBLIC) as file:
             np.save(file, table)
         path.with_suffix(".json").write_text(json.dumps({"package": session.package_id, "crops": len(pixels)}) + "\n")
-    kept: Vectors = np.load(path)
+    kept: Vectors = np.load(path, mmap_mode="r")
     return kept
 
 

@@ -30,19 +30,12 @@ class World:
     rank: int
     size: int
     device: torch.device
+    ranks_here: int = 1
+    """The number of ranks on this machine."""
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
-
-    @contextmanager
-    def first_goes_first(self) -> Iterator[None]:
-        """Run the block on the first rank, then on all others, so that they find the files it made."""
-        if self.size > 1 and not self.is_first:
-            dist.barrier()
-        yield
-        if self.size > 1 and self.is_first:
-            dist.barrier()
 
 
 @contextmanager
@@ -60,7 +53,7 @@ def joined(device: str = "auto") -> Iterator[World]:
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", rank=rank, world_size=size)
     atexit.register(_outlive, dist.group.WORLD)
     try:
-        yield World(rank, size, chosen)
+        yield World(rank, size, chosen, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         dist.barrier()  # no rank may leave, above all the first, which holds the store, while another still works
     finally:
         dist.destroy_process_group()

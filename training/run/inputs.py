@@ -1,12 +1,19 @@
-"""From a recipe to the inputs of a run: crops, sampler, unseen people, teacher, augmentation."""
+"""From a recipe to the inputs of a run: crops, sampler, unseen people, teacher, augmentation.
+
+What is read or made of the data is kept in files (`data.indexes`, `data.cache`), so that it is done once, and before
+the ranks of a run join each other.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
@@ -14,54 +21,89 @@ from rich.progress import Progress as Bar
 from app.errors import InvalidInput
 from training.data import open_dataset, read_drop_list, sampler
 from training.data.augment import Augment, AugmentConfig
-from training.data.loader import Crops, read_crops, split_people, whole_people
+from training.data.crops import Crops, PixelSource, open_crops, open_pixels, split_people, whole_people
+from training.data.dataset import FaceSet
 from training.recipe import Recipe
 from training.run.distillation import Teacher, find_teacher, open_teacher
 from training.run.trainer import Material
 
+NOT_CHOOSING = {"indexes", "cache", "workers", "prepare_timeout"}
+"""Keys of `data` that don't change which crops a run takes."""
+
 
 def prepare_material(recipe: Recipe, models: Path, console: Console | None = None) -> Material:
-    """Read, filter and split the data, and make the teacher's templates if they are missing.
+    """Index, filter and split the data, decode it into `data.cache` if that is given, and make the teacher's templates:
+    whatever of it is missing.
 
     `models` is the folder of model packages that `distill.teacher` may name. Raises InvalidInput (`recipe_data`) where
     nothing is left to train on.
     """
     console = console or Console(stderr=True)
-    whole = read_source(recipe.data.source, _folder(recipe.data.cache, "train"), console)
-    kept = whole.take(_kept(whole, recipe))
-    unlabelled = recipe.data.unlabelled
-    if missing := set(unlabelled) - set(kept.people):
-        message = f"{recipe.data.source} has no {', '.join(sorted(missing))} that data.unlabelled names."
-        raise InvalidInput(message, code="recipe_data")
-    train_rows, held_rows = split_people(kept.without_labels(unlabelled).labels, recipe.data.held_out, recipe.seed)
-    crops = kept.take(train_rows).without_labels(unlabelled)
+    faces, pixels = _open(recipe, recipe.data.source, "train", console)
+    crops = _chosen(recipe, faces, pixels, "train", lambda: _split(recipe, _all(faces, pixels))[0])
     if len(crops.people) < 2:
         message = f"{recipe.data.source} leaves {len(crops.people)} people to train on; two are the least."
         raise InvalidInput(message, code="recipe_data")
-    batches = sampler.build(
-        recipe.sampler.name,
-        crops.labels,
-        batch_size=recipe.sampler.batch_size,
-        images=recipe.sampler.images,
-        seed=recipe.seed,
-    )
     return Material(
         crops=crops,
-        sampler=batches,
-        held_out=_held_out(recipe, kept.take(held_rows), console),
+        sampler=sampler.build(
+            recipe.sampler.name,
+            crops.labels,
+            batch_size=recipe.sampler.batch_size,
+            images=recipe.sampler.images,
+            seed=recipe.seed,
+        ),
+        held_out=_held_out(recipe, faces, pixels, console),
         teacher=_teacher(recipe, crops, models, console),
         augment=Augment(AugmentConfig.from_mapping(recipe.augment)) if recipe.augment else None,
     )
 
 
-def read_source(source: str, cache: Path | None, console: Console) -> Crops:
-    """Read all crops of a data source, decoded (into `cache` if given), with a progress bar."""
-    dataset = open_dataset(source)
-    with _bar(console, f"reading {source}", len(dataset)) as progress:
-        return read_crops(dataset, cache, progress)
+def read_source(source: str, console: Console) -> Crops:
+    """Open all crops of a data source, to be decoded when they are asked for."""
+    faces = open_source(source, None, console)
+    return _all(faces, open_pixels(faces, None))
 
 
-def _kept(whole: Crops, recipe: Recipe) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def open_source(source: str, indexes: Path | None, console: Console) -> FaceSet:
+    """Open a data source, with a progress bar while it is indexed."""
+    with _bar(console, f"indexing {source}", None) as progress:
+        return open_dataset(source, indexes=indexes, progress=progress)
+
+
+def _open(recipe: Recipe, source: str, part: str, console: Console) -> tuple[FaceSet, PixelSource]:
+    faces = open_source(source, Path(recipe.data.indexes), console)
+    with _bar(console, f"decoding {source}", len(faces)) as progress:
+        return faces, open_pixels(faces, _folder(recipe.data.cache, part), progress)
+
+
+def _all(faces: FaceSet, pixels: PixelSource) -> Crops:
+    return Crops(pixels, np.arange(len(faces)), np.asarray(faces.labels, np.int64), faces.people)
+
+
+def _chosen(recipe: Recipe, faces: FaceSet, pixels: PixelSource, part: str, choose: Callable[[], Crops]) -> Crops:
+    """Return the crops that the recipe takes of a set, chosen once and then mapped from a file."""
+    drop = Path(recipe.data.drop).read_text("utf-8") if recipe.data.drop else ""
+    data, evaluate = recipe.data.model_dump(exclude=NOT_CHOOSING), recipe.evaluate.model_dump()
+    facts = json.dumps([faces.key(), part, recipe.seed, data, drop, evaluate], sort_keys=True)
+    folder = Path(recipe.data.indexes) / f"{part}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    if not folder.is_dir():
+        choose().keep(folder)
+    return open_crops(pixels, folder)
+
+
+def _split(recipe: Recipe, whole: Crops) -> tuple[Crops, Crops]:
+    """Return the crops to train on, and those of people who are held out."""
+    kept = whole.take(_kept(whole, recipe))
+    unlabelled = recipe.data.unlabelled
+    if missing := set(unlabelled) - set(kept.people):
+        message = f"{recipe.data.source} has no {', '.join(sorted(missing))} that data.unlabelled names."
+        raise InvalidInput(message, code="recipe_data")
+    train, held = split_people(kept.without_labels(unlabelled).labels, recipe.data.held_out, recipe.seed)
+    return kept.take(train).without_labels(unlabelled), kept.take(held)
+
+
+def _kept(whole: Crops, recipe: Recipe) -> NDArray[np.int64]:
     """Return the indices of the crops whose people are neither dropped nor have too few images."""
     dropped = set(read_drop_list(Path(recipe.data.drop))) if recipe.data.drop else set()
     counts = np.bincount(whole.labels, minlength=len(whole.people))
@@ -69,14 +111,17 @@ def _kept(whole: Crops, recipe: Recipe) -> np.ndarray[tuple[int, ...], np.dtype[
     return np.flatnonzero(np.asarray(wanted, bool)[whole.labels])
 
 
-def _held_out(recipe: Recipe, rest: Crops, console: Console) -> Crops | None:
+def _held_out(recipe: Recipe, faces: FaceSet, pixels: PixelSource, console: Console) -> Crops | None:
     """Return the unseen people to evaluate on, None if fewer than two have several crops."""
-    unseen = rest
+
+    def choose() -> Crops:
+        unseen = _all(faces, pixels) if recipe.evaluate.source else _split(recipe, _all(faces, pixels))[1]
+        return unseen.take(whole_people(unseen.labels, recipe.evaluate.max_images, recipe.seed))
+
     if recipe.evaluate.source is not None:
-        unseen = read_source(recipe.evaluate.source, _folder(recipe.data.cache, "evaluate"), console)
-    chosen = whole_people(unseen.labels, recipe.evaluate.max_images, recipe.seed)
-    picked = unseen.take(chosen)
-    return picked if len(picked.people) > 1 else None
+        faces, pixels = _open(recipe, recipe.evaluate.source, "evaluate", console)
+    found = _chosen(recipe, faces, pixels, "held-out", choose)
+    return found if len(found.people) > 1 else None
 
 
 def _teacher(recipe: Recipe, crops: Crops, models: Path, console: Console) -> Teacher | None:
@@ -100,7 +145,7 @@ def _folder(cache: str | None, part: str) -> Path | None:
 
 
 @contextmanager
-def _bar(console: Console, what: str, total: int) -> Iterator[Callable[[int], None]]:
+def _bar(console: Console, what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal only; the callback takes how many more are done."""
     if not console.is_terminal:
         yield lambda _more: None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from app.errors import InvalidInput
 from training import losses
 from training.collectives import gather, mean_gradients
-from training.data.loader import UNLABELLED
+from training.data.crops import UNLABELLED
 from training.losses import miners
 from training.losses.base import upcast
 from training.losses.miners import PairMiner

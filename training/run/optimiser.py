@@ -49,11 +49,21 @@ def parameter_groups(model: nn.Module, losses: nn.Module, config: Optimizer) -> 
     heads = [p for name, p in losses.named_parameters() if not _is_beta(name)]
     head_lr = config.head_lr or config.lr
     return [
-        _group("backbone", matrices, config.lr, config.weight_decay),
-        _group("backbone_undecayed", vectors, config.lr, 0.0),
+        *_by_depth("backbone", matrices, config, config.weight_decay),
+        *_by_depth("backbone_undecayed", vectors, config, 0.0),
         _group("head", heads, head_lr, config.head_weight_decay),
         _group("beta", betas, config.beta_lr, 0.0),
     ]
+
+
+def _by_depth(name: str, parameters: list[nn.Parameter], config: Optimizer, decay: float) -> list[dict[str, object]]:
+    """Return one group, or with ``first_layer`` one for each parameter, the last first."""
+    if config.first_layer == 1:
+        return [_group(name, parameters, config.lr, decay)]
+    last = max(1, len(parameters) - 1)
+    rates = [config.lr * config.first_layer ** (1 - place / last) for place in range(len(parameters))]
+    groups = [_group(f"{name}_{place}", [one], rates[place], decay) for place, one in enumerate(parameters)]
+    return groups[::-1]
 
 
 def build_optimizer(

@@ -3,10 +3,6 @@
 Nothing random carries over between steps: every step seeds its generators from (recipe's seed, step), every crop from
 (seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the same steps, and a checkpoint
 continues on any number of ranks.
-
-Nothing random is kept between steps: every step seeds its generators from (recipe's seed, step), every crop from
-(seed, epoch, place). A run that is stopped and resumed therefore makes bit for bit the steps of one that was not, and
-a checkpoint continues on any number of ranks.
 """
 
 from __future__ import annotations
@@ -26,10 +22,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
 from training import checkpoint, collectives
-from training.data.loader import Augment, Batch, BatchSource, Crops, batch_keys, batches
+from training.data.bins import VerificationPack, read_pack
+from training.data.crops import Crops
+from training.data.loader import Augment, Batch, BatchSource, batch_keys, batches, worker_count
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics
-from training.model import Averaged, FaceModel, TwoTowers, build_model, embed, tower
+from training.model import Averaged, Tower, TwoTowers, build_model, embed, tower
 from training.recipe import Recipe
 from training.run import distributed
 from training.run.collapse import CollapseAlarm
@@ -38,8 +36,11 @@ from training.run.distributed import World
 from training.run.log import Reporter
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
+from training.run.start import freeze, hold_statistics, load_start
 
 PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+PACK_FOLDS = 10
+PAIRS_AT_ONCE = 128
 KEPT_DUMPS = 5
 """Batches kept of steps that a non-finite gradient voided."""
 
@@ -94,6 +95,8 @@ class Trainer:
         self.progress = Progress()
         seed_step(recipe.seed, 0)
         self.model = build_model(recipe.model, channels_last=recipe.train.channels_last)
+        self.fresh = load_start(self.model, recipe.model)
+        freeze(self.model, recipe.model.freeze)
         if recipe.train.sync_batchnorm and world.size > 1:
             distributed.synchronise_batchnorm(self.model)
         self.model.to(world.device)
@@ -120,6 +123,8 @@ class Trainer:
         self._write_recipe()
         out = self.out if self.world.is_first else None
         with Reporter(out, recipe.train.steps, self.progress.step) as report:
+            for message in self._notices():
+                report.warn(self.progress.step, message)
             while self.progress.step < last:
                 result = self.train_step()
                 step = self.progress.step
@@ -140,6 +145,8 @@ class Trainer:
         set_rates(self.optimizer, rate_factor(recipe.schedule, step, recipe.train.steps))
         self.objective.set_margin(margin_share(recipe.schedule, step))
         self.model.train()
+        if recipe.model.frozen_statistics:
+            hold_statistics(self.model)
         self.objective.train()
         networks, losses = buffer_copies(self.model), buffer_copies(self.objective)
         used = [self._backward(0)]
@@ -232,30 +239,34 @@ class Trainer:
 
     def _evaluate(self, report: Reporter) -> None:
         """Measure on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
-        if self.material.held_out is None:
+        if self.material.held_out is None and not self.recipe.evaluate.packs:
             return
         mine = self.evaluate() if self.world.is_first else {}
         # Saving is a matter of all ranks: they have to agree on whether this is the best.
         figures = collectives.object_from_first(mine, self.world.device)
         report.evaluated(self.progress.step, figures)
         self.progress.figures = figures
-        score = figures["fnmr"] + 1e-3 * figures["eer"]
+        score = 1 - figures["accuracy"] if "accuracy" in figures else figures["fnmr"] + 1e-3 * figures["eer"]
         if self.progress.best is None or score < self.progress.best:
             self.progress.best, self.progress.best_step = score, self.progress.step
             self.save("best.pt")
 
     def evaluate(self) -> dict[str, float]:
-        """Return verification figures over all pairs of the held-out crops."""
-        held_out = self.material.held_out
-        if held_out is None:
+        """Return verification figures over all pairs of the held-out crops, and the accuracy on each pack."""
+        held_out, packs = self.material.held_out, [Path(name) for name in self.recipe.evaluate.packs]
+        if held_out is None and not packs:
             raise InvalidInput("There are no unseen people to evaluate on.", code="nothing_to_evaluate")
-        images = torch.from_numpy(held_out.images(np.arange(len(held_out))))
-        vectors = embed(tower(self.averaged()), images).numpy()
-        return verification_figures(vectors, held_out.labels, self.recipe.evaluate.fmr)
+        model = tower(self.averaged())
+        figures: dict[str, float] = {}
+        if held_out is not None:
+            images = torch.from_numpy(held_out.images(np.arange(len(held_out))))
+            figures |= verification_figures(embed(model, images).numpy(), held_out.labels, self.recipe.evaluate.fmr)
+        accuracies = {f"accuracy_{path.stem}": pack_accuracy(model, read_pack(path)) for path in packs}
+        return figures | accuracies | ({"accuracy": float(np.mean(list(accuracies.values())))} if packs else {})
 
-    def averaged(self) -> FaceModel | TwoTowers:
+    def averaged(self) -> Tower | TwoTowers:
         """Return the model to evaluate and export: the averaged one if the recipe has one."""
-        model: FaceModel | TwoTowers = self.average.model if self.average else self.model  # type: ignore[assignment]  # a copy of self.model
+        model: Tower | TwoTowers = self.average.model if self.average else self.model  # type: ignore[assignment]  # a copy of self.model
         return model
 
     # ------------------------------------------------------------------------------------------------ checkpoints
@@ -319,12 +330,21 @@ class Trainer:
 
     # ----------------------------------------------------------------------------------------------- small helpers
 
+    def _notices(self) -> Iterator[str]:
+        """Yield what a person may not expect of this run."""
+        if self.fresh and self.progress.step == 0:
+            yield f"{len(self.fresh)} weights are not in {self.recipe.model.start} and start fresh: {self.fresh[0]} …"
+        slow = self.world.device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
+        if slow and self.recipe.train.precision != "fp32":
+            yield f'this processor has no AMX: {self.recipe.train.precision} may be several times slower than "fp32".'
+
     def _next_batch(self) -> Batch:
         if self._batches is None:
             first = self.progress.step * self.recipe.train.accumulate
             source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
+            workers = worker_count(self.recipe.data.workers, self.world.device, self.world.ranks_here)
             keys = batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
-            self._batches = batches(source, keys, self.recipe.data.workers, self.world.device)
+            self._batches = batches(source, keys, workers, self.world.device)
         return next(self._batches)
 
     def _parallel(self) -> nn.Module:
@@ -376,6 +396,18 @@ def put_back(copies: list[tuple[Tensor, Tensor]]) -> None:
         buffer.copy_(values)
 
 
+def pack_accuracy(model: nn.Module, pack: VerificationPack) -> float:
+    """Return the mean accuracy over 10 folds in the pack's order, each decided by the other folds' best threshold, as
+    arcface_torch measures it; without the mirrored crops that it adds."""
+    scores = []
+    for start in range(0, len(pack), PAIRS_AT_ONCE):
+        pairs = [pack.pair(place) for place in range(start, min(start + PAIRS_AT_ONCE, len(pack)))]
+        vectors = embed(model, torch.from_numpy(np.stack([crop for pair in pairs for crop in pair]))).numpy()
+        scores.append((vectors[0::2] * vectors[1::2]).sum(axis=1))
+    folds = np.arange(len(pack)) * PACK_FOLDS // len(pack)
+    return metrics.fold_accuracy(np.concatenate(scores).astype(np.float64), pack.same, folds).mean
+
+
 def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) -> dict[str, float]:
     """Compare all pairs of (N, D) unit vectors: `fnmr` at `fmr`, its `threshold`, `eer`, and how many pairs."""
     scores = vectors @ vectors.T
@@ -395,7 +427,7 @@ def verification_figures(vectors: np.ndarray, labels: np.ndarray, fmr: float) ->
 def _belongs_to(recipe: Recipe, people: int, crops: int) -> dict[str, object]:
     """Return the values that a checkpoint's state depends on, by recipe section; the rest may change during a run."""
     sections = ("seed", "model", "losses", "sampler", "partial_fc", "distill", "optimizer")
-    data = recipe.data.model_dump(exclude={"cache", "workers"})
+    data = recipe.data.model_dump(exclude={"indexes", "cache", "workers", "prepare_timeout"})
     return {
         **{section: getattr(recipe, section) for section in sections},
         "data": (data, people, crops),

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Query, Request
 from fastapi.responses import JSONResponse
 
 from app.access.audit_store import AuditFilter
 from app.api import endpoints, schemas
 from app.api.dependencies import ReceiptId, ServiceDep
+from app.api.operation import OperationTable
 from app.api.router import Router
 from app.timestamps import utc_text
 
@@ -18,7 +19,9 @@ router = Router("access")
 
 
 @router.handles(endpoints.READ_AUDIT)
-async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, Query()]) -> schemas.AuditPage:
+async def read_audit(
+    request: Request, service: ServiceDep, query: Annotated[schemas.AuditParams, Query()]
+) -> schemas.AuditPage:
     """Read the audit log.
 
     Which key did what, when, to which gallery and subject, with which outcome: ids, never images, vectors or metadata.
@@ -31,6 +34,7 @@ async def read_audit(service: ServiceDep, query: Annotated[schemas.AuditParams, 
         subject=query.subject,
         since=_text(query.since),
         until=_text(query.until),
+        without=_reading(request.app.state.operations) if query.changes else frozenset(),
     )
 
     def read() -> schemas.AuditPage:
@@ -60,6 +64,12 @@ async def show_receipt(service: ServiceDep, receipt: ReceiptId) -> JSONResponse:
     The document as it was signed. Save the answer as a file, and `likeness receipts verify` checks it without a server.
     """
     return JSONResponse(await service.run(lambda: service.erasures.receipt(receipt)))
+
+
+def _reading(table: OperationTable) -> frozenset[str]:
+    """Return the names of the operations that only read; of another API's, too, since they share the names."""
+    changing = {operation.name for operation in table.operations if operation.changes}
+    return frozenset(operation.name for operation in table.operations) - changing
 
 
 def _text(time: datetime | None) -> str | None:

@@ -52,9 +52,11 @@ async def verify(
 ) -> schemas.VerifyAnswer:
     """Do two photos show the same person?
 
-    Compares the most prominent face of each photo (large, and near the middle) at the operating point of `fmr`.
+    Compares the most prominent face of each photo (large, and near the middle), or the faces at `face1` and `face2`, at
+    the operating point of `fmr`.
     """
     images, params = await service.read(request, TWO_IMAGES, query)
+    faces = params.face1, params.face2
     found = await service.run(
         lambda: service.operations.verify(
             images["image1"][0],
@@ -62,6 +64,7 @@ async def verify(
             params.fmr,
             params.model,
             params.population,
+            faces=faces,
             liveness=params.liveness or "off",
             liveness_of=params.liveness_of,
         )
@@ -144,7 +147,7 @@ async def enroll(
     )
     found = await service.run(
         lambda: service.operations.enroll(
-            gallery, subject, images["images"], level, liveness=params.liveness, terms=terms
+            gallery, subject, images["images"], level, liveness=params.liveness, terms=terms, face=params.face
         )
     )
     return answers.enroll(found, explain=params.explain)

@@ -78,8 +78,11 @@ async def list_models(service: ServiceDep) -> schemas.ModelList:
     Every package in the models folder: its licence, SHA-256, measured operating points, and whether it is running.
     Folders whose manifest can't be used are in `skipped`.
     """
+    rates = schemas.DefaultRates(fmr=service.operations.fmr, fpir=service.operations.fpir)
     return schemas.ModelList(
-        models=list(await service.run(service.models)), skipped=list(await service.run(service.skipped_models))
+        defaults=rates,
+        models=list(await service.run(service.models)),
+        skipped=list(await service.run(service.skipped_models)),
     )
 
 

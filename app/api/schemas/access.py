@@ -123,6 +123,7 @@ class AuditParams(PageParams):
     subject: str | None = Field(default=None, max_length=MAX_ID_LENGTH, description="Only entries of this subject.")
     since: Time | None = Field(default=None, description="Only from this time on.", examples=[TIME])
     until: Time | None = Field(default=None, description="Only before this time.", examples=[TIME])
+    changes: bool = Field(default=False, description="Whether to leave out operations that only read.")
     order: Literal["newest", "oldest"] = Field(default="newest", description="Which entries come first.")
 
 

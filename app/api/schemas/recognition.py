@@ -23,6 +23,8 @@ from app.api.schemas.base import (
 
 Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
+FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
+FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
 Point: TypeAlias = tuple[float, float]
 
 
@@ -70,6 +72,8 @@ class LivenessParams(Params):
 
 
 class VerifyAnyParams(VerifyParams, ModelParams, LivenessParams):
+    face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
+    face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
     liveness_of: Literal["both", "image1", "image2"] = Field(
         default="both", description="Which photos liveness is asked of: one of them may be of a document."
     )

@@ -165,13 +165,22 @@ class SkippedModel(Wire):
     problem: str = Field(description="What is wrong with its manifest.")
 
 
+class DefaultRates(Wire):
+    """The error rates that the server decides at unless a request or a gallery says otherwise."""
+
+    fmr: float = Field(description="Verification: false match rate.")
+    fpir: float = Field(description="Identification: false positive identification rate.")
+
+
 class ModelList(Wire):
     example: ClassVar[Example] = {
+        "defaults": {"fmr": 0.0001, "fpir": 0.01},
         "models": [Model.example],
         "skipped": [
             {"folder": "arcface", "problem": "arcface/manifest.json is no valid manifest; correct or restore it."}
         ],
     }
+    defaults: DefaultRates
     models: list[Model]
     skipped: list[SkippedModel] = Field(
         default_factory=list, description="Folders whose manifest can't be used; the server goes on without them."

@@ -25,7 +25,16 @@ from app.api.schemas.base import (
     Time,
     Wire,
 )
-from app.api.schemas.recognition import Box, DetectParams, Explain, Liveness, LivenessParams, Quality
+from app.api.schemas.recognition import (
+    FACE_INDEX,
+    Box,
+    DetectParams,
+    Explain,
+    FaceIndex,
+    Liveness,
+    LivenessParams,
+    Quality,
+)
 
 
 class Consent(Params):
@@ -65,7 +74,9 @@ class EraseParams(Params):
 
 class SubjectPageParams(PageParams):
     search: str | None = Field(
-        default=None, max_length=MAX_ID_LENGTH, description="Only subjects whose id or name contains this text."
+        default=None,
+        max_length=MAX_ID_LENGTH,
+        description="Only subjects whose id or name contains this text; case, accents, `_`, `-` and `.` don't matter.",
     )
     expires_before: Time | None = Field(
         default=None, description="Only subjects that expire before this time.", examples=[TIME]
@@ -143,6 +154,7 @@ class EnrollParams(DetectParams, LivenessParams):
         examples=["2096-01-31T12:00:00Z"],
     )
     consent: Note | None = Field(default=None, description="A note on the consent, given now; unchanged if absent.")
+    face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo, sent alone,"))
 
 
 class EnrollRequest(EnrollParams):

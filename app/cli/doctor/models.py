@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.doctor.findings import Finding, Verdict
 from app.config import Settings
-from app.errors import DeviceUnavailable, LikenessError
+from app.errors import DeviceUnavailable, LikenessError, PackageTemplatesDiffer
 
 if TYPE_CHECKING:
     from app.inference.package import Package
@@ -112,7 +112,7 @@ def check_device(settings: Settings) -> Iterator[Finding]:
 def _device_remedy(error: LikenessError) -> str:
     if isinstance(error, DeviceUnavailable):
         return "Install the GPU's driver and likeness[gpu], show the GPU to the container, or set LIKENESS_DEVICE=cpu."
-    if error.code == "package_templates_differ":
+    if isinstance(error, PackageTemplatesDiffer):
         return (
             "Install the tested versions (constraints.txt), change LIKENESS_DEVICE, or name another LIKENESS_EMBEDDER."
         )

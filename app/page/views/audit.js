@@ -4,7 +4,7 @@ import { get, path } from "../api.js";
 import { field, h, put } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
-import { when } from "../words.js";
+import { count, when } from "../words.js";
 
 const PAGE = 100;
 const FIELDS = [["key", "Key"], ["operation", "Operation"], ["gallery", "Gallery"], ["subject", "Person"]];
@@ -17,8 +17,9 @@ export function audit(_, asked) {
     ...FIELDS.map(([name, words]) => [name, words, h("input", { type: "text", autocomplete: "off", spellcheck: "false", value: asked.get(name) ?? "" })]),
     ...TIMES.map(([name, words]) => [name, words, h("input", { type: "datetime-local" })]),
   ];
+  const all = h("input", { type: "checkbox", checked: asked.has("all") });
   const read = () => {
-    state.wanted = Object.fromEntries(inputs.map(([name, , input]) => [name, value(name, input)]));
+    state.wanted = { changes: !all.checked && !inputs[1][2].value, ...Object.fromEntries(inputs.map(([name, , input]) => [name, value(name, input)])) };
     return load(state);
   };
   const button = h("button.primary", { type: "submit" }, "Show");
@@ -31,7 +32,7 @@ export function audit(_, asked) {
     "div",
     {},
     h("header.head", {}, h("div", {}, h("h1", {}, "Audit log"), h("p.lead", {}, "Who did what, when and to whom. No photo, no vector and no name is in it."))),
-    h("form.filter", { onsubmit: submit, "aria-label": "Filter" }, inputs.map(([, words, input]) => field(words, input)), button),
+    h("form.filter", { onsubmit: submit, "aria-label": "Filter" }, inputs.map(([, words, input]) => field(words, input)), h("label.choice", {}, all, h("span", {}, "What only reads, too")), button),
     place.element,
     state.shown,
     h("div.scrolling", { tabindex: "0", role: "region", "aria-label": "Entries" }, h("table.audit", {}, h("caption.hidden", {}, "Entries of the audit log, the newest first"), h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))), state.rows)),
@@ -52,15 +53,23 @@ async function load(state, cursor = null) {
     if (!cursor) put(state.rows);
     state.rows.append(...page.entries.map(row));
     const number = state.rows.childElementCount;
-    put(state.shown, number ? `${number.toLocaleString("en")} shown, the newest first` : "No entry of the log matches.");
+    put(state.shown, number ? `${count(number, state.wanted.changes ? "change" : "entry", state.wanted.changes ? "changes" : "entries")} shown, the newest first` : "No entry of the log matches.");
     const older = h("button", { type: "button", onclick: () => busy(older, () => load(state, page.next_cursor)) }, "Older");
     put(state.more, page.next_cursor && older);
   });
 }
 
+/** An HTTP status as a word, and its kind. */
+function outcome(status) {
+  if (status === null) return ["begun, end unknown", "uncertain"];
+  if (status < 400) return ["done", "known"];
+  const known = { 401: "wrong key", 403: "not allowed", 404: "not found", 409: "conflict", 413: "too large", 422: "refused", 429: "too many", 499: "caller left" };
+  return [known[status] ?? (status < 500 ? "refused" : "failed"), "bad"];
+}
+
 function row(entry) {
   const person = entry.subject && entry.gallery ? h("a", { href: link("galleries", entry.gallery, "people", entry.subject) }, entry.subject) : entry.subject;
-  const kind = entry.status === null ? "uncertain" : entry.status < 400 ? "known" : "bad";
+  const [word, kind] = outcome(entry.status);
   return h(
     "tr",
     { title: `Request ${entry.request_id}` },
@@ -70,6 +79,6 @@ function row(entry) {
     h("td", {}, entry.gallery ?? ""),
     h("td", {}, person ?? ""),
     h("td", {}, entry.target ? h("code", {}, entry.target.length > 14 ? `${entry.target.slice(0, 12)}…` : entry.target) : ""),
-    h("td", {}, h(`span.pill.${kind}`, {}, entry.status ?? "unknown")),
+    h("td", {}, h(`span.pill.${kind}`, { title: entry.status && `HTTP ${entry.status}` }, word)),
   );
 }

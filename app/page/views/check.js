@@ -3,12 +3,12 @@
 import { get, path } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { h, put } from "../dom.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
 import { count } from "../words.js";
 
 export function check() {
   const place = problemPlace();
-  const body = h("ul.stack", {}, h("li.waiting", {}, "Loading …"));
+  const body = h("div", {});
   const rows = [];
   const all = h("button.primary", { type: "button", hidden: true, onclick: () => busy(all, () => everyOne(rows)) }, "Check all");
   const element = h(
@@ -18,10 +18,10 @@ export function check() {
     place.element,
     body,
   );
-  const ready = showing(place, async () => {
+  const ready = filling(place, body, async () => {
     rows.push(...(await everyGallery()).map(row));
     all.hidden = !rows.length;
-    put(body, rows.length ? rows.map((one) => one.element) : h("li.waiting", {}, "There is no gallery yet."));
+    return rows.length ? h("ul.stack", {}, rows.map((one) => one.element)) : h("p.waiting", {}, "There is no gallery yet.");
   });
   return { element, ready };
 }

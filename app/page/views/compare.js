@@ -4,11 +4,15 @@ import { ask, path, send } from "../api.js";
 import { crop } from "../align.js";
 import { field, h, put, select } from "../dom.js";
 import { livenessChoice, verdict } from "../liveness.js";
-import { decidingPoints, runningEmbedder } from "../models.js";
+import { decidingPoints, defaults, runningEmbedder } from "../models.js";
+import { bestPair } from "../pairs.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
+import { inReadingOrder } from "../reading.js";
 import { passes, scale, shownPoints } from "../scale.js";
 import { count, list, oneIn, reason, score } from "../words.js";
+
+const NARROW = "(max-width: 48rem)";
 
 export function compare() {
   const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
@@ -36,7 +40,8 @@ async function offer(strictness, state) {
   const place = problemPlace();
   const model = await showing(place, runningEmbedder);
   const points = model ? shownPoints(await decidingPoints(model.id)) : [];
-  const pairs = [["", "as the server is set"], ...points.map((point) => [String(point.fmr), oneIn(point.fmr)])];
+  if (!points.length) return put(strictness, place.element);
+  const pairs = [["", `default (${oneIn((await defaults()).fmr)})`], ...points.map((point) => [String(point.fmr), oneIn(point.fmr)])];
   const choose = (value) => {
     state.fmr = value || null;
     void state.again();
@@ -45,7 +50,7 @@ async function offer(strictness, state) {
     state.liveness = mode;
     void state.again();
   });
-  put(strictness, place.element, points.length ? field("Strangers who may pass", select(pairs, "", choose)) : null, live && field("Liveness", live));
+  put(strictness, place.element, field("Strictness", select(pairs, "", choose), "How often two strangers may pass for one person."), live && field("Liveness", live));
 }
 
 /** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no more. */
@@ -53,12 +58,14 @@ async function found(place, places, state) {
   place.asking?.abort();
   const asking = (place.asking = new AbortController());
   state.faces.delete(place);
+  place.picked = null;
   put(place.note);
   try {
-    const answer = await ask(path("detect"), place.photo, {}, asking.signal);
+    const answer = await ask(path("embed"), place.photo, {}, asking.signal);
+    answer.faces = inReadingOrder(answer.faces.map((face, index) => ({ ...face, index })));
     state.faces.set(place, answer);
-    draw(place, answer, null);
-    put(place.note, h("p", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face was found in this photo. Choose another."));
+    draw(place, places, state, null);
+    put(place.note, h("p", {}, noted(answer.faces.length)));
   } catch (error) {
     if (error.name === "AbortError") return;
     put(place.note, problem(error));
@@ -75,45 +82,58 @@ async function decide(places, state) {
   const asking = (state.asking = new AbortController());
   put(state.outcome, h("p.waiting", {}, "Comparing …"));
   try {
+    const pair = bestPair(...places.map((place) => state.faces.get(place).faces), ...places.map((place) => place.picked));
+    const [face1, face2] = places.map((place, index) => state.faces.get(place).faces[pair.at[index]].index);
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
-    const answer = await send(path("verify"), photos, { fmr: state.fmr, liveness: state.liveness }, asking.signal);
+    const answer = await send(path("verify"), photos, { fmr: state.fmr, face1, face2, liveness: state.liveness }, asking.signal);
     const points = await decidingPoints(answer.model);
     if (asking.signal.aborted) return;
-    places.forEach((place, index) => draw(place, state.faces.get(place), answer[`face${index + 1}`]));
-    put(state.outcome, said(answer, points, places));
+    places.forEach((place, index) => draw(place, places, state, pair.at[index]));
+    put(state.outcome, said(answer, points, places, pair.of));
+    if (matchMedia(NARROW).matches) state.outcome.scrollIntoView({ block: "center" });
   } catch (error) {
     if (error.name !== "AbortError") put(state.outcome, problem(error));
   }
 }
 
-function draw(place, answer, chosen) {
-  const faces = answer.faces.map((face) => ({ box: face.box, kind: !chosen || near(face.box, chosen.box) ? "chosen" : "other" }));
-  place.show(faces, answer.image, `${count(faces.length, "face")} marked`);
+/** The boxes; where there are several faces, each is a button that chooses it. */
+function draw(place, places, state, used) {
+  const { faces, image } = state.faces.get(place);
+  const boxes = faces.map((face, index) => ({ box: face.box, kind: used === null || index === used ? "chosen" : "other" }));
+  const onpick = (index) => {
+    place.picked = index;
+    draw(place, places, state, index);
+    void decide(places, state);
+  };
+  const focused = [...place.stage.querySelectorAll(".spot")].indexOf(document.activeElement);
+  place.show(boxes, image, `${count(faces.length, "face")} marked`, { onpick: faces.length > 1 ? onpick : null });
+  if (focused >= 0) place.stage.querySelectorAll(".spot")[focused]?.focus();
 }
 
-const near = (a, b) => Math.abs(a.x - b.x) + Math.abs(a.y - b.y) < 2;
+const noted = (number) => (number > 1 ? `${number} faces. Click one to compare it; else the best pair counts.` : number ? "1 face" : "No face was found in this photo. Choose another.");
 
-function said(answer, points, places) {
+/** `pairs`: how many pairs of faces the answer is the best of. */
+function said(answer, points, places, pairs) {
   const crops = places.map((place, index) => {
     const face = answer[`face${index + 1}`];
     return h(
       "figure",
       {},
       place.picture && crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
-      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face), verdict(face)),
+      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face, places[index]), verdict(face)),
     );
   });
   return h(
     `div.answer.${answer.match ? "known" : "unknown"}`,
     {},
     h("div.crops", {}, crops),
-    h("div.said", {}, h("h2", {}, answer.match ? "The same person" : "Not the same person"), h("p", {}, sentence(answer)), scale(answer, points)),
+    h("div.said", {}, h("h2", {}, answer.match ? "The same person" : "Not the same person"), h("p", {}, sentence(answer)), pairs > 1 && h("p.small", {}, `The best of ${pairs} pairs of faces. The rate is that of one pair: among ${pairs}, strangers reach it up to ${pairs} times as often.`), scale(answer, points)),
     h("details", {}, h("summary", {}, "How strict is that?"), passes(answer, points), h("p.small", {}, `Decided by ${answer.model}.`)),
   );
 }
 
 const poor = (quality) => (quality.reasons.length ? h("span", {}, list(quality.reasons.map(reason))) : null);
-const others = (face) => (face.faces > 1 ? h("span", {}, `the most prominent of ${face.faces} faces`) : null);
+const others = (face, place) => (face.faces > 1 ? h("span", {}, `${place.picked === null ? "in the best pair" : "chosen"}, of ${face.faces} faces`) : null);
 
 /** The answer, and how often it would be wrong about strangers. */
 function sentence(answer) {

@@ -3,11 +3,12 @@
 import { crop, cutOut } from "../align.js";
 import { get, path, remove, send } from "../api.js";
 import { crop as storedCrop } from "../crops.js";
-import { ask, confirm, h, newId, tell } from "../dom.js";
+import { ask, confirm, h, tell } from "../dom.js";
 import { verdict } from "../liveness.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
+import { PersonField } from "../suggest.js";
 import { list, reason, score } from "../words.js";
 
 const MARGIN = 0.6;
@@ -24,7 +25,7 @@ function card(state, shot, face, index) {
   const poor = face.quality.reasons.length ? `, ${list(face.quality.reasons.map(reason))}` : "";
   return h(
     "li.card.face",
-    {},
+    { onmouseenter: () => state.point(index), onmouseleave: () => state.point(null), onfocusin: () => state.point(index), onfocusout: () => state.point(null) },
     h(
       "div.summary",
       {},
@@ -32,8 +33,8 @@ function card(state, shot, face, index) {
       h(
         "div",
         {},
-        h("h3", {}, named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
-        h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision])),
+        h("h3", {}, shot.answer.faces.length > 1 && h("span.place", { "aria-label": `Face ${index + 1}:` }, String(index + 1)), named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
+        h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision]), named && best.name && h("span.small", {}, ` ${best.subject}`)),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
         verdict(face),
       ),
@@ -64,23 +65,33 @@ function actions(state, shot, face, best) {
   const place = problemPlace();
   if (face.decision === "known")
     return h("div.row", {}, h("button.small", { type: "button", onclick: () => deny(state, shot, face, best) }, "Not this person"), place.element);
-  return h("div.stack", {}, naming(state, shot, face, place), face.decision === "uncertain" && h("p.small", {}, `If it is ${nameOf(best)}, enroll it as ${best.subject}.`), place.element);
+  return h("div.stack", {}, face.decision === "uncertain" && confirming(state, shot, face, best, place), naming(state, shot, face, place), place.element);
+}
+
+/** Who it may be is said by a click. */
+function confirming(state, shot, face, best, place) {
+  const button = h("button", { type: "button", onclick: () => enrolling(state, shot, place, button, () => add(state, shot, face, best.subject)) }, `It is ${nameOf(best)}: enroll`);
+  return h("div.row", {}, button);
 }
 
 /** A name, and the face is enrolled under it. */
 function naming(state, shot, face, place, done = () => {}) {
-  const name = h("input", { type: "text", required: true, maxlength: 255, autocomplete: "off", placeholder: "Who is it?", "aria-label": "Who is it?", id: newId("who") });
+  const who = new PersonField(() => state.gallery, { required: true, placeholder: "Who is it?", "aria-label": "Who is it?" });
   const button = h("button", { type: "submit" }, "Enroll");
-  const submit = async (event) => {
+  const submit = (event) => {
     event.preventDefault();
-    state.hold(shot);
-    const enrolled = await showing(place, () => busy(button, () => enroll(state, shot, face, name.value.trim())));
-    if (!enrolled) return;
-    done();
-    tell(`Enrolled as ${enrolled}.`);
-    await state.again();
+    return enrolling(state, shot, place, button, () => (who.chosen ? add(state, shot, face, who.id) : enroll(state, shot, face, who.id)), done);
   };
-  return h("form.row.naming", { onsubmit: submit }, name, button);
+  return h("form.row.naming", { onsubmit: submit }, who.element, button);
+}
+
+async function enrolling(state, shot, place, button, work, done = () => {}) {
+  state.hold(shot);
+  const enrolled = await showing(place, () => busy(button, work));
+  if (!enrolled) return;
+  done();
+  tell(`Enrolled as ${enrolled}.`);
+  await state.again();
 }
 
 async function enroll(state, shot, face, name) {
@@ -93,9 +104,13 @@ async function enroll(state, shot, face, name) {
     });
     if (!same) return null;
   }
+  return add(state, shot, face, known?.id ?? name);
+}
+
+async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  await send(path("galleries", state.gallery, "subjects", known?.id ?? name, "faces"), [["images", photo]], { quality: "low" });
-  return known?.id ?? name;
+  await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
+  return id;
 }
 
 /** Who of the gallery has this very id or name; null where the key may not look. */

@@ -4,33 +4,36 @@ import { get, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { portrait } from "../crops.js";
 import { ask, calmly, confirm, field, h, put, select, tell } from "../dom.js";
+import { dropped, hand, isPhoto } from "../files.js";
 import { Grid } from "../grid.js";
 import { icon } from "../icons.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
-import { enrolling } from "./enroll.js";
+import { enrollPanel, enrolling } from "./enroll.js";
 import { exportGallery } from "./importing.js";
 import { person } from "./person.js";
+import { settings } from "./settings.js";
 
 const PAGE = 1000;
 const FIRST_PAGE = 200;
 const CELL = { width: 148, more: 60 };
 const CALM_MS = 220;
 
-/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/people/SUBJECT`. */
+/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/settings`, `#/galleries/ID/people/SUBJECT`. */
 export function galleries([gallery, what, subject]) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
+  if (what === "settings" && session.may("admin")) return settings(gallery);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
   return people(gallery);
 }
 
 function all() {
   const place = problemPlace();
-  const body = h("div", {}, h("p.waiting", {}, "Loading …"));
-  const create = session.mayEverything() && h("button.primary", { type: "button", onclick: () => make() }, icon("plus"), "New gallery");
+  const body = h("div", {});
+  const create = session.mayEverything() && h("button.primary", { type: "button", onclick: newGallery }, icon("plus"), "New gallery");
   const element = h(
     "div",
     {},
@@ -38,7 +41,7 @@ function all() {
     place.element,
     body,
   );
-  return { element, ready: showing(place, async () => put(body, listed(await everyGallery()))) };
+  return { element, ready: filling(place, body, async () => listed(await everyGallery())) };
 }
 
 function listed(found) {
@@ -63,12 +66,13 @@ function listed(found) {
   );
 }
 
-async function make() {
+/** Asks for a new gallery, and goes there. */
+export async function newGallery() {
   const id = h("input", { type: "text", required: true, maxlength: 255, autocomplete: "off", spellcheck: "false" });
   const crops = h("input", { type: "checkbox", checked: true });
   const place = problemPlace();
   const made = await ask("New gallery", (close) => {
-    const button = h("button.primary", { type: "submit" }, "Make it");
+    const button = h("button.primary", { type: "submit" }, "Create");
     const send = () => showing(place, () => post(path("galleries"), { id: id.value.trim(), store: crops.checked ? "crop" : "none" }));
     const submit = async (event) => {
       event.preventDefault();
@@ -93,27 +97,40 @@ function people(id) {
   const heading = h("h1", {}, id);
   const about = h("p.lead", {});
   const actions = h("div.row", {});
+  const ondrop = async (event) => {
+    event.preventDefault();
+    const found = await dropped(event.dataTransfer);
+    if (!found.some(isPhoto) || !session.may("enroll")) return;
+    hand(found);
+    go("galleries", id, "enroll");
+  };
   const element = h(
     "div",
-    {},
+    { ondrop },
     h("a.back", { href: link("galleries") }, icon("back"), "Galleries"),
     h("header.head", {}, h("div", {}, heading, about), actions),
     place.element,
     body,
   );
-  const state = { grid: null };
-  const ready = showing(place, async () => {
+  const state = { grid: null, panel: null };
+  const ready = filling(place, body, async () => {
     const gallery = await get(path("galleries", id));
     put(about, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`);
     put(actions, offered(gallery, place));
-    fillWith(body, gallery, state, place);
+    return contents(gallery, state, place);
   });
-  return { element, ready, leave: () => state.grid?.leave() };
+  const leave = () => {
+    state.grid?.leave();
+    state.panel?.leave();
+  };
+  return { element, ready, leave };
 }
 
 function offered(gallery, place) {
   return [
     session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    session.may("recognize") && h("a.button", { href: `${link("identify")}?${new URLSearchParams({ gallery: gallery.id })}` }, icon("identify"), "Identify here"),
+    session.may("admin") && h("a.button", { href: link("galleries", gallery.id, "settings") }, icon("settings"), "Settings"),
     session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
     session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
   ];
@@ -136,7 +153,9 @@ async function drop(gallery) {
   document.querySelector("main .head")?.after(place.element);
 }
 
-function fillWith(body, gallery, state, place) {
+/** The people, or, where there is nobody yet, a place for their photos. */
+function contents(gallery, state, place) {
+  if (!gallery.subjects) return empty(gallery, state);
   const shown = h("p.small", { role: "status" });
   const home = h("div", {});
   const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Name or id", "aria-label": "Search people" });
@@ -147,12 +166,14 @@ function fillWith(body, gallery, state, place) {
     state.grid.soon();
   };
   search.addEventListener("input", calmly(CALM_MS, start));
-  if (!gallery.subjects) {
-    put(body, h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, session.may("enroll") ? "Drop photos of people, or a folder with one folder a person." : "Your key may not enroll.")));
-    return;
-  }
-  put(body, h("div.row.apart", {}, h("div.search", {}, search), shown), home);
-  start();
+  queueMicrotask(start);
+  return [h("div.row.apart", {}, h("div.search", {}, search), shown), home];
+}
+
+function empty(gallery, state) {
+  if (!session.may("enroll")) return h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, "Your key may not enroll."));
+  state.panel = enrollPanel({ gallery: gallery.id });
+  return [h("h2", {}, "Nobody is enrolled yet"), h("p.lead", {}, "Drop photos of people, or a folder with one folder a person."), state.panel.element];
 }
 
 function gridOf(gallery, search, shown, place, home) {

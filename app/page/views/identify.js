@@ -2,22 +2,26 @@
 
 import { ask as askServer, path } from "../api.js";
 import { toJpeg } from "../align.js";
-import { boxes } from "../boxes.js";
+import { boxes, light } from "../boxes.js";
 import * as camera from "../camera.js";
-import { galleryControl } from "../choosing.js";
+import { galleryControl, prefer } from "../choosing.js";
 import { field, h, put, select } from "../dom.js";
 import { icon } from "../icons.js";
+import { defaults } from "../models.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
+import { inReadingOrder } from "../reading.js";
 import { count, list, oneIn, score } from "../words.js";
 import { faceCards } from "./found.js";
 
 const LONGEST = 960;
 const SMOOTH = 0.85;
-const RATES = [["", "as the server is set"], ["0.1", "1 in 10"], ["0.01", "1 in 100"], ["0.001", "1 in 1,000"]];
+const RATES = ["0.1", "0.01", "0.001"];
 const RETRY_MS = 1000;
 
-export function identify() {
+/** `asked.get("gallery")` is the one to begin with. */
+export function identify(_, asked) {
+  prefer(asked.get("gallery"));
   const state = { gallery: "", fpir: "", shot: null, video: null, asking: null };
   state.place = problemPlace();
   state.status = h("p.small", { role: "status" });
@@ -25,16 +29,18 @@ export function identify() {
   state.cards = h("div.found", { "aria-label": "Faces found", role: "region" });
   state.photo = new PhotoPlace("Photo", (place) => fromPhoto(state, place));
   state.live = h("button", { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) }, icon("camera"), "Live");
-  state.photo.element.querySelector(".row").append(state.live, state.rate);
+  state.turn = h("button", { type: "button", hidden: true, onclick: () => (endLive(state), camera.turn(), startLive(state)) }, "Other camera");
+  state.photo.element.querySelector(".row").append(state.live, state.turn, state.rate);
   state.again = () => identifyShot(state);
   state.hold = (shot) => hold(state, shot);
+  state.point = (index) => state.video || light(state.photo.stage, index);
   const chooser = h("div.choosers", {});
   const element = h(
     "div",
     {},
     h("header.head", {}, h("div", {}, h("h1", {}, "Identify"), h("p.lead", {}, "Who of a gallery is in this photo, or in front of the camera? The photo is not stored.")), chooser),
     state.place.element,
-    h("div.columns.looking", {}, h("div.stack", {}, state.photo.element, state.status), state.cards),
+    h("div.columns.looking", {}, h("div.seen", {}, state.photo.element, state.status), state.cards),
   );
   const leave = () => {
     endLive(state);
@@ -49,11 +55,12 @@ async function choosers(state, place) {
     state.gallery = id;
     void state.again();
   });
-  const fpir = select(RATES, "", (value) => {
+  const { fpir: own } = await defaults();
+  const fpir = select([["", `default (${oneIn(own)})`], ...RATES.map((rate) => [rate, oneIn(Number(rate))])], "", (value) => {
     state.fpir = value;
     void state.again();
   });
-  put(place, field("Gallery", gallery), field("Strangers who may be named", fpir));
+  put(place, field("Gallery", gallery), field("Strictness", fpir, "How often a stranger may be taken for somebody."));
 }
 
 async function fromPhoto(state, place) {
@@ -71,21 +78,27 @@ async function identifyShot(state) {
   put(state.cards, h("p.waiting", {}, "Looking …"));
   try {
     const answer = await inquire(state, shot.photo, asking.signal);
-    state.photo.show(marked(answer), answer.image, words(answer));
+    state.photo.show(marked(answer), answer.image, words(answer), pointing(state));
     show(state, { ...shot, answer });
   } catch (error) {
     if (error.name !== "AbortError") put(state.cards, problem(error));
   }
 }
 
-const inquire = (state, photo, signal) => askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal);
+async function inquire(state, photo, signal) {
+  const answer = await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal);
+  return { ...answer, faces: inReadingOrder(answer.faces) };
+}
+
+/** A box that is pointed at shows its card, and the other way round. */
+const pointing = (state) => ({ onpoint: (index) => [...state.cards.querySelectorAll(".card.face")].forEach((card, at) => card.classList.toggle("lit", at === index)) });
 
 const marked = (answer) =>
-  answer.faces.map((face) => {
+  answer.faces.map((face, index) => {
     const best = face.candidates[0];
     const named = face.decision !== "unknown" && best;
-    const label = named ? `${best.name ?? best.subject}${face.decision === "uncertain" ? "?" : ""} ${score(best.score)}` : "unknown";
-    return { box: face.box, kind: face.decision, label };
+    const label = named ? `${best.name ?? best.subject}${face.decision === "uncertain" ? "?" : ""}` : "unknown";
+    return { box: face.box, kind: face.decision, label, detail: named && score(best.score), number: answer.faces.length > 1 && String(index + 1) };
   });
 
 /** Who is there, as a sentence. */
@@ -124,6 +137,7 @@ async function startLive(state) {
   sheet.style.setProperty("--ratio", `${state.video.videoWidth / state.video.videoHeight}`);
   put(state.photo.stage, sheet);
   void watch(state, state.video, overlay);
+  state.turn.hidden = !(await camera.canTurn());
 }
 
 function endLive(state) {
@@ -132,6 +146,7 @@ function endLive(state) {
   state.video = null;
   state.asking?.abort();
   state.live.setAttribute("aria-pressed", "false");
+  state.turn.hidden = true;
   put(state.live, icon("camera"), "Live");
   put(state.rate);
   if (state.photo.stage.querySelector("video")) state.photo.empty();
@@ -169,7 +184,7 @@ function hold(state, shot) {
   if (!state.video) return;
   endLive(state);
   state.shot = shot;
-  const sheet = h("div.sheet", {}, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer)));
+  const sheet = h("div.sheet", {}, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state)));
   sheet.style.setProperty("--ratio", `${shot.picture.width / shot.picture.height}`);
   put(state.photo.stage, sheet);
   state.photo.picture = shot.picture;

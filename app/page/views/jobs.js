@@ -27,6 +27,7 @@ export function jobs() {
   const read = async () => {
     const page = await showing(place, () => get(path("jobs"), { limit: PAGE }));
     const held = body.contains(document.activeElement);
+    if (!page) body.querySelector(".waiting")?.remove(); // the problem is said above
     if (page && !held) put(body, page.jobs.length ? page.jobs.map((job) => card(job, read, place)) : h("li.waiting", {}, "There is no job."));
     clearTimeout(timer);
     timer = setTimeout(read, page?.jobs.some((job) => OPEN.has(job.state)) ? EVERY_MS : EVERY_MS * 5);

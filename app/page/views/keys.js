@@ -4,7 +4,7 @@ import { every, path, post, remove } from "../api.js";
 import { everyGallery } from "../choosing.js";
 import { ask, confirm, field, h, put, tell } from "../dom.js";
 import { icon } from "../icons.js";
-import { busy, problemPlace, showing } from "../problem.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
 import { when } from "../words.js";
 
 const SCOPES = [
@@ -16,7 +16,7 @@ const SCOPES = [
 
 export function keys() {
   const place = problemPlace();
-  const body = h("div", {}, h("p.waiting", {}, "Loading …"));
+  const body = h("div", {});
   const state = { place, body };
   const create = h("button.primary", { type: "button", onclick: () => make(state) }, icon("plus"), "New key");
   const element = h(
@@ -26,10 +26,11 @@ export function keys() {
     place.element,
     body,
   );
-  return { element, ready: load(state) };
+  return { element, ready: filling(place, body, () => list(state)) };
 }
 
-const load = (state) => showing(state.place, async () => put(state.body, listed(state, (await every(path("keys"), "keys")).reverse())));
+const list = async (state) => listed(state, (await every(path("keys"), "keys")).reverse());
+const load = (state) => showing(state.place, async () => put(state.body, await list(state)));
 
 function listed(state, found) {
   if (!found.length) return h("div.nothing", {}, h("h2", {}, "No key but admin.key yet"), h("p", {}, "Create one for everybody else who uses this server."));
@@ -76,7 +77,7 @@ async function make(state) {
   const galleries = (await showing(state.place, everyGallery))?.map((gallery) => [gallery.id, h("input", { type: "checkbox" })]);
   if (!galleries) return;
   const place = problemPlace();
-  const button = h("button.primary", { type: "submit" }, "Make it");
+  const button = h("button.primary", { type: "submit" }, "Create");
   const asked = () => {
     const chosen = galleries.filter(([, box]) => box.checked).map(([one]) => one);
     return {
@@ -125,7 +126,7 @@ function showSecret(key) {
       h("p.small", {}, `A link that signs its holder in here: this page's address with #key= and the key behind it.`),
       h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
     );
-  });
+  }, { held: true });
 }
 
 async function copyText(input) {

@@ -66,7 +66,7 @@ function figures(samples) {
     one("Faces", total(samples, "likeness_faces").toLocaleString("en")),
     one("Memory", bytes(total(samples, "process_resident_memory_bytes"))),
     one("Search indexes", bytes(total(samples, "likeness_index_bytes"))),
-    one("In the house", count(total(samples, "likeness_requests_admitted"), "request")),
+    one("In progress", count(total(samples, "likeness_requests_admitted"), "request")),
   ];
 }
 
@@ -104,9 +104,10 @@ function drawn() {
 const ms = (value) => `${value.toFixed(value < 10 ? 1 : 0)} ms`;
 const thousandfold = (value) => (value === null ? null : value * 1000);
 
-/** A series of `measure(before, after, seconds)` over the readings. */
+/** A series of `measure(before, after, seconds)` over the readings; the first is held against the server's start. */
 function over(name, measure, words) {
-  return series(name, readings.slice(1).map(({ at, samples }, index) => [at, measure(readings[index].samples, samples, at - readings[index].at)]), words);
+  const before = [{ at: total(readings[0].samples, "process_start_time_seconds"), samples: [] }, ...readings];
+  return series(name, readings.map(({ at, samples }, index) => [at, measure(before[index].samples, samples, at - before[index].at)]), words);
 }
 
 /** A series of what a gauge says. */

@@ -2,9 +2,9 @@
 
 import { biasCard } from "../biascard.js";
 import { chart } from "../charts.js";
-import { h, put } from "../dom.js";
+import { h } from "../dom.js";
 import { loadModels } from "../models.js";
-import { problemPlace, showing } from "../problem.js";
+import { filling, problemPlace } from "../problem.js";
 import { oneIn, percent, power, score } from "../words.js";
 
 const TASKS = { detect: "finds faces", embed: "makes templates" };
@@ -13,11 +13,11 @@ const LEAST_DENSITY = 1e-7;
 
 export function models() {
   const place = problemPlace();
-  const body = h("div.stack", {}, h("p.waiting", {}, "Loading …"));
+  const body = h("div.stack", {});
   const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Models"), h("p.lead", {}, "The model packages of this server: where they come from, and what was measured with them."))), place.element, body);
-  const ready = showing(place, async () => {
+  const ready = filling(place, body, async () => {
     const { models: found, skipped } = await loadModels();
-    put(body, skipped.map(warning), [...found].sort((a, b) => b.loaded - a.loaded).map(card));
+    return [skipped.map(warning), [...found].sort((a, b) => b.loaded - a.loaded).map(card)];
   });
   return { element, ready };
 }
@@ -42,11 +42,23 @@ function card(model) {
   return h(
     "section.card.model",
     { "aria-label": model.title },
-    h("div.row.apart", {}, h("h2", {}, model.title), h(`span.pill${model.loaded ? ".known" : ""}`, {}, model.loaded ? "running" : "not loaded")),
-    h("p", {}, model.description),
-    h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
-    figuresOf({ ...figures, ...rest }),
-    model.task === "embed" ? measured(model) : null,
+    h(
+      "details",
+      { open: model.loaded },
+      h("summary", {}, h("h2", {}, model.title), h(`span.pill${model.loaded ? ".known" : ""}`, {}, model.loaded ? "running" : "not loaded")),
+      h(
+        "div.halves",
+        {},
+        h(
+          "div.stack",
+          {},
+          h("p", {}, model.description),
+          h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
+          figuresOf({ ...figures, ...rest }),
+        ),
+        model.task === "embed" ? measured(model) : null,
+      ),
+    ),
   );
 }
 
@@ -63,7 +75,7 @@ function measured(model) {
     {},
     det(model),
     biasCard(model.bias_card),
-    [...model.calibrations].sort((a, b) => b.default - a.default).map((one) => [histogram(one), points(one)]),
+    [...model.calibrations].sort((a, b) => b.default - a.default).map(points),
   );
 }
 
@@ -82,8 +94,8 @@ function histogram({ name, scores }) {
       { name: "one person", points: density(scores.mated) },
       { name: "different people", points: density(scores.nonmated) },
     ],
-    x: { min: -0.6, max: 1, ticks: [-0.5, 0, 0.5, 1].map((value) => [value, String(value)]) },
-    y: { min: LEAST_DENSITY, max: 10, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
+    x: { title: "score", min: -0.6, max: 1, ticks: [-0.5, 0, 0.5, 1].map((value) => [value, String(value)]) },
+    y: { title: "share of the pairs, per unit of score", min: LEAST_DENSITY, max: 10, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
   });
 }
 
@@ -108,8 +120,8 @@ function det(model) {
     title: "DET curve",
     words: `FNMR against FMR at ${series.map((one) => `${one.points.length} operating points of ${one.name}`).join(" and ")}; the tables have the figures.`,
     series,
-    x: { min: Math.min(...fmrs), max: Math.max(...fmrs), log: true, ticks: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1].filter((fmr) => fmr >= Math.min(...fmrs) * 0.99 && fmr <= Math.max(...fmrs) * 1.01).map((fmr) => [fmr, power(fmr)]) },
-    y: { min: LEAST_FNMR, max: 1, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
+    x: { title: "FMR: strangers who pass", min: Math.min(...fmrs), max: Math.max(...fmrs), log: true, ticks: [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1].filter((fmr) => fmr >= Math.min(...fmrs) * 0.99 && fmr <= Math.max(...fmrs) * 1.01).map((fmr) => [fmr, power(fmr)]) },
+    y: { title: "FNMR: the same person refused", min: LEAST_FNMR, max: 1, log: true, ticks: rates.map((rate) => [rate, power(rate).replace("10⁰", "1")]) },
   });
 }
 
@@ -126,9 +138,10 @@ function points(calibration) {
     );
   return h(
     "details",
-    { open: calibration.default },
+    {},
     h("summary", {}, `${calibration.name}${calibration.default ? ", which decides" : ""}`),
     h("p.small", {}, `${calibration.measured_on}. ${calibration.comparisons.toLocaleString("en")} pairs of different people, ${calibration.mated.toLocaleString("en")} of the same.`),
+    histogram(calibration),
     h(
       "div.scrolling",
       { tabindex: "0", role: "region", "aria-label": `Operating points of ${calibration.name}` },

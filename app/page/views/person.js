@@ -1,24 +1,23 @@
 /** One person of a gallery: faces, name, metadata, and how to be rid of them. */
 
 import { get, patch, path, remove } from "../api.js";
-import { facePicture, portrait } from "../crops.js";
+import { portrait } from "../crops.js";
 import { confirm, field, h, put, tell } from "../dom.js";
 import { icon } from "../icons.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
-import { count, list, reason, sentence, when } from "../words.js";
+import { count, when } from "../words.js";
 import { enrollPanel } from "./enroll.js";
 import { erase } from "./erasing.js";
-
-const FACES = 60;
+import { faces } from "./faces.js";
 
 export function person(galleryId, subjectId) {
   const place = problemPlace();
   const state = { galleryId, subjectId, place, where: path("galleries", galleryId, "subjects", subjectId) };
   state.head = h("header.head", {}, h("h1", {}, subjectId));
-  state.faces = h("div", {});
   state.about = h("section.card", { "aria-label": "About" });
+  state.faces = faces(state, () => load(state));
   const more = session.may("enroll") ? enrollPanel({ gallery: galleryId, subject: subjectId, onenrolled: () => load(state) }) : null;
   const element = h(
     "div",
@@ -26,19 +25,17 @@ export function person(galleryId, subjectId) {
     h("a.back", { href: link("galleries", galleryId) }, icon("back"), galleryId),
     state.head,
     place.element,
-    h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces, more?.element), state.about),
+    h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element), state.about),
   );
   return { element, ready: load(state), leave: () => more?.leave() };
 }
 
 async function load(state) {
   await showing(state.place, async () => {
-    const [gallery, subject, page] = await Promise.all([get(path("galleries", state.galleryId)), get(state.where), get(`${state.where}/faces`, { limit: FACES })]);
+    const [gallery, subject] = await Promise.all([get(path("galleries", state.galleryId)), get(state.where), state.faces.load()]);
     state.subject = subject;
     showHead(state, gallery);
     showAbout(state);
-    put(state.faces);
-    addFaces(state, page);
   });
 }
 
@@ -49,50 +46,6 @@ function showHead(state, gallery) {
     state.head,
     h("div.who", {}, portrait(state.galleryId, subject, gallery.store === "crop"), h("div", {}, heading, h("p.lead", {}, `${subject.name ? `${subject.id}, ` : ""}${count(subject.face_count, "face")}`))),
   );
-}
-
-function addFaces(state, page) {
-  if (!page.faces.length && !state.faces.childElementCount) {
-    put(state.faces, h("p.waiting", {}, "No face is enrolled, so nothing can be recognised as this person."));
-    return;
-  }
-  state.faces.append(h("ul.faces", {}, page.faces.map((face) => faceCard(state, face))));
-  if (!page.next_cursor) return;
-  const next = h("button", { type: "button", onclick: () => busy(next, () => showing(state.place, more)) }, "More faces");
-  const more = async () => {
-    const following = await get(`${state.where}/faces`, { limit: FACES, cursor: page.next_cursor });
-    next.remove();
-    addFaces(state, following);
-  };
-  state.faces.append(next);
-}
-
-function faceCard(state, face) {
-  const quality = Math.round(face.quality.score);
-  const poor = face.quality.reasons.length ? sentence(list(face.quality.reasons.map(reason))) : "Nothing poor about it";
-  return h(
-    "li",
-    {},
-    facePicture(state.galleryId, state.subjectId, face, `Enrolled face, quality ${quality}`),
-    h(
-      "div",
-      {},
-      h("p", {}, h("strong", {}, `Quality ${quality}`)),
-      h("p.small", {}, poor),
-      h("p.small", {}, when(face.created_at)),
-      session.may("enroll") && h("button.small", { type: "button", "aria-label": `Delete the face of quality ${quality}`, onclick: () => dropFace(state, face) }, "Delete"),
-    ),
-  );
-}
-
-async function dropFace(state, face) {
-  const sure = await confirm({ title: "Delete this face?", text: "The face, its crop and its vector go. The person stays.", action: "Delete the face" });
-  if (!sure) return;
-  await showing(state.place, async () => {
-    await remove(`${state.where}/faces/${encodeURIComponent(face.face_id)}`);
-    tell("The face is deleted.");
-    await load(state);
-  });
 }
 
 function showAbout(state) {

@@ -57,6 +57,9 @@ class ProceduralFaces(FaceSet):
         number, image = divmod(range(len(self))[index], self.images_per_person)
         return f"drawn-{self.first + number} image {image} of seed {self.seed}"
 
+    def stamp(self) -> str:
+        return f"drawn: {len(self)} images, {len(self.people)} people, seed {self.seed}, from {self.first}"
+
     def person(self, number: int) -> Person:
         """The features of the set's person ``number``, from 0."""
         if number not in self._known:

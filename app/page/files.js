@@ -1,0 +1,49 @@
+/** Photos from the disk: chosen, dropped, or handed from one view to the next; folders with all that is in them. */
+
+import { h, newId } from "./dom.js";
+import { icon } from "./icons.js";
+
+const IMAGE = /\.(jpe?g|png|webp|bmp|tiff?|gif|hei[cf]|avif)$/i;
+
+let handed = [];
+
+/** Keeps `found` for the view that is about to come, which takes it. */
+export const hand = (found) => (handed = found);
+
+export function takeHanded() {
+  const found = handed;
+  handed = [];
+  return found;
+}
+
+export const isPhoto = ({ file, name }) => !name.split("/").at(-1).startsWith(".") && (file.type.startsWith("image/") || IMAGE.test(name));
+
+/** A button that lets files be chosen, or a `whole` folder; `onchosen` hears [{file, name}], names with their folders. */
+export function picker(whole, onchosen) {
+  const input = h("input.hidden", { type: "file", multiple: true, id: newId("photos"), webkitdirectory: whole, accept: whole ? null : "image/*" });
+  input.addEventListener("change", () => {
+    onchosen([...input.files].map((file) => ({ file, name: file.webkitRelativePath || file.name })));
+    input.value = "";
+  });
+  return [input, h("label.button", { for: input.id }, icon(whole ? "galleries" : "photo"), whole ? "Choose a folder" : "Choose photos")];
+}
+
+/** Every file of what was dropped, folders with all that is in them. */
+export async function dropped(transfer) {
+  const entries = [...transfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  if (!entries.length) return [...transfer.files].map((file) => ({ file, name: file.name }));
+  const found = [];
+  for (const entry of entries) await walk(entry, "", found);
+  return found;
+}
+
+async function walk(entry, prefix, found) {
+  const name = prefix + entry.name;
+  if (entry.isFile) {
+    found.push({ file: await new Promise((resolve, reject) => entry.file(resolve, reject)), name });
+    return;
+  }
+  const reader = entry.createReader();
+  for (let batch; (batch = await new Promise((resolve, reject) => reader.readEntries(resolve, reject))).length; )
+    for (const inner of batch) await walk(inner, `${name}/`, found);
+}

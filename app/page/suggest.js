@@ -1,0 +1,91 @@
+/** A field for a person of a gallery: who is there already is suggested while one types. */
+
+import { get, path } from "./api.js";
+import { portrait } from "./crops.js";
+import { calmly, h, newId, put } from "./dom.js";
+import * as session from "./session.js";
+import { count } from "./words.js";
+
+const CALM_MS = 200;
+const SHOWN = 6;
+
+export class PersonField {
+  /** `gallery()` is the gallery's id; `props` are the input's; `onpick(subject)` hears who was chosen from the list. */
+  constructor(gallery, props, onpick = () => {}) {
+    Object.assign(this, { gallery, onpick, chosen: null, found: [], at: -1 });
+    this.list = h("ul.suggestions", { role: "listbox", id: newId("people"), "aria-label": "Suggestions", hidden: true });
+    const open = { role: "combobox", "aria-expanded": "false", "aria-autocomplete": "list", "aria-controls": this.list.id };
+    const heard = { oninput: () => this.typed(), onkeydown: (event) => this.steer(event), onblur: () => this.close() };
+    this.input = h("input", { type: "text", maxlength: 255, autocomplete: "off", spellcheck: "false", id: newId("who"), ...props, ...(session.may("read") ? { ...open, ...heard } : {}) });
+    this.look = calmly(CALM_MS, () => this.suggest());
+    this.element = h("div.suggesting", {}, this.input, this.list);
+  }
+
+  /** What was typed, or the id of who was chosen. */
+  get id() {
+    return this.chosen?.id ?? this.input.value.trim();
+  }
+
+  typed() {
+    this.chosen = null;
+    this.look();
+  }
+
+  async suggest() {
+    const words = this.input.value.trim();
+    if (!words || !this.gallery()) return this.close();
+    let page = { subjects: [] };
+    try {
+      page = await get(path("galleries", this.gallery(), "subjects"), { search: words, limit: SHOWN });
+    } catch {
+      // Suggestions are help: without them one types the whole.
+    }
+    if (words !== this.input.value.trim() || this.input !== document.activeElement) return;
+    this.found = page.subjects;
+    put(this.list, page.subjects.map((subject, index) => this.option(subject, index)));
+    this.list.hidden = !page.subjects.length;
+    this.input.setAttribute("aria-expanded", String(!this.list.hidden));
+    this.mark(-1);
+  }
+
+  option(subject, index) {
+    const detail = [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", ");
+    return h(
+      "li",
+      { role: "option", id: `${this.list.id}-${index}`, "aria-selected": "false", onmousedown: (event) => (event.preventDefault(), this.pick(subject)) },
+      portrait(this.gallery(), subject, true),
+      h("span.name", {}, subject.name ?? subject.id),
+      h("span.small", {}, detail),
+    );
+  }
+
+  mark(index) {
+    this.at = index;
+    [...this.list.children].forEach((one, place) => one.setAttribute("aria-selected", String(place === index)));
+    if (index < 0) this.input.removeAttribute("aria-activedescendant");
+    else this.input.setAttribute("aria-activedescendant", this.list.children[index].id);
+  }
+
+  steer(event) {
+    if (this.list.hidden) return;
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) this.mark((this.at + step + this.found.length + (this.at < 0 && step < 0)) % this.found.length);
+    else if (event.key === "Enter" && this.at >= 0) this.pick(this.found[this.at]);
+    else if (event.key === "Escape") this.close();
+    else return;
+    event.preventDefault();
+  }
+
+  pick(subject) {
+    this.chosen = subject;
+    this.input.value = subject.name ?? subject.id;
+    this.close();
+    this.onpick(subject);
+  }
+
+  close() {
+    this.list.hidden = true;
+    this.input.setAttribute("aria-expanded", "false");
+    this.input.removeAttribute("aria-activedescendant");
+  }
+}

@@ -1,0 +1,174 @@
+/** Runs of enrolling: each goes on while other views are looked at, with its progress in sight. */
+
+import { patch, path, patiently, send } from "../api.js";
+import { h, put, tell } from "../dom.js";
+import { verdict } from "../liveness.js";
+import { problem, problemPlace } from "../problem.js";
+import { link, reopen } from "../router.js";
+import { count, explain } from "../words.js";
+import { remedies } from "./remedies.js";
+
+const AT_ONCE = 3;
+const REFUSED_SHOWN = 200;
+const GIVE_UP = new Set(["missing_key", "wrong_key", "expired_key", "revoked_key", "missing_scope", "gallery_not_found", "package_mismatch", "unreachable"]);
+
+const runs = new Set();
+
+/** The run into `gallery` (of one `subject`, or null) that is under way, or has ended and was not seen since. */
+export const runOf = (gallery, subject) => [...runs].find((run) => run.gallery === gallery && run.subject === subject) ?? null;
+
+export function discard(run) {
+  runs.delete(run);
+  run.urls.forEach((url) => URL.revokeObjectURL(url));
+  showUnderWay();
+}
+
+/** Stops all: whoever comes next may see less. */
+export function discardAll() {
+  for (const run of [...runs]) {
+    run.stop.abort();
+    discard(run);
+  }
+}
+
+addEventListener("beforeunload", (event) => [...runs].some((run) => !run.ended) && event.preventDefault());
+
+/** Begins to enroll `photos`, [{file, name, subject}]; `names` has the names of subjects that get one. */
+export function begin({ gallery, subject, photos, names, gate }) {
+  const tally = { done: 0, all: photos.length, enrolled: 0, refused: 0, people: new Set() };
+  const run = { gallery, subject, names, gate, tally, queue: [...photos], stop: new AbortController(), urls: [], ended: false };
+  run.view = viewOf(run);
+  runs.add(run);
+  void work(run);
+  return run;
+}
+
+async function work(run) {
+  const worker = async () => {
+    for (let photo = run.queue.shift(); photo && !run.stop.signal.aborted; photo = run.queue.shift()) await enroll(run, photo);
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+  run.ended = true;
+  run.view.finish();
+  if (run.view.element.isConnected) run.onend?.(run.tally);
+  else if (runs.has(run)) tell(`Enrolling into ${run.gallery} has ended: ${run.tally.enrolled.toLocaleString("en")} enrolled, ${run.tally.refused.toLocaleString("en")} refused.`);
+  showUnderWay();
+}
+
+async function enroll(run, photo) {
+  try {
+    await sent(run, photo, {});
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    if (GIVE_UP.has(error.code)) {
+      run.stop.abort();
+      run.view.fail(error);
+      return;
+    }
+    run.tally.refused++;
+    run.view.refuse(photo, error);
+  }
+  run.tally.done++;
+  run.view.update();
+  showUnderWay();
+}
+
+/** Sends one photo, as `query` asks for beside what the run has; throws where it is refused. */
+async function sent(run, photo, query) {
+  const where = path("galleries", run.gallery, "subjects", photo.subject);
+  const answer = await patiently(() => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal), run.stop.signal);
+  const liveness = verdict(answer.enrolled[0]);
+  if (liveness) run.view.report(photo, liveness);
+  run.tally.enrolled++;
+  run.tally.people.add(photo.subject);
+  const name = run.names[photo.subject];
+  if (!name) return;
+  delete run.names[photo.subject];
+  await patch(where, { name });
+}
+
+function viewOf(run) {
+  const { tally } = run;
+  const heading = h("h2", { tabindex: "-1" }, "Enrolling …");
+  const bar = h("progress", { max: String(tally.all), value: 0, "aria-label": "Photos done" });
+  const told = h("p", { role: "status" });
+  const failed = problemPlace();
+  const halt = h("button", { type: "button", onclick: () => run.stop.abort() }, "Stop");
+  const rows = h("ul.refusals", { "aria-label": "Refused photos" });
+  const more = h("p.small", {});
+  const element = h("div.card", {}, h("div.row.apart", {}, heading, halt), bar, told, failed.element, rows, more);
+  const update = () => {
+    bar.value = tally.done;
+    if (run.ended) {
+      put(told, `${count(tally.enrolled, "photo")} of ${count(tally.people.size, "person", "people")} enrolled, ${tally.refused.toLocaleString("en")} refused.`);
+      if (!run.subject && tally.people.size) told.append(" ", h("a", { href: link("galleries", run.gallery), onclick: reopen }, `See ${run.gallery}`));
+    } else put(told, soFar(tally));
+  };
+  update();
+  return {
+    element,
+    heading,
+    update,
+    fail: (error) => failed.show(error),
+    report: (photo, liveness) => {
+      if (rows.childElementCount < REFUSED_SHOWN) rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
+    },
+    refuse: (photo, error) => {
+      if (rows.childElementCount < REFUSED_SHOWN) rows.append(refusal(run, photo, error));
+      else put(more, `${count(tally.refused - REFUSED_SHOWN, "more refusal")}, not shown.`);
+    },
+    finish: () => {
+      halt.remove();
+      put(heading, run.stop.signal.aborted ? "Stopped" : "Done");
+      update();
+    },
+  };
+}
+
+const soFar = (tally) => `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
+
+/** A refused photo, why, and what can be done: then it is sent again. */
+function refusal(run, photo, error) {
+  const url = URL.createObjectURL(photo.file);
+  run.urls.push(url);
+  const body = h("div", { "aria-live": "polite" });
+  const explained = (problemFound) => (problemFound.code === "nothing_enrolled" || !("code" in problemFound) ? problem(problemFound) : h("p", {}, explain(problemFound)));
+  const say = (found, query) => put(body, h("h3", {}, photo.name), explained(found), remedies(photo, found, query, again));
+  const again = async (query) => {
+    try {
+      await sent({ ...run, stop: new AbortController() }, photo, query);
+    } catch (found) {
+      say(found, query);
+      return;
+    }
+    run.tally.refused--;
+    run.view.update();
+    put(body, h("h3", {}, photo.name), h("p", {}, h("span.pill.known", {}, "enrolled"), ` as ${photo.subject}`));
+  };
+  say(error, {});
+  return h("li", {}, h("img", { src: url, alt: "", loading: "lazy" }), body);
+}
+
+// ---------------------------------------------------------------- in sight from every view
+
+const strip = h("aside.underway", { "aria-label": "Enrolling", hidden: true });
+
+/** What goes on unseen, at the edge of every view. */
+export const underWay = () => strip;
+
+export function showUnderWay() {
+  const unseen = [...runs].filter((run) => !run.view.element.isConnected);
+  strip.hidden = !unseen.length;
+  put(strip, unseen.map(line));
+}
+
+function line(run) {
+  const where = run.subject ? link("galleries", run.gallery, "people", run.subject) : link("galleries", run.gallery, "enroll");
+  const words = `${run.gallery}: ${soFar(run.tally)}`;
+  return h(
+    "div",
+    {},
+    h("p.small", {}, h("a", { href: where }, run.ended ? "Enrolled" : "Enrolling"), ` ${words}`),
+    run.ended ? null : h("progress", { max: String(run.tally.all), value: run.tally.done, "aria-label": "Photos done" }),
+  );
+}

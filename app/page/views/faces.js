@@ -1,0 +1,145 @@
+/** The faces of a person: looked at large, chosen one by one or all, moved to another person, deleted. */
+
+import { get, path, post, remove } from "../api.js";
+import { crop, facePicture, forget } from "../crops.js";
+import { ask, confirm, h, put, tell } from "../dom.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import * as session from "../session.js";
+import { PersonField } from "../suggest.js";
+import { count, list, reason, sentence, when } from "../words.js";
+
+const FACES = 60;
+
+/** `state`: {galleryId, subjectId, where, place} of the person; `changed()` is called when faces have gone. */
+export function faces(state, changed) {
+  const own = { ...state, changed, chosen: new Map(), element: h("div.stack", {}), cards: h("ul.faces", {}), more: h("div.row", {}) };
+  own.bar = session.may("enroll") ? toolbar(own) : null;
+  return { element: own.element, load: () => load(own) };
+}
+
+async function load(own) {
+  own.chosen.clear();
+  const page = await get(`${own.where}/faces`, { limit: FACES });
+  put(own.cards);
+  if (page.faces.length) put(own.element, own.bar?.element, own.cards, own.more);
+  else put(own.element, h("p.waiting", {}, "No face is enrolled, so nothing can be recognised as this person."));
+  add(own, page);
+}
+
+function add(own, page) {
+  own.cards.append(...page.faces.map((face) => card(own, face)));
+  own.bar?.update();
+  const next = h("button", { type: "button", onclick: () => busy(next, () => showing(own.place, more)) }, "More faces");
+  const more = async () => add(own, await get(`${own.where}/faces`, { limit: FACES, cursor: page.next_cursor }));
+  put(own.more, page.next_cursor && next);
+}
+
+function toolbar(own) {
+  const all = h("input", { type: "checkbox", onchange: () => own.cards.querySelectorAll("input").forEach((box) => box.checked === all.checked || box.click()) });
+  const told = h("span.small", { role: "status" });
+  const acts = [
+    h("button.small", { type: "button", onclick: () => move(own) }, "Move selected"),
+    h("button.small.danger", { type: "button", onclick: () => drop(own) }, "Delete selected"),
+  ];
+  const update = () => {
+    const number = own.chosen.size;
+    all.checked = number > 0 && number === own.cards.childElementCount;
+    all.indeterminate = number > 0 && !all.checked;
+    put(told, number ? `${count(number, "face")} selected` : "");
+    acts.forEach((button) => (button.disabled = !number));
+  };
+  return { update, element: h("div.row", { role: "group", "aria-label": "Selected faces" }, h("label.choice", {}, all, h("span", {}, "All")), acts, told) };
+}
+
+const looks = (face) => (face.quality.reasons.length ? sentence(list(face.quality.reasons.map(reason))) : "Good");
+
+function card(own, face) {
+  const quality = Math.round(face.quality.score);
+  const box = h("input", { type: "checkbox", "aria-label": `Select the face of quality ${quality}` });
+  const heard = () => {
+    if (box.checked) own.chosen.set(face.face_id, face);
+    else own.chosen.delete(face.face_id);
+    own.bar.update();
+  };
+  box.addEventListener("change", heard);
+  const picture = facePicture(own.galleryId, own.subjectId, face, `Enrolled face, quality ${quality}`);
+  return h(
+    "li",
+    {},
+    h("button.enlarge", { type: "button", "aria-label": `Enlarge the face of quality ${quality}`, onclick: () => enlarge(own, face) }, picture),
+    h("div", {}, h("p", {}, h("strong", {}, `Quality ${quality}`)), h("p.small", {}, looks(face)), h("p.small", {}, when(face.created_at)), own.bar && h("label.choice", {}, box, h("span", { "aria-hidden": "true" }, "Select"))),
+  );
+}
+
+/** The face as large as a dialog, with all that is known of it. */
+function enlarge(own, face) {
+  const home = h("div.large", {}, face.has_crop ? h("p.waiting", {}, "Loading …") : h("p.hint", {}, "This gallery keeps no pictures of its faces."));
+  if (face.has_crop)
+    crop(own.galleryId, own.subjectId, face.face_id).then(
+      (url) => put(home, h("img", { src: url, alt: "The enrolled face" })),
+      () => put(home, h("p.hint", {}, "The picture can't be loaded.")),
+    );
+  const { x, y, width, height } = Object.fromEntries(Object.entries(face.box).map(([side, value]) => [side, Math.round(value)]));
+  const facts = [
+    ["Quality", `${Math.round(face.quality.score)}. ${looks(face)}`],
+    ["Enrolled", when(face.created_at)],
+    ["In its photo", `${width} × ${height} pixels at ${x}, ${y}`],
+    ["Model", face.model],
+    ["Face id", h("code", {}, face.face_id)],
+  ];
+  return ask("Enrolled face", (close) =>
+    h("div", {}, home, h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))), h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close"))),
+  );
+}
+
+const pathOf = (own, face) => `${own.where}/faces/${encodeURIComponent(face)}`;
+
+async function drop(own) {
+  const number = own.chosen.size;
+  const sure = await confirm({
+    title: `Delete ${count(number, "face")}?`,
+    text: `${number === 1 ? "The face, its crop and its vector go." : "The faces, their crops and vectors go."} The person stays.`,
+    action: number === 1 ? "Delete the face" : "Delete the faces",
+  });
+  if (!sure) return;
+  await showing(own.place, async () => {
+    for (const face of [...own.chosen.keys()]) await remove(pathOf(own, face));
+    forget(); // a portrait may be of a face that has gone
+    tell(number === 1 ? "The face is deleted." : `${count(number, "face")} are deleted.`);
+  });
+  await own.changed();
+}
+
+/** To somebody of the gallery, or to a new person. */
+async function move(own) {
+  const number = own.chosen.size;
+  const moved = await ask(`Move ${count(number, "face")}`, (close) => {
+    const place = problemPlace();
+    const who = new PersonField(() => own.galleryId, { required: true });
+    const button = h("button.primary", { type: "submit" }, "Move");
+    const submit = async (event) => {
+      event.preventDefault();
+      const done = await showing(place, () => busy(button, () => moveTo(own, who.id)));
+      if (done) close(who.id);
+    };
+    const label = h("div.field", {}, h("label", { for: who.input.id }, "To whom?"), who.element, h("p.hint", {}, "A name or id of this gallery; any other id makes a new person."));
+    return h("form", { onsubmit: submit }, label, place.element, h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel"), button));
+  });
+  if (moved === null) return;
+  forget();
+  tell(`Moved to ${moved}.`);
+  await own.changed();
+}
+
+async function moveTo(own, subject) {
+  try {
+    await post(path("galleries", own.galleryId, "subjects"), { id: subject });
+  } catch (error) {
+    if (error.code !== "subject_exists") throw error;
+  }
+  for (const face of [...own.chosen.keys()]) {
+    await post(`${pathOf(own, face)}/move`, { subject });
+    own.chosen.delete(face);
+  }
+  return true;
+}

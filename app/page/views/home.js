@@ -1,0 +1,94 @@
+/** Where one begins: what to do first, how the server is, and where help is. */
+
+import { call, get, path } from "../api.js";
+import { everyGallery } from "../choosing.js";
+import { h } from "../dom.js";
+import { icon } from "../icons.js";
+import { filling, problemPlace } from "../problem.js";
+import { link } from "../router.js";
+import * as session from "../session.js";
+import { count } from "../words.js";
+import { newGallery } from "./galleries.js";
+
+const STATES = {
+  ok: ["ready", "known"],
+  starting: ["starting", "uncertain"],
+  draining: ["stopping", "uncertain"],
+  index_unavailable: ["search unavailable", "bad"],
+  storage_unavailable: ["can't write: is the disk full?", "bad"],
+};
+const WORDS = [
+  ["Gallery", "a set of people who can be recognised, such as staff"],
+  ["Enroll", "to add a photo's face to a person of a gallery"],
+  ["Identify", "who of a gallery is in this photo?"],
+  ["Compare", "do two photos show the same person? No gallery is needed"],
+  ["Score", "how alike two faces are, from −1 to 1"],
+  ["Strictness", "how often strangers may be taken for somebody; it sets the score that is enough"],
+];
+
+export function home() {
+  const place = problemPlace();
+  const body = h("div.stack.home", {});
+  const element = h("div", {}, h("header.head", {}, h("div", {}, h("h1", {}, "Overview"), h("p.lead", {}, "Recognise people in photos, on this server: no photo leaves it."))), place.element, body);
+  return { element, ready: filling(place, body, contents) };
+}
+
+async function contents() {
+  const [galleries, server] = await Promise.all([session.may("read") ? everyGallery() : null, health()]);
+  return [steps(galleries), h("div.halves", {}, server, help())];
+}
+
+function steps(galleries) {
+  const people = galleries?.reduce((sum, gallery) => sum + gallery.subjects, 0) ?? 0;
+  const all = [galleries && first(galleries), galleries && second(galleries, people), third(!galleries || people > 0)].filter(Boolean);
+  return h("ol.steps", {}, all.map(([title, done, words, acts], index) => step(index + 1, title, done, words, acts.filter(Boolean))));
+}
+
+function step(number, title, done, words, acts) {
+  return h("li.card", {}, h("h2", {}, h("span.place", { "aria-hidden": "true" }, done ? "✓" : String(number)), title), h("p", {}, words), acts.length ? h("div.row", {}, acts) : null);
+}
+
+function first(galleries) {
+  const make = session.mayEverything() && h(galleries.length ? "button" : "button.primary", { type: "button", onclick: newGallery }, icon("plus"), "New gallery");
+  const open = galleries.length ? h("a.button", { href: link("galleries") }, icon("galleries"), "Open") : null;
+  const none = session.mayEverything() ? "A set of people who can be recognised." : "There is none yet. Somebody with an unrestricted admin key can make one.";
+  return ["Make a gallery", galleries.length > 0, galleries.length ? `There ${galleries.length === 1 ? "is" : "are"} ${count(galleries.length, "gallery", "galleries")}.` : none, [make, open]];
+}
+
+function second(galleries, people) {
+  const least = [...galleries].sort((a, b) => a.subjects - b.subjects)[0];
+  const add = least && session.may("enroll") && h(people ? "a.button" : "a.button.primary", { href: link("galleries", least.id, "enroll") }, icon("plus"), `Enroll into ${least.id}`);
+  return ["Add people", people > 0, people ? `${count(people, "person", "people")} can be recognised.` : "Photos, or a folder with one folder a person.", [add]];
+}
+
+function third(ready) {
+  if (!session.may("recognize")) return null;
+  const kind = ready ? "a.button.primary" : "a.button";
+  return ["Try it", false, "Who is in this photo? Or do two photos show one person?", [h(kind, { href: link("identify") }, icon("identify"), "Identify"), h("a.button", { href: link("compare") }, icon("compare"), "Compare")]];
+}
+
+async function health() {
+  const state = await call("GET", "/readyz").catch((error) => (error.status === 503 ? error.details : Promise.reject(error)));
+  const [version, models] = await Promise.all([get("/version"), get(path("models"))]);
+  const [word, kind] = STATES[state.status] ?? [state.status ?? "not ready", "uncertain"];
+  const running = models.models.filter((model) => model.loaded && model.task === "embed").map((model) => model.title);
+  const own = session.who();
+  const facts = [
+    ["State", h(`span.pill.${kind}`, {}, word)],
+    ["Version", version.version],
+    ["Model", running.join(", ") || "none is loaded"],
+    ["Your key", `${own.id}: ${own.scopes.join(", ")}`],
+  ];
+  return h("section.card", { "aria-label": "Server" }, h("h2", {}, "Server"), h("dl.facts", {}, facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))));
+}
+
+function help() {
+  return h(
+    "section.card",
+    { "aria-label": "Help" },
+    h("h2", {}, "Help"),
+    h("dl.facts", {}, WORDS.map(([word, meaning]) => h("div", {}, h("dt", {}, word), h("dd", {}, meaning)))),
+    h("p", {}, h("a", { href: "/docs" }, "The REST interface"), ", to try out each call. It asks for your key as the password."),
+    h("p", {}, "In a terminal: ", h("code", {}, "likeness --help"), "; ", h("code", {}, "likeness doctor"), " finds what is wrong."),
+  );
+}

@@ -1,0 +1,90 @@
+/** A gallery's settings. */
+
+import { call, get, path, patch, post } from "../api.js";
+import { confirm, field, h, put, select, tell } from "../dom.js";
+import { icon } from "../icons.js";
+import { models } from "../models.js";
+import { busy, filling, problemPlace, showing } from "../problem.js";
+import { link } from "../router.js";
+import { count } from "../words.js";
+
+const SEARCHES = [["fp32", "fp32: the vectors as they are"], ["int8", "int8: a small copy first; faster, a quarter more memory"]];
+const MOVES = {
+  embedding: "The faces get templates of the new model; the old one answers until then.",
+  ready: "All faces have templates of both models. The old one answers.",
+  switched: "The new model answers. You can go back until the old templates are deleted.",
+  ending: "Templates that are no longer needed are being deleted.",
+};
+
+export function settings(id) {
+  const place = problemPlace();
+  const body = h("div.stack.settings", {});
+  const element = h(
+    "div",
+    {},
+    h("a.back", { href: link("galleries", id) }, icon("back"), id),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Settings"), h("p.lead", {}, `Of the gallery ${id}.`))),
+    place.element,
+    body,
+  );
+  const load = async () => {
+    const gallery = await get(path("galleries", id));
+    return await Promise.all([searchOf, modelOf].map((section) => section(gallery)));
+  };
+  return { element, ready: filling(place, body, load) };
+}
+
+const section = (title, ...children) => h("section.card", { "aria-label": title }, h("h2", {}, title), children);
+
+/** A setting that is stored as soon as it is chosen. */
+export function stored(gallery, label, name, pairs, hint) {
+  const place = problemPlace();
+  const change = (value) =>
+    showing(place, async () => {
+      await patch(path("galleries", gallery.id), { [name]: value });
+      tell("Saved.");
+    });
+  return [field(label, select(pairs, gallery[name], change), hint), place.element];
+}
+
+const searchOf = (gallery) => section("Search", stored(gallery, "How the vectors are searched", "search", SEARCHES, "The answers are the same."));
+
+async function modelOf(gallery) {
+  const home = h("div.stack", {});
+  put(home, await modelBody(gallery, home));
+  return section("Model", home);
+}
+
+async function modelBody(gallery, home) {
+  const moving = await get(path("galleries", gallery.id, "reembed")).catch((error) => (error.code === "reembedding_not_found" ? null : Promise.reject(error)));
+  const place = problemPlace();
+  const again = async () => put(home, await modelBody(await get(path("galleries", gallery.id)), home));
+  const act = (words, work) => {
+    const button = h("button", { type: "button", onclick: () => showing(place, () => busy(button, async () => ((await work()) === false ? null : await again()))) }, words);
+    return button;
+  };
+  const where = path("galleries", gallery.id, "reembed");
+  const own = h("p", {}, "Its templates are of ", h("code", {}, gallery.embedder), ".");
+  if (moving) return [own, ...underWay(moving, where, act), place.element];
+  const others = (await models()).filter((one) => one.task === "embed" && one.id !== gallery.embedder);
+  if (!others.length) return [own, h("p.small", {}, "No other model is installed.")];
+  const wanted = select(others.map((one) => [one.id, one.title]), others[0].id, () => {}, { "aria-label": "Other model" });
+  const start = act("Move the gallery to it", () => begin(gallery, where, wanted.value));
+  return [own, h("div.row", {}, wanted, start), gallery.store === "crop" ? null : h("p.small", {}, "This gallery keeps no crops, so its people would have to be enrolled again."), place.element];
+}
+
+async function begin(gallery, where, embedder) {
+  const sure = await confirm({ title: `Move ${gallery.id} to ${embedder}?`, text: `${count(gallery.faces, "face")} get new templates, in the background; the gallery answers meanwhile. For 7 days you can go back.`, action: "Move it" });
+  if (!sure) return false;
+  return post(where, { embedder });
+}
+
+function underWay(moving, where, act) {
+  const acts = {
+    embedding: [act("Cancel", () => call("DELETE", where))],
+    ready: [act("Cancel", () => call("DELETE", where))],
+    switched: [act("Go back", () => post(`${where}/rollback`)), act("Delete the old templates", () => post(`${where}/finish`))],
+    ending: [],
+  }[moving.state];
+  return [h("p", {}, `From ${moving.source} to ${moving.target}: ${MOVES[moving.state]} `, h("a", { href: link("jobs") }, "See the jobs")), h("div.row", {}, acts)];
+}

@@ -1,0 +1,164 @@
+"""Enrolling as people do it, in a real Chromium against a real server process."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+from playwright.sync_api import Locator, Route, expect
+
+from tests.support.browsing import SAMPLES, Visitor, make_gallery
+
+pytestmark = pytest.mark.long
+
+
+def poor(path: Path) -> Path:
+    """A photo that is found a face in, of too low quality to be enrolled."""
+    with Image.open(SAMPLES / "hopper.jpg") as photo:
+        photo.resize((36, 36)).resize((480, 480)).save(path)
+    return path
+
+
+def pair(path: Path) -> Path:
+    """A photo with two faces, none more prominent than the other."""
+    sheet = Image.new("RGB", (640, 320), "grey")
+    with Image.open(SAMPLES / "collins.jpg") as photo:
+        one = photo.convert("RGB").resize((320, 320))
+    sheet.paste(one, (0, 0))
+    sheet.paste(one.transpose(Image.Transpose.FLIP_LEFT_RIGHT), (320, 0))
+    sheet.save(path)
+    return path
+
+
+def drop(place: Locator, photo: Path) -> None:
+    place.evaluate(
+        """(place, bytes) => {
+          const transfer = new DataTransfer();
+          transfer.items.add(new File([new Uint8Array(bytes)], "anna_1.jpg", { type: "image/jpeg" }));
+          place.dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, bubbles: true, cancelable: true }));
+        }""",
+        list(photo.read_bytes()),
+    )
+
+
+def test_photos_dropped_on_a_gallery_are_looked_over_and_enrolled(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "dropped")
+    visitor.sign_in(where="#/galleries/dropped")
+    page = visitor.page
+    expect(page.get_by_role("heading", name="Nobody is enrolled yet")).to_be_visible()
+    drop(page.locator(".zone"), SAMPLES / "collins.jpg")
+    planned = page.get_by_role("list", name="Who will be enrolled").get_by_role("listitem")
+    expect(planned).to_contain_text("anna")
+    expect(planned.locator("img")).to_be_visible()
+    visitor.picture("planned")
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    page.get_by_role("link", name="See dropped").click()
+    expect(page.get_by_role("list", name="People").get_by_role("link")).to_contain_text("anna")
+    drop(page.locator(".people"), SAMPLES / "hopper.jpg")  # where people are already
+    visitor.heading("Enroll photos").wait_for()
+    expect(page.get_by_text("1 photo of 1 person.")).to_be_visible()
+
+
+def test_an_empty_area_is_clicked_to_choose_photos(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "clicked")
+    visitor.sign_in(where="#/galleries/clicked/enroll")
+    with visitor.page.expect_file_chooser():
+        visitor.page.get_by_text("Drop photos or folders here").click()
+    visitor.see("#/compare", "Compare")
+    with visitor.page.expect_file_chooser():
+        visitor.page.get_by_text("Drop a photo here").first.click()
+
+
+def test_a_run_that_is_left_goes_on_in_sight(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
+    make_gallery(api, "left")
+    for name in ("collins", "hopper"):
+        shutil.copy(SAMPLES / f"{name}.jpg", tmp_path)
+    visitor.sign_in(where="#/galleries/left/enroll")
+    page = visitor.page
+    held: list[Route] = []
+    page.route("**/faces?*", lambda route: held.append(route))  # noqa: PLW0108 - no builtin is taken
+    page.locator("input[multiple]").first.set_input_files([tmp_path / "collins.jpg", tmp_path / "hopper.jpg"])
+    with page.expect_request("**/faces?*"):
+        page.get_by_role("button", name="Enroll 2 photos").click()
+    strip = page.get_by_role("complementary", name="Enrolling")
+    expect(strip).to_be_hidden()
+    visitor.see("#/compare", "Compare")
+    expect(strip).to_contain_text("left: 0 of 2")
+    visitor.picture("underway")
+    assert visitor.barriers() == []
+    while len(held) < 2:
+        page.wait_for_timeout(20)
+    for route in held:
+        route.continue_()
+    expect(page.get_by_text("Enrolling into left has ended: 2 enrolled, 0 refused.")).to_be_visible()
+    assert api.get("/galleries/left").json()["faces"] == 2
+    strip.get_by_role("link", name="Enrolled").click()
+    expect(page.get_by_role("heading", name="Done")).to_be_visible()
+    expect(strip).to_be_hidden()
+    visitor.see("#/compare", "Compare")
+    expect(strip, "once it was seen").to_be_hidden()
+
+
+def test_signing_out_stops_a_run(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "stopped")
+    visitor.sign_in(where="#/galleries/stopped/enroll")
+    page = visitor.page
+    page.route("**/faces?*", lambda _: None)
+    page.locator("input[multiple]").first.set_input_files(SAMPLES / "collins.jpg")
+    with page.expect_request("**/faces?*"):
+        page.get_by_role("button", name="Enroll 1 photo").click()
+    with page.expect_event("requestfailed", lambda request: "/faces" in request.url):
+        page.get_by_role("button", name="Sign out").click()
+    assert api.get("/galleries/stopped").json()["faces"] == 0
+
+
+def test_a_refused_photo_is_taken_anyway_or_by_the_chosen_face(
+    visitor: Visitor, api: httpx.Client, tmp_path: Path
+) -> None:
+    make_gallery(api, "second-try")
+    photos = [poor(tmp_path / "poor.png"), pair(tmp_path / "group.png")]
+    visitor.sign_in(where="#/galleries/second-try/enroll")
+    page = visitor.page
+    page.locator("input[multiple]").first.set_input_files(photos)
+    page.get_by_role("button", name="Enroll 2 photos").click()
+    refused = page.get_by_role("list", name="Refused photos").get_by_role("listitem")
+    expect(refused).to_have_count(2)
+    refused.get_by_role("button", name="Take it anyway: poor.png").click()
+    expect(refused.filter(has_text="as poor")).to_contain_text("enrolled")
+    refused.get_by_role("button", name="Choose the face: group.png").click()
+    dialog = page.get_by_role("dialog", name="Which face is it?")
+    dialog.get_by_role("button", name="Face 2 of 2").wait_for()
+    assert visitor.barriers() == []
+    visitor.picture("which-face")
+    dialog.get_by_role("button", name="Face 2 of 2").click()
+    expect(refused.filter(has_text="as group")).to_contain_text("enrolled")
+    expect(page.get_by_text("2 photos of 2 people enrolled, 0 refused.")).to_be_visible()
+    found = api.post("/detect", content=photos[1].read_bytes(), headers={"content-type": "image/png"})
+    right = max(face["box"]["x"] for face in found.json()["faces"])
+    (kept,) = api.get("/galleries/second-try/subjects/group/faces").json()["faces"]
+    assert kept["box"]["x"] == pytest.approx(right, abs=1)
+
+
+def test_a_name_is_given_beside_the_id_and_people_are_suggested(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "named", Tony_Blair="hopper")
+    visitor.sign_in(where="#/galleries/named/enroll")
+    page = visitor.page
+    page.locator("input[multiple]").first.set_input_files(SAMPLES / "collins.jpg")
+    page.get_by_label("All of them show one person").check()
+    page.get_by_label("Their id", exact=True).fill("tony blair")
+    expect(page.get_by_role("option", name="Tony_Blair")).to_be_visible()
+    visitor.picture("suggested")
+    page.get_by_label("Their id", exact=True).fill("eileen")
+    expect(page.get_by_role("listbox", name="Suggestions")).to_have_count(0)
+    page.get_by_label("Name (optional)").fill("Eileen Collins")
+    page.get_by_role("button", name="Enroll 1 photo").click()
+    expect(page.get_by_role("heading", name="Done")).to_be_visible()
+    assert api.get("/galleries/named/subjects/eileen").json()["name"] == "Eileen Collins"
+    visitor.go("#/galleries/named")
+    page.get_by_role("searchbox").fill("TONY blair")
+    expect(page.get_by_role("list", name="People found for TONY blair").get_by_role("link")).to_contain_text(
+        "Tony_Blair"
+    )

@@ -1,0 +1,162 @@
+"""A run starts from another run's weights, a file's, or a package's network, and trains only what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="training needs the train extra")
+
+import torch
+
+from app.errors import InvalidInput, NotFound, Unusable
+from app.inference.package import load_package
+from app.inference.session import open_embedder
+from tests.conftest import PROJECT
+from tests.support.crops import some_crops
+from tests.support.runs import flat_people, small_recipe, small_trainer
+from training import checkpoint
+from training.backbones.lora import LowRank
+from training.model import embed, tower
+from training.recipe import Recipe
+from training.run.optimiser import parameter_groups
+from training.run.trainer import Trainer
+
+
+def started(tmp_path: Path, start: Path | str, name: str = "second", **sections: Any) -> Trainer:
+    model = {"start": str(start), **sections.pop("model", {})}
+    return small_trainer(small_recipe(model=model, **sections), tmp_path / name)
+
+
+def first_run(tmp_path: Path) -> Trainer:
+    trainer = small_trainer(small_recipe(), tmp_path / "first")
+    trainer.train(until=3)
+    return trainer
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in tower(trainer.model).state_dict().items()}
+
+
+def test_a_run_starts_from_another_runs_averaged_weights(tmp_path: Path) -> None:
+    first = first_run(tmp_path)
+    second = started(tmp_path, tmp_path / "first", losses=[{"name": "cosface"}])
+    assert second.fresh == []
+    saved = tower(first.averaged()).state_dict()
+    assert all(torch.equal(value, saved[name]) for name, value in weights(second).items())
+    assert second.progress.step == 0
+    second.train(until=1)
+
+
+def test_what_has_another_size_starts_fresh_and_is_said(tmp_path: Path) -> None:
+    first_run(tmp_path)
+    second = started(tmp_path, tmp_path / "first", model={"dim": 16})
+    assert second.fresh
+    assert all("layers.0." not in name for name in second.fresh)
+    second.train(until=1)
+    assert "start fresh" in (tmp_path / "second" / "metrics.jsonl").read_text()
+
+
+def test_weights_of_another_codebase_are_taken_in_their_order(tmp_path: Path) -> None:
+    first = first_run(tmp_path)
+    theirs = {f"module.theirs{place}": value for place, value in enumerate(weights(first).values())}
+    torch.save({"state_dict": theirs}, tmp_path / "backbone.pt")
+    second = started(tmp_path, tmp_path / "backbone.pt")
+    assert second.fresh == []
+    assert all(torch.equal(value, weights(first)[name]) for name, value in weights(second).items() if value.ndim)
+
+
+def test_weights_that_fit_nothing_are_refused(tmp_path: Path) -> None:
+    torch.save({"other": torch.zeros(3)}, tmp_path / "other.pt")
+    with pytest.raises(InvalidInput) as unfit:
+        started(tmp_path, tmp_path / "other.pt")
+    assert unfit.value.code == "start_does_not_fit"
+    (tmp_path / "broken.pt").write_bytes(b"no checkpoint")
+    with pytest.raises(Unusable):
+        started(tmp_path, tmp_path / "broken.pt")
+    for missing in ("nowhere.pt", "no-such-package", "nowhere.onnx"):
+        with pytest.raises(NotFound):
+            started(tmp_path, missing)
+
+
+def test_a_package_is_a_network_to_start_from(tmp_path: Path) -> None:
+    folder = PROJECT / "models" / "mobilefacenet-64"
+    recipe = small_recipe(model={"start": str(folder), "dim": 128}, optimizer={"lr": 1e-4}, train={"ema": 0.0})
+    trainer = small_trainer(recipe, tmp_path / "run")
+    crops = some_crops(4)
+    session = open_embedder(load_package(folder), tmp_path / "cache", device="cpu", threads=1)
+    before = embed(tower(trainer.model), torch.from_numpy(crops)).numpy()
+    np.testing.assert_allclose((before * session.run(crops)).sum(axis=1), 1, atol=1e-5)
+    trainer.train(until=2)
+    after = embed(tower(trainer.model), torch.from_numpy(crops)).numpy()
+    assert (after * before).sum(axis=1).max() < 1 - 1e-7
+    saved = checkpoint.load(checkpoint.resolve(tmp_path / "run"))
+    exported = checkpoint.trained_embedder(saved, Recipe.model_validate(saved.state["recipe"]))
+    np.testing.assert_allclose((exported(torch.from_numpy(crops)).detach().numpy() * after).sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_network_of_another_dimension_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"128.*model\.dim"):
+        started(tmp_path, PROJECT / "models" / "mobilefacenet-64")
+
+
+def test_frozen_weights_and_statistics_stay(tmp_path: Path) -> None:
+    frozen = {"freeze": ("backbone.layers.0.*",), "frozen_statistics": True}
+    trainer = small_trainer(small_recipe(model=frozen), tmp_path)
+    before = weights(trainer)
+    trainer.train(until=3)
+    after = weights(trainer)
+    moved = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert moved
+    assert not any(name.startswith("backbone.layers.0.") or "running_" in name for name in moved)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "says"), [("backbone.nothing*", "no weight is named"), ("*", "no weight to learn")]
+)
+def test_patterns_that_make_no_sense_are_refused(pattern: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        small_trainer(small_recipe(model={"freeze": (pattern,)}), tmp_path)
+
+
+def test_rates_rise_with_depth(tmp_path: Path) -> None:
+    trainer = small_trainer(small_recipe(optimizer={"first_layer": 0.01}), tmp_path)
+    groups = parameter_groups(trainer.model, trainer.objective, trainer.recipe.optimizer)
+    decayed = (group for group in groups if str(group["name"]).rpartition("_")[0] == "backbone")
+    rates = [float(str(group["lr"])) for group in decayed]
+    assert rates[0] == pytest.approx(0.05)
+    assert rates[-1] == pytest.approx(0.0005)
+    assert rates == sorted(rates, reverse=True)
+    trainer.train(until=2)
+
+
+def test_adapters_learn_in_place_of_linear_weights_and_are_merged_at_export(tmp_path: Path) -> None:
+    recipe = small_recipe(
+        model={
+            "backbone": "vit_tiny",
+            "dim": 8,
+            "input_size": 112,
+            "lora": 2,
+            "options": {"depth": 1, "channels": 16, "heads": 2, "patch": 28},
+        },
+        train={"ema": 0.0},
+    )
+    trainer = small_trainer(recipe, tmp_path)
+    images = torch.from_numpy(flat_people().images(range(3)))
+    before = {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+    trainer.train(until=3)
+    after = dict(trainer.model.named_parameters())
+    originals = [name for name in before if name.endswith("weight.original")]
+    assert originals
+    assert all(torch.equal(before[name], after[name]) for name in originals)
+    adapters = [module for module in trainer.model.modules() if isinstance(module, LowRank)]
+    assert len(adapters) == len(originals)
+    assert any(bool(adapter.b.any()) for adapter in adapters)
+    expected = embed(tower(trainer.model), images)
+    saved = checkpoint.load(checkpoint.resolve(tmp_path))
+    exported = checkpoint.trained_embedder(saved, Recipe.model_validate(saved.state["recipe"]))
+    assert not any("parametrizations" in name for name, _ in exported.named_parameters())
+    torch.testing.assert_close(exported(images), expected, atol=1e-5, rtol=0)

@@ -1,0 +1,210 @@
+"""The index of a stored set: who is in each image and where the image lies, in files that are mapped into memory.
+
+Indexing reads a set's lists or headers once and holds as much of them as its people need. Opening an index takes the
+same time and memory whatever the set's size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import numpy as np
+
+from app.errors import InvalidImage, InvalidInput, LikenessError
+from app.types import Pixels
+from training.data.dataset import FaceSet, OnError, decode_crop
+from training.data.listing import IMAGES, Kind, Listing
+from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
+from training.data.records import read_image
+
+LABELS_AT_ONCE = 1 << 20
+COLUMNS = ("labels", "file", "offset", "size")
+FACTS = "index.json"
+
+
+class IndexedFaces(FaceSet):
+    """The images of an index; those of other sizes than 112 x 112 are resized. It travels to other processes as a path.
+
+    Where an image is damaged, ``on_error="raise"`` raises InvalidImage (or its kin) that names it; ``"skip"`` answers
+    with the next readable image of the same person, and ``skipped`` holds what this process met.
+    """
+
+    def __init__(self, folder: Path, on_error: OnError = "raise") -> None:
+        self.folder = folder
+        self.on_error = on_error
+        self.skipped: set[int] = set()
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        self._kind: Kind = facts["kind"]
+        self._files = [folder / IMAGES if name is None else Path(name) for name in facts["files"]]
+        self._names = Strings(folder / "names")
+        self._places = {name: open_array(folder / f"{name}.npy") for name in COLUMNS[1:]}
+        self.labels = open_array(folder / "labels.npy")
+        self.people = Strings(folder / "people")
+
+    def __reduce__(self) -> tuple[type[IndexedFaces], tuple[Path, OnError]]:
+        return IndexedFaces, (self.folder, self.on_error)
+
+    def encoded(self, index: int) -> bytes:
+        """Return image ``index`` as stored: JPEG, PNG or another format that the service reads."""
+        # Opened for each read: safe in threads and after a fork.
+        number, offset, size = (int(self._places[name][index]) for name in COLUMNS[1:])
+        if self._kind == "path":
+            return (self._files[0] / self._names[index]).read_bytes()
+        with self._files[number].open("rb") as file:
+            if self._kind == "record":
+                return read_image(file, offset)
+            file.seek(offset)
+            return file.read(size)
+
+    def describe(self, index: int) -> str:
+        file = self._files[int(self._places["file"][index])]
+        return (
+            self._names[index] if self._kind == "path" or file.name == IMAGES else f"{file.name} {self._names[index]}"
+        )
+
+    def key(self) -> str:
+        return self.folder.name
+
+    def stamp(self) -> str:
+        """Return a text that changes with any image; looks at every file where each image has its own."""
+        digest = hashlib.sha256(self.folder.name.encode())
+        if self._kind == "path":
+            for name in self._names:
+                digest.update(f"{_stamp(self._files[0] / name)}\n".encode())
+        return digest.hexdigest()
+
+    def __getitem__(self, index: int) -> tuple[Pixels, int]:
+        place = range(len(self))[index]  # raises IndexError beyond the end
+        label = int(self.labels[place])
+        try:
+            return self._crop(place), label
+        except LikenessError:
+            if self.on_error == "raise":
+                raise
+        self.skipped.add(place)
+        return self._another(place, label), label
+
+    def _crop(self, index: int) -> Pixels:
+        try:
+            return decode_crop(self.encoded(index))
+        except (LikenessError, OSError) as error:
+            kind = type(error) if isinstance(error, LikenessError) else InvalidImage
+            raise kind(f"{self.describe(index)}: {error}", image=self.describe(index)) from error
+
+    def _another(self, index: int, label: int) -> Pixels:
+        own = np.flatnonzero(self.labels == label)
+        start = int(np.searchsorted(own, index))
+        for place in np.roll(own, -start)[1:].tolist():
+            try:
+                return self._crop(place)
+            except LikenessError:
+                self.skipped.add(place)
+        raise InvalidImage(f"No image of {self.people[label]} can be read.", person=self.people[label])
+
+
+def open_indexed(
+    listing: Listing, kept: Path | None, on_error: OnError, progress: Callable[[int], None] = lambda _count: None
+) -> IndexedFaces:
+    """Open the set, and index it before if ``kept`` has no index of it as it is now.
+
+    ``kept`` is a folder of indexes; with None the index is deleted with the set. ``progress`` gets the number of
+    images found since the last call. Raises InvalidInput (``dataset_empty``, ``dataset_invalid``).
+    """
+    if kept is None:
+        alone = Path(tempfile.mkdtemp(prefix="likeness-index-"))
+        try:
+            faces = open_indexed(listing, alone, on_error, progress)
+        except BaseException:
+            shutil.rmtree(alone)
+            raise
+        weakref.finalize(faces, _remove, alone, os.getpid())
+        return faces
+    folder = kept / index_key(listing)
+    if not (folder / FACTS).is_file():
+        kept.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept, prefix="indexing-") as draft:
+            made = Path(draft) / "index"
+            made.mkdir()
+            _write(listing, made, progress)
+            put_in_place(made, folder)
+    return IndexedFaces(folder, on_error)
+
+
+def put_in_place(made: Path, folder: Path) -> None:
+    """Move a complete folder to its name, unless another process was faster."""
+    try:
+        made.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+def index_key(listing: Listing) -> str:
+    """Return 16 hex digits that change with the set's files, by their names, sizes and times."""
+    digest = hashlib.sha256(listing.kind.encode())
+    for path in listing.watched():
+        digest.update(f"{path.resolve()} {_stamp(path)}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()[:16]
+
+
+def _stamp(path: Path) -> str:
+    """Return the file's size and time, or `missing`; reading the file reports the error."""
+    try:
+        found = path.stat()
+    except OSError:
+        return "missing"
+    return f"{0 if path.is_dir() else found.st_size} {found.st_mtime_ns}"
+
+
+def _remove(folder: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a worker that was forked has the set, too
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(listing: Listing, folder: Path, progress: Callable[[int], None]) -> None:
+    """Write the index of a set; its facts come last."""
+    numbers: dict[str, int] = {}
+    count = 0
+    with ExitStack() as stack:
+        names = stack.enter_context(closing(StringWriter(folder / "names")))
+        labels, file, offset, size = (
+            stack.enter_context(closing(ArrayWriter(folder / f"{name}.npy", np.int64))) for name in COLUMNS
+        )
+        for block in listing.blocks(folder):
+            labels.append([numbers.setdefault(person, len(numbers)) for person in block.people])
+            file.append(np.full(len(block.people), block.file))
+            offset.append(block.offsets)
+            size.append(block.sizes)
+            names.append(block.names)
+            count += len(block.people)
+            progress(len(block.people))
+    if not count:
+        raise InvalidInput("The set holds no images.", code="dataset_empty")
+    _sort_people(folder, numbers)
+    files = [None if path is None else str(path.resolve()) for path in listing.files]
+    (folder / FACTS).write_text(json.dumps({"kind": listing.kind, "images": count, "files": files}) + "\n")
+
+
+def _sort_people(folder: Path, numbers: dict[str, int]) -> None:
+    """Number people by code point, and by length first where all are digits (2 before 10), so that the labels depend
+    on the set of people alone."""
+    natural = all(name.isdecimal() for name in numbers)
+    ordered = sorted(numbers, key=lambda name: (len(name) if natural else 0, name))
+    place = np.empty(len(ordered), np.int64)
+    place[[numbers[name] for name in ordered]] = np.arange(len(ordered))
+    labels = np.load(folder / "labels.npy", mmap_mode="r+")
+    for start in range(0, len(labels), LABELS_AT_ONCE):
+        part = slice(start, start + LABELS_AT_ONCE)
+        labels[part] = place[labels[part]]
+    labels.flush()
+    people = StringWriter(folder / "people")
+    people.append(ordered)
+    people.close()

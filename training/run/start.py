@@ -1,0 +1,94 @@
+"""What a run starts from: weights of another run, of a file, or a network with its weights; and what of it may move."""
+
+from __future__ import annotations
+
+import fnmatch
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from app.errors import InvalidInput, NotFound, Unusable
+from training import checkpoint
+from training.model import TwoTowers, tower
+from training.recipe import Model
+
+
+def load_start(model: nn.Module, config: Model) -> list[str]:
+    """Give the model the weights that the recipe starts from, if those are a run's or a `.pt` file's; return the names
+    of the model's own that keep their fresh values.
+
+    Weights are told apart by name, and must have the same shape. Where no name is known, as in a `backbone.pt` of
+    InsightFace's arcface_torch, they are taken in their order, if all shapes agree.
+    Raises InvalidInput (`start_does_not_fit`), NotFound (`checkpoint_not_found`), Unusable (`checkpoint_damaged`).
+    """
+    if config.start is None or config.starts_with_network:
+        return []
+    given = _read(Path(config.start))
+    left: list[str] = []
+    for number in range(2 if isinstance(model, TwoTowers) else 1):
+        one = tower(model, number)  # type: ignore[arg-type]  # one of the two kinds that have towers
+        fitting = _fitting(one.state_dict(), given, config.start)
+        left = [name for name, _ in one.named_parameters() if name not in fitting]
+        one.load_state_dict(fitting, strict=False)
+    return left
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if path.is_dir() or path.with_suffix(".json").is_file():
+        saved = checkpoint.load(checkpoint.resolve(path)).state
+        return dict(saved["average"] or saved["model"])
+    if not path.is_file():
+        raise NotFound(f"There is no {path} to start from.", code="checkpoint_not_found")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, ValueError, RuntimeError, KeyError, pickle.UnpicklingError) as error:
+        raise Unusable(f"{path} cannot be read: {error}", code="checkpoint_damaged") from error
+    for key in ("state_dict", "model", "state_dict_backbone"):
+        loaded = loaded.get(key, loaded) if isinstance(loaded, Mapping) else {}
+    found = {name.removeprefix("module."): value for name, value in loaded.items() if isinstance(value, Tensor)}
+    if not found:
+        raise Unusable(f"{path} holds no weights.", code="checkpoint_damaged")
+    return found
+
+
+def _fitting(own: Mapping[str, Tensor], given: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
+    # A run of two towers has their weights under `first.` and `second.`.
+    plain = {name.removeprefix("first."): value for name, value in given.items()}
+    named = {name: plain[name] for name in own if name in plain and plain[name].shape == own[name].shape}
+    if named:
+        return named
+    bodies = [[(name, value) for name, value in each.items() if value.ndim] for each in (own, given)]
+    if [value.shape for _, value in bodies[0]] == [value.shape for _, value in bodies[1]]:
+        return {name: value for (name, _), (_, value) in zip(*bodies, strict=True)}
+    message = f"None of the weights in {start} fits this model: choose the backbone, dim and options it was made with."
+    raise InvalidInput(message, code="start_does_not_fit")
+
+
+def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Stop the weights from learning whose names match a pattern (`backbone.stages.0.*`).
+
+    Raises InvalidInput (`invalid_recipe`) for a pattern that matches none, or if nothing is left to learn.
+    """
+    named = dict(model.named_parameters())
+    for pattern in patterns:
+        matching = fnmatch.filter(named, pattern)
+        if not matching:
+            some = ", ".join(list(named)[:3])
+            raise InvalidInput(
+                f"model.freeze: no weight is named {pattern!r}; there are {some} …", code="invalid_recipe"
+            )
+        for name in matching:
+            named[name].requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in named.values()):
+        raise InvalidInput("model.freeze leaves no weight to learn.", code="invalid_recipe")
+
+
+def hold_statistics(model: nn.Module) -> None:
+    """Have batch normalisation use its running statistics, and leave them as they are; `train()` undoes it."""
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.eval()
