@@ -187,7 +187,7 @@ def test_names_are_folded_anew(empty_database_url: str) -> None:
     folded = sa.text("SELECT folded FROM subjects ORDER BY key")
     with engine_of(empty_database_url).connect() as connection:
         new = connection.execute(folded).scalars().all()
-    downgrade(empty_database_url, "0015")
+    downgrade(empty_database_url, "0016")
     with engine_of(empty_database_url).connect() as connection:
         assert connection.execute(folded).scalars().all() == [f"tony_blair_{number}\nzoë" for number in range(3)]
     Store(empty_database_url).close()
