@@ -1,9 +1,11 @@
-# What people run. Each target sets up what it needs; versions come from constraints.txt alone.
+# What people run. Each target sets up what it needs: versions come from constraints.txt alone, and requirements/ has the
+# SHA-256 of every file that may be installed.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable check format lint types imports clean
+.PHONY: serve train-demo bench docs words pictures test test-long test-full test-portable fuzz check format lint types imports \
+	hashes sbom audit digests clean
 
 serve: $(VENV)/.serve
 	$(BIN)/likeness serve
@@ -65,6 +67,11 @@ test-portable: $(VENV)/.dev
 		$(BIN)/python -m pytest tests/face $(addprefix tests/inference/test_, portable.py quantize.py golden.py session.py) \
 		$(addprefix tests/search/test_, index.py quantised.py search_kinds.py)
 
+# Fuzzes what reads bytes from outside, each reader for so many seconds; goes on where it ended, in .fuzz/.
+FUZZ_SECONDS ?= 60
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzzing --seconds $(FUZZ_SECONDS) $(FUZZ)
+
 check: format lint types imports
 
 format: $(VENV)/.dev
@@ -83,24 +90,64 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("Likeness needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-# Training adds torch to what serving needs.
-$(VENV)/.train: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic,train]'
-	touch $@ $(VENV)/.serve
+# Every file must have a SHA-256 that requirements/ names; the project itself is built with what is there, and no download.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+HASHED = $(PIP) --require-hashes -r requirements
+PROJECT = $(PIP) --no-deps --no-build-isolation -e .
+# A version of torch has many builds, and the index or a local file decides which: requirements/ can't name it.
+TORCH = $(PIP) -c constraints.txt torch
 
 # Serving needs no torch; where `make test` has set up everything, that serves too.
-$(VENV)/.serve: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic]'
+$(VENV)/.serve: $(BIN)/python pyproject.toml requirements/cpu.txt
+	$(HASHED)/cpu.txt
+	$(PROJECT)
 	touch $@
 
-$(VENV)/.dev: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,heic,train,dev]'
+# Training adds torch to what serving needs.
+$(VENV)/.train: $(BIN)/python pyproject.toml requirements/train.txt
+	$(HASHED)/train.txt
+	$(TORCH)
+	$(PROJECT)
+	touch $@ $(VENV)/.serve
+
+$(VENV)/.dev: $(BIN)/python pyproject.toml requirements/dev.txt
+	$(HASHED)/dev.txt
+	$(TORCH)
+	$(PROJECT)
 	touch $@ $(VENV)/.serve $(VENV)/.train
 
 # The recipe's reference is read from training/recipe.py, which needs no torch.
-$(VENV)/.docs: $(VENV)/.serve
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,docs]'
+$(VENV)/.docs: $(VENV)/.serve requirements/docs.txt
+	$(HASHED)/docs.txt
 	touch $@
+
+$(VENV)/.fuzz: $(VENV)/.dev requirements/fuzz.txt
+	$(HASHED)/fuzz.txt
+	touch $@
+
+# What looks at the packages from outside has an environment of its own, so that it does not list itself.
+TOOLS = $(VENV)/tools
+$(TOOLS)/.ready: $(BIN)/python requirements/tools.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/tools.txt
+	touch $@
+
+# Writes requirements/ anew from constraints.txt; needs an index, whose hashes it takes.
+hashes: $(TOOLS)/.ready
+	$(BIN)/python requirements/write.py $(TOOLS)/bin/uv
+
+# What the environment holds and the model packages, as CycloneDX JSON.
+SBOM ?= likeness.cdx.json
+sbom: $(VENV)/.serve $(TOOLS)/.ready
+	$(BIN)/python requirements/sbom.py $(TOOLS)/bin/cyclonedx-py $(SBOM)
+
+# Names the images of docker-compose.yml by the digests that the registry has now, in docker/digests.env.
+digests:
+	$(PYTHON) docker/digests.py
+
+# Known vulnerabilities of every version in constraints.txt.
+audit: $(TOOLS)/.ready
+	$(BIN)/python requirements/audit.py $(TOOLS)/bin/pip-audit
 
 # The rivals that it is measured against, and plots. hnswlib needs a C++ compiler; what isn't there is passed over.
 $(VENV)/.bench: $(VENV)/.dev
@@ -109,4 +156,4 @@ $(VENV)/.bench: $(VENV)/.dev
 	touch $@
 
 clean:
-	rm -rf $(VENV) build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SBOM) build site .cache *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .fuzz

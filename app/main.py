@@ -23,6 +23,7 @@ from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
 from app.access.audit import AuditLog
+from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditStore
 from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
@@ -179,6 +180,7 @@ class _Storage:
     erasures: Erasures
     keys: KeyStore
     audit: AuditLog
+    audit_exports: AuditExports
     jobs: JobStore
     files: JobFiles
 
@@ -246,6 +248,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         ),
         keys=api_keys,
         audit=storage.audit,
+        audit_exports=storage.audit_exports,
         signatures=SeenSignatures(storage.database, KEPT_S),
         signer=storage.signer,
         erasures=storage.erasures,
@@ -276,7 +279,8 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
-    audit = AuditLog(AuditStore(sql.database), days=settings.audit_days)
+    audit_store = AuditStore(sql.database)
+    audit = AuditLog(audit_store, days=settings.audit_days)
     stack.callback(audit.close)
     return _Storage(
         database=sql.database,
@@ -287,6 +291,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
         audit=audit,
+        audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
         jobs=JobStore(sql.database, sql.blobs),
         files=JobFiles(settings.data_dir / JOBS_FOLDER),
     )

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,6 +24,8 @@ from app.decisions import (
     population_warnings,
     verify_point,
 )
+from app.duplicate_check import NOTHING, Findings, look, named
+from app.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
@@ -36,14 +37,16 @@ from app.gallery.records import (
     Gallery,
     Metadata,
     NewFace,
+    OnConflict,
     Origin,
     Terms,
 )
 from app.gallery.service import Galleries
+from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
-from app.pipeline import Choice, Pipeline, choose_face, embed_faces, pick_face, timed
+from app.pipeline import Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
 from app.types import Face, LivenessMode, Photo, Template
 
@@ -54,22 +57,6 @@ ATTEMPTS = 3
 LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
 """Which photos of a comparison must be live: the other may be of a document."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The face of a photo that an operation uses, and why that one."""
-
-    photo: Photo
-    choice: Choice
-
-    @property
-    def face(self) -> Face:
-        return self.photo.faces[self.choice.index]
-
-    @property
-    def template(self) -> Template:
-        return _template(self.face)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,32 +107,6 @@ class Identification:
     stages: Mapping[str, float]
     model: str
     warnings: Sequence[PopulationWarning] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """An image of an enrollment that was rejected."""
-
-    index: int
-    error: InvalidInput
-
-    @property
-    def reasons(self) -> list[str]:
-        found = self.error.details.get("reasons", [])
-        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Enrollment:
-    """``enrolled`` pairs the index of each accepted image with the face it became."""
-
-    subject: str
-    created: bool
-    enrolled: tuple[tuple[int, FaceRow], ...]
-    rejected: tuple[Rejected, ...]
-    chosen: tuple[Chosen, ...]
-    stages: Mapping[str, float]
-    model: str
 
 
 class Operations:
@@ -325,7 +286,7 @@ class Operations:
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [_template(photo.faces[place]) for place in places]
+            probes = [template_of(photo.faces[place]) for place in places]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
         found = dict(zip(places, assign(rankings, point.uncertain), strict=True))
@@ -342,10 +303,13 @@ class Operations:
         liveness: LivenessMode | None = None,
         terms: Terms = NO_TERMS,
         face: int | None = None,
+        on_conflict: OnConflict | None = None,
+        tell: bool = True,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
-        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own.
+        ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
+        ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
         what `LivenessGates.open` raises.
         """
@@ -361,20 +325,49 @@ class Operations:
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
         taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
-        refused = {index: found for index, chosen in taken.items() if (found := gate.refusal(chosen.face))}
-        taken = {index: chosen for index, chosen in taken.items() if index not in refused}
-        rejected += [Rejected(index, error) for index, error in refused.items()]
+        not_live = {index: refusal for index, one in taken.items() if (refusal := gate.refusal(one.face))}
+        taken = {index: one for index, one in taken.items() if index not in not_live}
+        rejected += [Rejected(index, refusal) for index, refusal in not_live.items()]
         rejected.sort(key=lambda one: one.index)
         if not taken:
-            raise _all_rejected(rejected)
+            raise all_rejected(rejected)
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
+        found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, stages=stages)
+        good = [place for place, one in enumerate(found) if not one.refused]
+        images_of = list(taken)
+        rejected += [
+            Rejected(images_of[place], one.error, one) for place, one in enumerate(found) if one.refused and one.error
+        ]
+        rejected.sort(key=lambda one: one.index)
+        if not good:
+            raise all_rejected(rejected)
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen) for chosen in faces], terms)
+            made = self._add(gallery, subject, [new_face(faces[place]) for place in good], terms)
         self._observe(stages)
-        enrolled = tuple(zip(taken, made.faces, strict=True))
-        return Enrollment(made.subject.id, made.created, enrolled, tuple(rejected), tuple(faces), stages, used.id)
+        rows = dict(zip(good, made.faces, strict=True))
+        ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
+        enrolled = tuple((images_of[place], row, named(found[place], ids)) for place, row in rows.items())
+        refused = tuple(replace(one, findings=named(one.findings, ids)) for one in rejected)
+        verdicts = {index: one.face.liveness for index, one in taken.items()}
+        return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id, verdicts)
+
+    def look(
+        self,
+        gallery: str,
+        faces: Sequence[tuple[str, Template]],
+        on_conflict: OnConflict | None = None,
+        *,
+        tell: bool = True,
+        stages: dict[str, float] | None = None,
+    ) -> list[Findings]:
+        """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
+        policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
+        if policy == "allow" or not faces:
+            return [NOTHING] * len(faces)
+        with timed({} if stages is None else stages, "search"):
+            return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.
@@ -409,12 +402,18 @@ class Operations:
     ) -> FaceRow:
         """Add one chosen face of a photo to the subject, which is created if it is missing.
 
-        Raises LowQuality, NotFound, Conflict (``package_mismatch``).
+        Raises LowQuality, NotFound, Conflict (``package_mismatch``); InvalidInput (``duplicate_face``,
+        ``face_conflict``) if the gallery rejects such faces of named subjects. A finding that only warns has no room
+        in the callers' answers, so it isn't looked for.
         """
         check_quality(chosen.face, quality)
+        if self._galleries.store.gallery(gallery).on_conflict == "reject" and not is_unnamed(subject):
+            (found,) = self.look(gallery, [(subject, chosen.template)], tell=False)
+            if found.error is not None:
+                raise found.error
         stages: dict[str, float] = {}
         with timed(stages, "store"):
-            made = self._add(gallery, subject, [_new_face(chosen, origin)])
+            made = self._add(gallery, subject, [new_face(chosen, origin)])
         self._observe(stages)
         return made.faces[0]
 
@@ -427,7 +426,7 @@ class Operations:
         with self._used_by(gallery) as used:
             one = {"image": self._enrollable(image, quality, gate)}
             (chosen,) = self._embedded(self._live(one, gate), used)
-            return _new_face(chosen)
+            return new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
         """Return the faces with a template of each package that the gallery stores now, made from their crops.
@@ -449,6 +448,7 @@ class Operations:
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
         *,
+        on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
         liveness: LivenessMode = "off",
     ) -> Gallery:
@@ -465,6 +465,7 @@ class Operations:
                 store=store,
                 metadata=metadata,
                 search=search,
+                on_conflict=on_conflict,
                 population=population,
                 liveness=liveness,
             )
@@ -575,27 +576,3 @@ def retried(work: Callable[[], T]) -> T:
         except (PackageMismatch, TwoPackages):
             continue
     return work()
-
-
-def _template(face: Face) -> Template:
-    if face.template is None:
-        raise ValueError("the face was not embedded")
-    return face.template
-
-
-def _new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
-    face, photo = chosen.face, chosen.photo
-    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
-    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
-
-
-def _all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
-    codes = {one.error.code for one in rejected}
-    listed = [
-        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
-        for one in rejected
-    ]
-    if len(codes) > 1:
-        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
-    first = rejected[0].error
-    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})

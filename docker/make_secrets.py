@@ -1,8 +1,9 @@
 """Create the secrets that the containers share, each in a volume that only the containers that need it mount.
 
-`database/password` (for the database's container) and `database/pgpass` (the same for the service, as libpq reads it)
-come from DATABASE_PASSWORD or are random. Prometheus reads the metrics with `metrics/key`; `grafana/password` is for
-Grafana's administrator. A file that exists is left unchanged: the database was created with its password.
+`database/password` is the superuser's, from DATABASE_PASSWORD or random; `service/password` is for the role that the
+service uses, and `service/pgpass` holds the same as libpq reads it. Prometheus reads the metrics with `metrics/key`;
+`grafana/password` is for Grafana's administrator. A file that exists is left unchanged: the database was created with
+its password.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from app.files import PRIVATE, write_new
 
 FOLDER = Path("/run/likeness")
 GROUP = 0o640
-"""libpq rejects a password file that others can read; the database and Prometheus run in this container's group."""
+"""The database, what makes its role, and Prometheus run in this container's group."""
 
 
 def main(folder: Path) -> None:
     password = folder / "database" / "password"
     write_new(password, (os.environ.get("DATABASE_PASSWORD") or secrets.token_urlsafe(32)).encode(), GROUP)
-    escaped = password.read_text(encoding="utf-8").replace("\\", "\\\\").replace(":", "\\:")
-    write_new(folder / "database" / "pgpass", f"*:*:*:*:{escaped}\n".encode(), PRIVATE)
+    (folder / "database" / "pgpass").unlink(missing_ok=True)  # the service was the superuser, up to 0.1.0
+    own = folder / "service" / "password"
+    write_new(own, secrets.token_urlsafe(32).encode(), GROUP)
+    write_new(folder / "service" / "pgpass", f"*:*:*:*:{own.read_text(encoding='utf-8')}\n".encode(), PRIVATE)
     write_new(folder / "grafana" / "password", secrets.token_urlsafe(24).encode(), GROUP)
     write_new(folder / "metrics" / "key", f"lk_monitoring_{secrets.token_urlsafe(32)}".encode(), GROUP)
 

@@ -62,6 +62,32 @@ for folder in ("/", "/srv/likeness", "/opt/likeness", "/home", "/var/lib", "/run
         continue
     raise AssertionError(f"{folder} can be written to")
 """
+MODEST = """
+import os
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+engine = sa.create_engine(os.environ["LIKENESS_DATABASE_URL"], isolation_level="AUTOCOMMIT")
+with engine.connect() as connection:
+    ask = lambda text: connection.execute(sa.text(text)).all()
+    rights = "rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls, rolconnlimit"
+    (found,) = ask(f"SELECT {rights} FROM pg_roles WHERE rolname = current_user")
+    assert tuple(found) == (False,) * 5 + (250,), found
+    assert {owner for (owner,) in ask("SELECT tableowner FROM pg_tables WHERE schemaname = 'public'")} == {
+        ask("SELECT current_user")[0][0]
+    }
+    for refused in ("CREATE DATABASE other", "CREATE ROLE other", "SELECT * FROM pg_authid", "CREATE SCHEMA other",
+                    "COPY galleries TO PROGRAM 'true'", "SELECT pg_read_file('postgresql.conf')"):
+        try:
+            ask(refused)
+        except DBAPIError as error:
+            assert "permission denied" in str(error), error
+            continue
+        raise AssertionError(f"it may {refused}")
+assert not os.listdir("/run/likeness/database"), "it has the superuser's password"
+"""
+AS_SUPERUSER = """
+REASSIGN OWNED BY likeness_service TO likeness; DROP OWNED BY likeness_service; DROP ROLE likeness_service;
+"""
 REACH = """
 import socket, sys
 try:
@@ -172,6 +198,11 @@ def nameserver() -> str:
     return ""
 
 
+def is_no_superuser(trial: Trial) -> str:
+    trial.docker("exec", trial.replicas()[0], "python", "-c", MODEST)
+    return "the service's role owns its tables, and may make no role, database, schema or file"
+
+
 def passes_its_own_checks(trial: Trial) -> str:
     found = json.loads(trial.docker("exec", trial.replicas()[0], "likeness", "doctor", "--json").splitlines()[-1])
     return f"`likeness doctor`: {json.dumps(found)[:200]}"
@@ -222,12 +253,15 @@ def stops_in_time(trial: Trial) -> str:
 
 
 def upgrades_the_schema(trial: Trial) -> str:
-    """The service is stopped."""
+    """The service is stopped. Earlier versions used the database's superuser: there is no role, the tables are its."""
     trial.compose("run", "--rm", "--no-deps", "-T", "--entrypoint", "python", "likeness", "-c", OLDEST)
+    database = trial.compose("ps", "-q", "database")
+    trial.docker("exec", database, "psql", "-h", "/run/postgresql", "-U", "likeness", "-c", AS_SUPERUSER)
     trial.compose("up", "-d", "--no-build")
     seconds = trial.until("it is ready", trial.ready)
     assert trial.known("collins_again.jpg") == {"eileen"}
-    return f"a database of the very first schema: ready {seconds:.1f} s after `up`, and still knew everyone"
+    is_no_superuser(trial)
+    return f"a database of the first schema, the superuser's: ready {seconds:.1f} s after `up`, still knew everyone"
 
 
 def scales_to_two(trial: Trial) -> str:
@@ -284,6 +318,7 @@ def tells_nothing(trial: Trial) -> str:
     secrets = [trial.client.headers["x-api-key"]]
     database = trial.compose("ps", "-q", "database")
     secrets.append(trial.docker("exec", database, "cat", "/run/likeness/database/password"))
+    secrets.append(trial.docker("exec", trial.replicas()[0], "cat", "/run/likeness/service/password"))
     told = trial.compose("logs") + "".join(trial.docker("inspect", one) for one in trial.compose("ps", "-aq").split())
     assert not [secret for secret in secrets if secret in told]
     # While the database was away it could not be used, which was said.
@@ -295,6 +330,7 @@ def tells_nothing(trial: Trial) -> str:
 STEPS: tuple[Callable[[Trial], str], ...] = (
     comes_up,
     is_confined,
+    is_no_superuser,
     passes_its_own_checks,
     enrolls_and_identifies,
     survives_kill_9,
@@ -313,7 +349,7 @@ def base_images() -> list[str]:
     compose = (PROJECT / "docker-compose.yml").read_text()
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     found = re.findall(r"^ARG PYTHON_IMAGE=(\S+)", dockerfile, re.MULTILINE)
-    found += re.findall(r"^    image: ((?!likeness:|grafana/)\S+)", compose, re.MULTILINE)
+    found += re.findall(r"^    image: \$\{\w+:-((?!grafana/)[^}]+)\}", compose, re.MULTILINE)
     return sorted(set(found))
 
 
@@ -371,6 +407,7 @@ def main() -> int:
     begun = time.monotonic()
     address = free_address()
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LIKENESS_", "COMPOSE_"))}
+    environ = {name: value for name, value in environ.items() if not name.endswith("_IMAGE")}
     environ |= {"COMPOSE_PROJECT_NAME": f"likeness-try-{os.getpid()}", "PUBLISH": address}
     try:
         with engine(begun + given.seconds, environ, start=given.start) as docker:

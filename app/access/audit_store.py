@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Row
+from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
@@ -59,6 +60,23 @@ def fit_id(text: str | None) -> str | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class AuditMoment:
+    """The log as one moment saw it."""
+
+    connection: Connection
+
+    def entries(self, rows: Sequence[int]) -> list[AuditEntry]:
+        """Return the entries of these rows that exist."""
+        found = self.connection.execute(sa.select(AUDIT).where(AUDIT.c.key.in_(rows)).order_by(AUDIT.c.key))
+        return [_entry(row) for row in found]
+
+    def after(self, row: int, until: int, limit: int) -> list[AuditEntry]:
+        """Return the first `limit` entries after `row`, up to and including the row `until`."""
+        query = sa.select(AUDIT).where((AUDIT.c.key > row) & (AUDIT.c.key <= until)).order_by(AUDIT.c.key).limit(limit)
+        return [_entry(found) for found in self.connection.execute(query)]
+
+
 class AuditStore:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -100,6 +118,25 @@ class AuditStore:
             limit=limit,
             newest_first=newest_first,
         )
+
+    @contextmanager
+    def moment(self) -> Iterator[AuditMoment]:
+        """Open a transaction for reading in which nothing changes."""
+        with self._database.read(one_moment=True) as connection:
+            yield AuditMoment(connection)
+
+    def last_settled(self) -> int:
+        """Return the last row; no entry will be committed to an earlier one. 0: there is none.
+
+        PostgreSQL numbers rows before they are committed; the lock waits for the transactions that have a number.
+        """
+        newest = sa.select(sa.func.max(AUDIT.c.key))
+        if self._database.is_sqlite:
+            with self._database.read() as connection:
+                return connection.execute(newest).scalar() or 0
+        with self._database.write() as connection:
+            connection.execute(sa.text(f"LOCK TABLE {AUDIT.name} IN SHARE MODE"))
+            return connection.execute(newest).scalar() or 0
 
     def prune(self, before: str) -> int:
         """Delete the entries older than `before`; return how many."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from app import decisions, operations, types
+from app import decisions, enrollment, operations, types
 from app.api import schemas
+from app.duplicate_check import Resemblance
 from app.gallery import records
 from app.inference.manifest import Manifest
 from app.inference.package import Package
@@ -57,7 +58,7 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
     )
 
 
-def chosen_face(chosen: operations.Chosen) -> schemas.ChosenFace:
+def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
@@ -147,7 +148,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
     )
 
 
-def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
     return schemas.EnrollAnswer(
         subject=found.subject,
@@ -158,12 +159,21 @@ def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
                 face_id=row.face_id,
                 quality=quality(row.quality),
                 box=schemas.Box.model_validate(row.box),
-                liveness=liveness(chosen.face.liveness),
+                duplicate=_resemblance(findings.duplicate),
+                conflict=_resemblance(findings.conflict),
+                liveness=liveness(found.liveness.get(index)),
             )
-            for (index, row), chosen in zip(found.enrolled, found.chosen, strict=True)
+            for index, row, findings in found.enrolled
         ],
         rejected=[
-            schemas.RejectedImage(index=one.index, code=one.error.code, reasons=one.reasons, message=one.error.message)
+            schemas.RejectedImage(
+                index=one.index,
+                code=one.error.code,
+                reasons=one.reasons,
+                message=one.error.message,
+                duplicate=_resemblance(one.findings.duplicate),
+                conflict=_resemblance(one.findings.conflict),
+            )
             for one in found.rejected
         ],
         model=found.model,
@@ -171,9 +181,17 @@ def enroll(found: operations.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
     )
 
 
+def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
+    if found is None:
+        return None
+    return schemas.Resemblance(
+        subject=found.subject, name=found.name, face_id=found.face_id, score=found.score, index=found.place
+    )
+
+
 def explained(
     photos: Iterable[types.Photo],
-    chosen: Iterable[operations.Chosen] = (),
+    chosen: Iterable[enrollment.Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[records.Candidate | None] = (),
 ) -> schemas.Explain:

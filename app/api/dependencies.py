@@ -12,6 +12,7 @@ from pydantic import BeforeValidator
 from starlette.datastructures import State
 
 from app.access.audit import AuditLog
+from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
@@ -52,6 +53,7 @@ class Service:
     guard: Guard
     keys: Keys
     audit: AuditLog
+    audit_exports: AuditExports
     signatures: SeenSignatures
     signer: Signer
     erasures: Erasures

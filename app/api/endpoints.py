@@ -105,6 +105,8 @@ ENROLL_FACES = Operation(
         "no_face",
         "ambiguous_face",
         "low_quality",
+        "duplicate_face",
+        "face_conflict",
         "nothing_enrolled",
         "subject_expired",
         "invalid_expiry",
@@ -241,6 +243,16 @@ DELETE_SUBJECT = Operation(
 ERASE_SUBJECT = Operation(
     "erase_subject", "POST", f"{SUBJECT}/erase", schemas.Receipt, ADMIN, changes=True, codes=NO_SUBJECT
 )
+MERGE_SUBJECT = Operation(
+    "merge_subject",
+    "POST",
+    f"{SUBJECT}/merge",
+    schemas.MergedSubject,
+    ENROLL,
+    changes=True,
+    body=schemas.SubjectMerge,
+    codes=(*NO_SUBJECT, "subject_expired"),
+)
 LIST_FACES = Operation("list_faces", "GET", FACES, schemas.FacePage, READ, codes=(*NO_SUBJECT, *CURSOR))
 SHOW_FACE = Operation("show_face", "GET", FACE, schemas.StoredFace, READ, codes=NO_FACE)
 DELETE_FACE = Operation("delete_face", "DELETE", FACE, NoneType, ENROLL, changes=True, status=204, codes=NO_FACE)
@@ -261,6 +273,16 @@ MOVE_FACE = Operation(
     ENROLL,
     changes=True,
     body=schemas.FaceMove,
+    codes=NO_FACE,
+)
+MOVE_FACES = Operation(
+    "move_faces",
+    "POST",
+    f"{FACES}/move",
+    schemas.Subject,
+    ENROLL,
+    changes=True,
+    body=schemas.FacesMove,
     codes=NO_FACE,
 )
 
@@ -318,6 +340,17 @@ ROTATE_KEY = Operation(
     codes=(*NO_KEY, "key_revoked"),
 )
 READ_AUDIT = Operation("read_audit", "GET", "/v1/audit", schemas.AuditPage, ADMIN, unrestricted=True, codes=CURSOR)
+EXPORT_AUDIT = Operation(
+    "export_audit",
+    "POST",
+    "/v1/audit/export",
+    bytes,
+    ADMIN,
+    unrestricted=True,
+    body=schemas.AuditExport,
+    file=File((LINES_TYPE,), "Chained lines of JSON; the last one is a signed checkpoint."),
+    codes=("invalid_checkpoint", "audit_log_differs"),
+)
 LIST_RECEIPTS = Operation("list_receipts", "GET", RECEIPTS, schemas.ReceiptPage, ADMIN, unrestricted=True, codes=CURSOR)
 SHOW_RECEIPT = Operation(
     "show_receipt",

@@ -304,11 +304,6 @@ def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]
     return manifest, raw, signed
 
 
-def fingerprint(public_key: bytes) -> str:
-    """Return the SHA-256 of a public key, hexadecimal, for people to compare."""
-    return hashlib.sha256(public_key).hexdigest()
-
-
 def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
     """Check the whole archive. Raises InvalidInput ``invalid_archive``, ``signature_wrong``, ``unknown_signer``."""
     entries = upload.entries()
@@ -320,7 +315,7 @@ def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
         raise InvalidInput("The archive's signature is wrong: the archive was altered.", code=error.code) from None
     if not _is_trusted(public_key, trust, tools.signer):
         message = (
-            f"The archive was signed by another server, whose key has the SHA-256 {fingerprint(public_key)}. "
+            f"The archive was signed by another server, whose key has the SHA-256 {signing.fingerprint(public_key)}. "
             "If you trust it, give that as `trust`."
         )
         raise InvalidInput(message, code="unknown_signer")
@@ -340,13 +335,7 @@ def _verify(upload: Upload, tools: BulkContext, trust: str) -> Manifest:
 
 
 def _is_trusted(public_key: bytes, trust: str, own: signing.Signer) -> bool:
-    if hmac.compare_digest(public_key, own.public_key):
-        return True
-    wanted = trust.strip()
-    return bool(wanted) and (
-        hmac.compare_digest(wanted.lower().encode(), fingerprint(public_key).encode())
-        or hmac.compare_digest(wanted.encode(), signing.encode(public_key).encode())
-    )
+    return hmac.compare_digest(public_key, own.public_key) or signing.is_named(public_key, trust)
 
 
 def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None:

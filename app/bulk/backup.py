@@ -181,8 +181,8 @@ def _check_signer(connection: Connection, signer: bytes | None, rings: FoundRing
     if signer is None:
         found = "isn't signed, so it may have been altered (those of Likeness 0.1.0 never are)"
     else:
-        fingerprint = hashlib.sha256(signer).hexdigest()
-        found = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {fingerprint})"
+        known_as = signing.fingerprint(signer)
+        found = f"was signed by a server that the keys here don't know (SHA-256 of its public key: {known_as})"
     message = f"This backup {found}. If you know where it comes from, restore it with --trust."
     raise InvalidInput(message, code="unknown_signer")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +15,15 @@ from app.bulk.json_lines import FaceLine
 from app.bulk.sealed_files import read_sealed
 from app.db.encryption import Sealer
 from app.db.signing import Signer
+from app.duplicate_check import Findings
 from app.errors import InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject, Written
-from app.gallery.records import Gallery, Origin
+from app.gallery.records import Gallery, OnConflict, Origin
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
 from app.operations import Operations
-from app.types import Box, Vector
+from app.types import Box, Template, Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,17 @@ class Batch:
         self.vectors.append(vector)
 
     def write(self, tools: BulkContext, job: Running, gallery: Gallery, package: str, saved: dict[str, Any]) -> None:
-        """Write the faces and the job's progress in one transaction."""
+        """Write the faces and the job's progress in one transaction, after the look that the job asks for."""
+        found = self._look(tools, job, gallery, package)
+
+        def report() -> None:
+            for (item, name), one in found:
+                if one.error is not None:
+                    enter = job.refuse if one.refused else job.warn
+                    enter(item, name, one.error.code, one.error.message, _whom(one))
+
         if not self.faces and not self.subjects:
+            report()
             job.checkpoint(saved)
             return
 
@@ -88,10 +99,39 @@ class Batch:
             for place in written.taken:
                 item, name = self.items[place]
                 job.refuse(item, name, "face_exists", "A face with this id exists already.")
+            report()
             job.checkpoint(saved, connection)
 
         vectors = np.stack(self.vectors) if self.vectors else np.empty((0, gallery.dimension), np.float32)
         tools.galleries.write_many(gallery.id, self.subjects, self.faces, vectors, package, also=also)
+
+    def _look(
+        self, tools: BulkContext, job: Running, gallery: Gallery, package: str
+    ) -> list[tuple[tuple[int, str], Findings]]:
+        """Return what the faces resemble; leave out those that are refused, and subjects that have no others here."""
+        policy: OnConflict = job.params.get("on_conflict", "allow")  # jobs of earlier versions have none
+        faces = [
+            (face.subject, Template(vector, package)) for face, vector in zip(self.faces, self.vectors, strict=True)
+        ]
+        findings = tools.operations.look(gallery.id, faces, policy)
+        found = list(zip(self.items, findings, strict=True))
+        good = [place for place, one in enumerate(findings) if not one.refused]
+        if len(good) < len(self.faces):
+            refused = {face.subject for face, one in zip(self.faces, findings, strict=True) if one.refused}
+            self.items, self.faces, self.vectors = (
+                [self.items[place] for place in good],
+                [self.faces[place] for place in good],
+                [self.vectors[place] for place in good],
+            )
+            left = {face.subject for face in self.faces}
+            self.subjects = [one for one in self.subjects if one.id in left or one.id not in refused]
+        return found
+
+
+def _whom(found: Findings) -> list[str]:
+    """Return the subject and the score of what a face resembles, as text for a job's report."""
+    one = found.conflict or found.duplicate
+    return [] if one is None else [f"subject {one.subject}", f"score {math.floor((one.score or 0) * 100) / 100}"]
 
 
 def gallery_of(tools: BulkContext, job: Running) -> Gallery:

@@ -14,7 +14,7 @@ from app.bulk.sealed_files import SealedWriter, read_sealed
 from app.bulk.template_import import import_templates
 from app.db.encryption import Sealer, new_key
 from app.errors import InvalidInput, NotFound, PackageMismatch, Unusable
-from app.gallery.records import Gallery, two_packages
+from app.gallery.records import Gallery, OnConflict, two_packages
 from app.jobs.records import Job
 from app.jobs.runner import Running, Work
 from app.jobs.store import JobStore, new_job_id
@@ -30,13 +30,17 @@ _IMPORTS: Mapping[str, Callable[[BulkContext, Running], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ImportTerms:
-    """How to import an upload. Templates need ``package``; archives of other servers need ``trust``."""
+    """How to import an upload. Templates need ``package``; archives of other servers need ``trust``.
+
+    Without ``on_conflict`` photos are treated as the gallery says, templates and archives are not looked at.
+    """
 
     content: Content
     quality: str
     package: str | None
     normalize: bool
     trust: str | None
+    on_conflict: OnConflict | None = None
 
 
 class Arrival:
@@ -90,6 +94,7 @@ class BulkService:
             "package": terms.package,
             "normalize": terms.normalize,
             "trust": terms.trust or "",
+            "on_conflict": terms.on_conflict or (gallery.on_conflict if terms.content == "photos" else "allow"),
         }
         try:
             job = self._jobs.create(

@@ -87,7 +87,7 @@ def verify(
 
     document = _json(file)
     try:
-        known = check_receipt(document, _public_key(server_key) if server_key else None)
+        known = check_receipt(document, read_public_key(server_key) if server_key else None)
     except Unusable as error:
         output.say(f"NOT in order: {error.message}")
         raise typer.Exit(output.Exit.NO) from None
@@ -110,7 +110,8 @@ def _json(file: Path) -> dict[str, Any]:
     return document
 
 
-def _public_key(file: Path) -> bytes:
+def read_public_key(file: Path) -> bytes:
+    """Return the public key in a file: the answer of `GET /v1/server-key`, or PEM."""
     from app.db import signing  # noqa: PLC0415 - slow to import
 
     try:

@@ -47,6 +47,7 @@ def create(
         Literal["crop", "none"] | None, typer.Option(help="crop: keep the aligned crops; none: templates only.")
     ] = None,
     search: options.Search = None,
+    on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     liveness: options.Liveness = None,
     server: options.Server = None,
@@ -56,7 +57,13 @@ def create(
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
         made = client.create_gallery(
-            gallery, embedder=embedder, store=store, search=search, population=population, liveness=liveness
+            gallery,
+            embedder=embedder,
+            store=store,
+            search=search,
+            on_conflict=on_conflict,
+            population=population,
+            liveness=liveness,
         )
     if as_json:
         output.say_json(made)
@@ -68,6 +75,7 @@ def create(
 def update(
     gallery: options.Gallery,
     search: options.Search = None,
+    on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
     liveness: options.Liveness = None,
@@ -75,8 +83,8 @@ def update(
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched, whom it is for, or what it asks of liveness."""
-    given = {"search": search, "liveness": liveness}
+    """Change how a gallery is searched, what it does with duplicates, whom it is for, or what it asks of liveness."""
+    given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
     changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:
         changes["population"] = population or []
@@ -86,7 +94,10 @@ def update(
         output.say_json(updated)
     else:
         declared = f", for {', '.join(updated.population)}" if updated.population else ""
-        output.say(f"{updated.id}: searched by {updated.search}{declared}, liveness {updated.liveness}")
+        output.say(
+            f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}, liveness "
+            f"{updated.liveness}{declared}"
+        )
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

@@ -77,6 +77,10 @@ Search: TypeAlias = Annotated[
     Literal["fp32", "int8"] | None,
     typer.Option(help="How vectors are searched (docs/explanation/search.md)."),
 ]
+OnConflict: TypeAlias = Annotated[
+    Literal["warn", "reject", "allow"] | None,
+    typer.Option(help="Faces that are enrolled already or match somebody else: say so, refuse them, or don't look."),
+]
 Population: TypeAlias = Annotated[
     str | None,
     typer.Option(help="Group of people in the photo, as `likeness models show` lists them. Default: the gallery's."),

@@ -72,18 +72,21 @@ def merge(
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Move all faces of a person to another one, then delete the first. Run it again if it was interrupted."""
+    """Give all faces of a person to another one and delete the first, in one step.
+
+    The other one keeps its name, metadata and consent, and takes those it lacks; the earlier expiry counts. `faces
+    move --create` undoes it.
+    """
     if into == subject:
         raise typer.BadParameter("A person can't be merged into itself.", param_hint="INTO")
+    if not yes:
+        typer.confirm(f"Give all faces of {subject} to {into}, and delete {subject}?", abort=True)
     with connect(server, key) as client:
-        client.subject(gallery, into)  # fails before anything is moved
-        found = list(client.all_faces(gallery, subject))
-        if not yes:
-            typer.confirm(f"Move {len(found)} faces of {subject} to {into}, and delete {subject}?", abort=True)
-        for face in found:
-            client.move_face(gallery, subject, face.face_id, into)
-        client.delete_subject(gallery, subject)
-    output.say_done(subject, f"merged into {into}, {len(found)} faces", as_json=as_json)
+        merged = client.merge_subject(gallery, subject, into)
+    if as_json:
+        output.say_json(merged)
+    else:
+        output.say_done(subject, f"merged into {into}, {len(merged.faces)} faces", as_json=False)
 
 
 @people.command(epilog="Example: likeness people delete staff ada --yes")
@@ -122,19 +125,23 @@ def list_faces(
         output.say_table(["face", "quality", "model", "enrolled (UTC)"], rows)
 
 
-@faces.command(epilog="Example: likeness faces move staff ada 0b1c2d grace")
+@faces.command(
+    epilog="Examples: likeness faces move staff ada 0b1c2d grace\n\n"
+    "likeness faces move staff ada 0b1c2d,3e4f5a grace --create"
+)
 def move(
     gallery: options.Gallery,
     subject: options.Subject,
-    face: Face,
-    to: Annotated[str, typer.Argument(help="The id of the person who gets the face.")],
+    face: Annotated[str, typer.Argument(metavar="FACE", help="The face's id, or several with commas between them.")],
+    to: Annotated[str, typer.Argument(help="The id of the person who gets the faces.")],
+    create: Annotated[bool, typer.Option("--create", help="Create that person if missing.")] = False,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Move an enrolled face to another person of the gallery."""
+    """Move enrolled faces to another person of the gallery, all or none."""
     with connect(server, key) as client:
-        client.move_face(gallery, subject, face, to)
+        client.move_faces(gallery, subject, face.split(","), to, create=create)
     output.say_done(face, f"moved to {to}", as_json=as_json)
 
 

@@ -103,6 +103,7 @@ def enroll(
     expires: Annotated[datetime | None, typer.Option(help="When these people are erased, in UTC.")] = None,
     consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
     face: Annotated[int | None, typer.Option(min=0, help="The face of a single photo, as detect lists them.")] = None,
+    on_conflict: options.OnConflict = None,
     create: options.Create = False,
     server: options.Server = None,
     key: options.Key = None,
@@ -126,6 +127,7 @@ def enroll(
                     expires_at=expires_at,
                     consent=consent,
                     face=face,
+                    on_conflict=on_conflict,
                 )
             )
 
@@ -286,9 +288,27 @@ def _say_enrolled(person: str, files: list[Path], result: schemas.EnrollAnswer |
     if not as_json:
         output.say(f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused")
     for row in rejected:
-        reasons = f": {', '.join(row.reasons)}" if row.reasons else ""
-        output.complain(LikenessError(f"{row.message}{reasons}", code=row.code), files[row.index])
+        reasons = [*row.reasons, *_findings(row)]
+        said = f"{row.message}: {', '.join(reasons)}" if reasons else row.message
+        output.complain(LikenessError(said, code=row.code), files[row.index])
+    if not as_json and isinstance(result, schemas.EnrollAnswer):
+        for face in result.enrolled:
+            for line in _findings(face):
+                output.warn(f"{files[face.index]}: {line}")
     return Exit.REFUSED if rejected else Exit.DONE
+
+
+def _findings(face: schemas.EnrolledFace | schemas.RejectedImage) -> Iterator[str]:
+    if face.conflict is not None:
+        yield f"matches {_whom(face.conflict)}"
+    if face.duplicate is not None:
+        yield f"is enrolled already, as a face of {_whom(face.duplicate)}"
+
+
+def _whom(found: schemas.Resemblance) -> str:
+    if found.subject is None or found.score is None:
+        return "somebody"
+    return f"{found.subject}{f' ({found.name})' if found.name else ''}, score {found.score:.4f}"
 
 
 def _rejected(result: schemas.EnrollAnswer | LikenessError) -> list[schemas.RejectedImage]:

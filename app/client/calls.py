@@ -163,12 +163,13 @@ def enroll(
     expires_at: datetime | None = None,
     consent: str | None = None,
     face: int | None = None,
+    on_conflict: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.EnrollAnswer]:
     """Add photos of one person; a new subject is created. Refused photos are in ``rejected``.
 
     ``expires_at`` has a time zone; ``consent`` is a note. ``face`` picks a face of a single photo, by its index in the
-    list of `detect`.
+    list of `detect`. ``on_conflict`` is ``warn``, ``reject`` or ``allow``.
     """
     files = [part("images", image) for image in images]
     params = given(
@@ -177,6 +178,7 @@ def enroll(
         expires_at=_text(expires_at),
         consent=consent,
         face=face,
+        on_conflict=on_conflict,
         explain=explain,
     )
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
@@ -193,11 +195,12 @@ def create_gallery(
     embedder: str | None = None,
     store: str | None = None,
     search: str | None = None,
+    on_conflict: str | None = None,
     population: Sequence[str] | None = None,
     liveness: str | None = None,
 ) -> Call[schemas.Gallery]:
     """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
-    body = given(id=gallery, embedder=embedder, store=store, search=search, liveness=liveness)
+    body = given(id=gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict, liveness=liveness)
     body |= {} if population is None else {"population": list(population)}
     return _call(endpoints.CREATE_GALLERY, json=body)
 
@@ -208,7 +211,7 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search``, how the gallery's vectors are searched, ``population``, whom it is for, or ``liveness``."""
+    """Change ``search`` (how vectors are searched), ``on_conflict``, ``population`` or ``liveness``."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
@@ -325,6 +328,11 @@ def delete_subject(gallery: str, subject: str) -> Call[None]:
     return _call(endpoints.DELETE_SUBJECT, gallery=gallery, subject=subject)
 
 
+def merge_subject(gallery: str, subject: str, into: str) -> Call[schemas.MergedSubject]:
+    """Give all faces of a subject to another one, ``into``, and delete the first."""
+    return _call(endpoints.MERGE_SUBJECT, gallery=gallery, subject=subject, json={"into": into})
+
+
 def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[schemas.FacePage]:
     """Return one page of a subject's faces."""
     return _call(endpoints.LIST_FACES, gallery=gallery, subject=subject, params=given(limit=limit, cursor=cursor))
@@ -343,6 +351,14 @@ def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
 def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[schemas.StoredFace]:
     """Move an enrolled face to another subject of the gallery, ``to``."""
     return _call(endpoints.MOVE_FACE, gallery=gallery, subject=subject, face_id=face_id, json={"subject": to})
+
+
+def move_faces(
+    gallery: str, subject: str, faces: Sequence[str], to: str, *, create: bool = False
+) -> Call[schemas.Subject]:
+    """Move enrolled faces to another subject of the gallery, ``to``, all or none; ``create`` it if it is missing."""
+    body = {"faces": list(faces), "subject": to, "create": create}
+    return _call(endpoints.MOVE_FACES, gallery=gallery, subject=subject, json=body)
 
 
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
@@ -425,6 +441,11 @@ def audit(
     return _call(endpoints.READ_AUDIT, params=params)
 
 
+def audit_export(after: str | None = None) -> Call[bytes]:
+    """Return the next lines of a signed export; ``after`` is its last line so far, without the line break."""
+    return _call(endpoints.EXPORT_AUDIT, json=given(after=after))
+
+
 def import_faces(
     gallery: str,
     tar: Tar,
@@ -434,9 +455,11 @@ def import_faces(
     package: str | None = None,
     normalize: bool | None = None,
     trust: str | None = None,
+    on_conflict: str | None = None,
 ) -> Call[schemas.Job]:
     """Send a tar of ``photos``, ``templates`` or an exported ``archive``, and return the job that enrolls them."""
     params = given(content=content, quality=quality, package=package, normalize=normalize, trust=trust)
+    params |= given(on_conflict=on_conflict)
     return _call(endpoints.IMPORT_FACES, gallery=gallery, params=params, content=tar_of(tar))
 
 

@@ -122,11 +122,13 @@ class _Operations:
     subject = _Operation(calls.subject)
     update_subject = _Operation(calls.update_subject)
     delete_subject = _Operation(calls.delete_subject)
+    merge_subject = _Operation(calls.merge_subject)
 
     faces = _Operation(calls.faces)
     face = _Operation(calls.face)
     face_crop = _Operation(calls.face_crop)
     move_face = _Operation(calls.move_face)
+    move_faces = _Operation(calls.move_faces)
     delete_face = _Operation(calls.delete_face)
 
     keys = _Operation(calls.keys)
@@ -136,6 +138,7 @@ class _Operations:
     rotate_key = _Operation(calls.rotate_key)
     revoke_key = _Operation(calls.revoke_key)
     audit = _Operation(calls.audit)
+    audit_export = _Operation(calls.audit_export)
 
     import_faces = _Operation(calls.import_faces)
     export_gallery = _Operation(calls.export_gallery)

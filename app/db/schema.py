@@ -44,6 +44,7 @@ GALLERIES = Table(
     Column("last_stamp", BigInteger, nullable=False, server_default="0"),
     Column("search", String(16), nullable=False, server_default="fp32"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("on_conflict", String(8), nullable=False, server_default="warn"),
     Column("population", Text),  # a JSON list of groups; NULL: not declared
     Column("liveness", String(8), nullable=False, server_default="off"),
     sqlite_autoincrement=True,  # keys are never reused, so a late write can't reach another's rows
@@ -293,6 +294,7 @@ JOB_REFUSALS = Table(
     Column("code", String(64), nullable=False),
     Column("message", Text, nullable=False),
     Column("reasons", Text, nullable=False),
+    Column("enrolled", Boolean, nullable=False, server_default=false()),
 )
 
 REVIEWS = Table(

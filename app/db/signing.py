@@ -1,13 +1,14 @@
-"""The server's signature, Ed25519 (RFC 8032), for receipts and archives."""
+"""The server's signature, Ed25519 (RFC 8032), for receipts, archives, backups and exports of the audit log."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
+import hmac
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -68,9 +69,53 @@ def canonical(document: Mapping[str, object]) -> bytes:
     return json.dumps(document, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
+def signed(document: Mapping[str, object], signer: Signer, purpose: bytes) -> dict[str, Any]:
+    """Return the document with a field `signature` over everything else in it."""
+    return {**document, "signature": _signature(signer.public_key, signer.sign(canonical(document), purpose))}
+
+
+def check_signed(document: Mapping[str, Any], purpose: bytes) -> bytes:
+    """Return the public key that the document names, after checking its signature.
+
+    Raises Unusable ``signature_wrong``, also where the same signature is written in another way.
+    """
+    rest = {name: value for name, value in document.items() if name != "signature"}
+    try:
+        named = document["signature"]
+        public_key, value, content = decode(named["public_key"]), decode(named["value"]), canonical(rest)
+    except (TypeError, KeyError, ValueError):  # ValueError: half a surrogate pair, which has no encoding
+        raise Unusable("It isn't signed.", code="signature_wrong") from None
+    verify(public_key, value, content, purpose)
+    if named != _signature(public_key, value):
+        raise Unusable("The signature has another form than the server's.", code="signature_wrong")
+    return public_key
+
+
+def _signature(public_key: bytes, value: bytes) -> dict[str, str]:
+    return {
+        "algorithm": ALGORITHM,
+        "key_id": public_key_id(public_key),
+        "public_key": encode(public_key),
+        "value": encode(value),
+    }
+
+
 def public_key_id(public_key: bytes) -> str:
     """Return the first KEY_ID_BYTES of the key's SHA-256, hexadecimal."""
     return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES].hex()
+
+
+def fingerprint(public_key: bytes) -> str:
+    """Return the SHA-256 of a public key, hexadecimal, for people to compare."""
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def is_named(public_key: bytes, text: str) -> bool:
+    """Return whether `text` is the key's fingerprint or the key itself as base64."""
+    wanted = text.strip()
+    return hmac.compare_digest(wanted.lower().encode(), fingerprint(public_key).encode()) or hmac.compare_digest(
+        wanted.encode(), encode(public_key).encode()
+    )
 
 
 def encode(data: bytes) -> str:

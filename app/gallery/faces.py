@@ -7,6 +7,8 @@ change log records a moved face as removed and added again, so its followers nee
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,17 +21,29 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
+from app.errors import InvalidInput
 from app.gallery import change_log
 from app.gallery.face_rows import ORIGIN_COLUMNS, face_not_found, reassign, to_origin
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery, Move, Person, PlacedFace
-from app.gallery.subject_rows import lock_subjects, make_subjects, subject_not_found, subject_values, touch_subjects
-from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, clean_id, is_unnamed, unnamed_id
+from app.gallery.subject_rows import (
+    find_unexpired,
+    inherited,
+    lock_subjects,
+    make_subjects,
+    subject_not_found,
+    subject_values,
+    touch_subjects,
+    update_subject,
+)
+from app.gallery.text import UNNAMED_LENGTH, UNNAMED_SIGN, check_visible, clean_id, is_unnamed, unnamed_id
 from app.timestamps import utc_now
 from app.types import Box
 
 ANSWERS_KEPT = timedelta(days=1)
 """How long a request that is repeated under its token gets the same answer."""
+MERGE = "merge"
+"""The operation under which merges are kept; the token stands for the subject that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +121,55 @@ class Faces:
         with self._database.read() as connection:
             return connection.execute(query).scalar_one()
 
-    def move(self, gallery: Gallery, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
+    def move(
+        self, gallery: Gallery, moves: Sequence[Move], answer: KeptAnswer | None = None, *, create: bool = False
+    ) -> None:
         """Give faces to other subjects, all or none.
 
-        Missing unnamed targets are made; an unnamed source is deleted with its last face.
+        Missing targets are made if they are unnamed or `create` says so; an unnamed source is deleted with its last
+        face.
 
-        Raises NotFound ``gallery_not_found``, ``face_not_found`` (not its source's), ``subject_not_found`` (a target);
-        AlreadyAnswered.
+        Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``, ``face_not_found`` (not its source's),
+        ``subject_not_found`` (a target); AlreadyAnswered.
         """
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             self.noting(gallery, answer)(connection)
-            _move(connection, self._database, gallery, moves)
+            _move(connection, self._database, gallery, moves, create=create)
         self._database.request_scrub()
+
+    def merge(self, gallery: Gallery, subject_id: str, into: str) -> list[str]:
+        """Give the subject's faces to another one and delete it (`merge_rows`); return the ids of the faces.
+
+        Called again within ANSWERS_KEPT, it changes nothing and returns the same.
+
+        Raises InvalidInput ``invalid_id``, ``invalid_request`` (into itself); NotFound ``gallery_not_found``,
+        ``subject_not_found``; Conflict ``subject_expired``.
+        """
+        source, target = clean_id(subject_id, "subject"), clean_id(into, "subject")
+        if source == target:
+            raise InvalidInput("A subject can't be merged into itself.")
+        asked = hashlib.sha256(json.dumps([source, target]).encode())
+        token = hashlib.sha256(source.encode()).hexdigest()
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            keys = lock_subjects(connection, gallery, {source, target})
+            if target not in keys:
+                raise subject_not_found(gallery, target)
+            if source not in keys:
+                done = _recall(connection, gallery, MERGE, token)
+                if done is None or done[0] != asked.digest():
+                    raise subject_not_found(gallery, source)
+                return [str(face_id) for face_id in json.loads(done[1])]
+            find_unexpired(connection, gallery, list(keys.values()))
+            query = sa.select(FACES.c.face_id).where(FACES.c.subject_key == keys[source]).order_by(FACES.c.key)
+            ids = list(connection.execute(query).scalars())
+            same = (ANSWERED_REQUESTS.c.gallery_key == gallery.key) & (ANSWERED_REQUESTS.c.token == token)
+            connection.execute(sa.delete(ANSWERED_REQUESTS).where(same & (ANSWERED_REQUESTS.c.operation == MERGE)))
+            self._keep_answer(connection, gallery, KeptAnswer(MERGE, token, asked.digest(), json.dumps(ids)))
+            merge_rows(connection, gallery, keys[source], keys[target])
+        self._database.request_scrub()
+        return ids
 
     def dissolve(self, gallery: Gallery, subject_id: str, answer: KeptAnswer | None = None) -> None:
         """Give each of the subject's faces to an unnamed subject of its own, and delete the subject.
@@ -162,15 +212,8 @@ class Faces:
 
     def recall_answer(self, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
         """Return the digest of the request that had this token, and its answer; None if there was none lately."""
-        query = sa.select(ANSWERED_REQUESTS.c.digest, ANSWERED_REQUESTS.c.answer).where(
-            ANSWERED_REQUESTS.c.gallery_key == gallery.key,
-            ANSWERED_REQUESTS.c.operation == operation,
-            ANSWERED_REQUESTS.c.token == token,
-            ANSWERED_REQUESTS.c.created_at > utc_now(-ANSWERS_KEPT),
-        )
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else (bytes(row.digest), row.answer)
+            return _recall(connection, gallery, operation, token)
 
     def noting(self, gallery: Gallery, answer: KeptAnswer | None) -> Callable[[Connection], None]:
         """Return a function that stores the answer in the transaction of the change it reports."""
@@ -207,6 +250,32 @@ _PLACED = (
 )
 
 
+def merge_rows(connection: Connection, gallery: Gallery, source: int, target: int) -> None:
+    """Give one subject's faces to another, both given by their keys, and delete the first.
+
+    The other keeps its name, metadata and consent, and takes those it lacks. The earlier expiry counts: nothing is kept
+    longer than was promised. The caller has locked both.
+    """
+    query = sa.select(FACES.c.key).where(FACES.c.subject_key == source).order_by(FACES.c.key).with_for_update()
+    moved = reassign(connection, dict.fromkeys(connection.execute(query).scalars().all(), target))
+    update_subject(connection, target, inherited(connection, source, target))
+    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source))
+    entries: list[change_log.Entry] = [(change_log.REMOVE_SUBJECT, source, None)]
+    entries += [(change_log.ADD, target, key) for key in sorted(moved.values())]
+    change_log.record(connection, gallery.key, entries)
+
+
+def _recall(connection: Connection, gallery: Gallery, operation: str, token: str) -> tuple[bytes, str] | None:
+    query = sa.select(ANSWERED_REQUESTS.c.digest, ANSWERED_REQUESTS.c.answer).where(
+        ANSWERED_REQUESTS.c.gallery_key == gallery.key,
+        ANSWERED_REQUESTS.c.operation == operation,
+        ANSWERED_REQUESTS.c.token == token,
+        ANSWERED_REQUESTS.c.created_at > utc_now(-ANSWERS_KEPT),
+    )
+    row = connection.execute(query).one_or_none()
+    return None if row is None else (bytes(row.digest), row.answer)
+
+
 def _placed(row: Row[Any]) -> PlacedFace:
     box = Box(row.x, row.y, row.width, row.height)
     return PlacedFace(row.face_id, row.subject, box, row.created_at, to_origin(row))
@@ -221,12 +290,15 @@ def _is_unnamed() -> sa.ColumnElement[bool]:
     return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 
-def _move(connection: Connection, database: Database, gallery: Gallery, moves: Sequence[Move]) -> None:
+def _move(
+    connection: Connection, database: Database, gallery: Gallery, moves: Sequence[Move], *, create: bool = False
+) -> None:
     wanted = [move for move in {move.face_id: move for move in moves}.values() if move.source != move.target]
     now = utc_now()
-    unnamed = {move.target for move in wanted if is_unnamed(move.target)}
-    if unnamed:
-        make_subjects(connection, database, [subject_values(gallery, target, now) for target in sorted(unnamed)])
+    targets = sorted({move.target for move in wanted if create or is_unnamed(move.target)})
+    if targets:
+        for made in make_subjects(connection, database, [subject_values(gallery, one, now) for one in targets]):
+            check_visible(made, "subject")
     subjects = lock_subjects(connection, gallery, {end for move in wanted for end in (move.source, move.target)})
     faces = _lock_faces(connection, gallery, [move.face_id for move in wanted])
     removed: dict[int, list[int]] = defaultdict(list)

@@ -38,6 +38,7 @@ def to_gallery(row: Row[Any]) -> Gallery:
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
         search=row.search,
+        on_conflict=row.on_conflict,
         population=() if row.population is None else tuple(json.loads(row.population)),
         liveness=row.liveness,
     )

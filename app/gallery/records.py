@@ -19,6 +19,9 @@ Metadata: TypeAlias = Mapping[str, object]
 CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
 
+OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
+"""What to do with a new face that resembles an enrolled one (`app.duplicate_check`)."""
+
 
 class Unset(Enum):
     """The type of UNSET, the default of arguments for which None has a meaning."""
@@ -43,6 +46,7 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
+    on_conflict: OnConflict = "warn"
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""
     liveness: LivenessMode = "off"

@@ -26,9 +26,9 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageM
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
+from app.gallery.gallery_rows import population_column
 from app.gallery.records import (
     NO_TERMS,
-    UNSET,
     Candidate,
     CheckReport,
     Counts,
@@ -39,9 +39,9 @@ from app.gallery.records import (
     Metadata,
     Move,
     NewFace,
+    OnConflict,
     Subject,
     Terms,
-    Unset,
     fit_face,
 )
 from app.gallery.store import Store
@@ -155,6 +155,7 @@ class Galleries:
         store: CropPolicy = "crop",
         metadata: Metadata | None = None,
         search: IndexKind = "fp32",
+        on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
         liveness: LivenessMode = "off",
     ) -> Gallery:
@@ -170,6 +171,7 @@ class Galleries:
             store,
             metadata,
             search=search,
+            on_conflict=on_conflict,
             population=population,
             liveness=liveness,
         )
@@ -178,21 +180,23 @@ class Galleries:
         self,
         gallery_id: str,
         *,
-        search: IndexKind | Unset = UNSET,
-        population: Sequence[str] | Unset = UNSET,
-        liveness: LivenessMode | Unset = UNSET,
+        search: IndexKind | None = None,
+        on_conflict: OnConflict | None = None,
+        population: Sequence[str] | None = None,
+        liveness: LivenessMode | None = None,
     ) -> Gallery:
-        """Change the kind of search, the population or what is asked of liveness; other processes follow soon.
-
-        Raises Conflict ``search_unavailable``.
-        """
+        """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
-        if search is UNSET and population is UNSET and liveness is UNSET:
+        given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
+        changes: dict[str, str | None] = {name: value for name, value in given.items() if value is not None}
+        if population is not None:
+            changes["population"] = population_column(population)
+        if not changes:
             return gallery
-        if search is not UNSET:
+        if search is not None:
             self._check_kind(search)
-        updated = self.store.update_gallery(gallery, search=search, population=population, liveness=liveness)
-        if search is not UNSET:
+        updated = self.store.update_gallery(gallery, changes)
+        if search is not None:
             self.indexes.set_kind(gallery.key, search)
         return updated
 
@@ -251,6 +255,15 @@ class Galleries:
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
             return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
+
+    def merge_subjects(self, gallery_id: str, subject_id: str, into: str) -> list[str]:
+        """Give the subject's faces to another one and delete it; return their ids (see `Faces.merge`).
+
+        Raises InvalidInput ``invalid_request``; SubjectNotFound; Conflict ``subject_expired``.
+        """
+        gallery = self.store.gallery(gallery_id)
+        with self.indexes.changing(gallery.index_specs):
+            return self.faces.merge(gallery, subject_id, into)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
         """Delete the subject but keep its faces, each as an unnamed subject's. `answer` is kept in that transaction.
@@ -326,15 +339,17 @@ class Galleries:
         with self.indexes.changing(gallery.index_specs):
             return self.faces.delete(gallery, face_ids)
 
-    def move_faces(self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None) -> None:
+    def move_faces(
+        self, gallery_id: str, moves: Sequence[Move], answer: KeptAnswer | None = None, *, create: bool = False
+    ) -> None:
         """Move faces between subjects, all or none. `answer` is kept in the same transaction.
 
-        A missing unnamed target is created; an unnamed source is deleted with its last face.
-        Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
+        A missing target is created if it is unnamed or `create` says so; an unnamed source is deleted with its last
+        face. Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
         """
         gallery = self.store.gallery(gallery_id)
         with self.indexes.changing(gallery.index_specs):
-            self.faces.move(gallery, moves, answer)
+            self.faces.move(gallery, moves, answer, create=create)
 
     # Search
 

@@ -6,7 +6,7 @@ Every public call is one transaction: what it returned is on disk, and if it rai
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain, islice
@@ -35,6 +35,7 @@ from app.gallery.records import (
     FaceRow,
     Gallery,
     Metadata,
+    OnConflict,
     Subject,
     Terms,
     Totals,
@@ -117,6 +118,7 @@ class Store:
         metadata: Metadata | None = None,
         *,
         search: IndexKind = "fp32",
+        on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
         liveness: LivenessMode = "off",
     ) -> Gallery:
@@ -130,6 +132,7 @@ class Store:
             "dimension": dimension,
             "store": store,
             "search": search,
+            "on_conflict": on_conflict,
             "population": population_column(population),
             "liveness": liveness,
             "metadata": self._encode(metadata or {}),
@@ -161,24 +164,12 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(
-        self,
-        gallery: Gallery,
-        *,
-        search: IndexKind | Unset = UNSET,
-        population: Sequence[str] | Unset = UNSET,
-        liveness: LivenessMode | Unset = UNSET,
-    ) -> Gallery:
-        """Change what is given. Raises NotFound ``gallery_not_found``."""
-        values: dict[str, str | None] = {} if search is UNSET else {"search": search}
-        if population is not UNSET:
-            values["population"] = population_column(population)
-        if liveness is not UNSET:
-            values["liveness"] = liveness
+    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | None]) -> Gallery:
+        """Change the gallery's columns ``search``, ``on_conflict``, ``population``, ``liveness``. Raises NotFound
+        ``gallery_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            if values:
-                connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(values))
+            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(changes))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

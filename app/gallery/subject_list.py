@@ -12,7 +12,7 @@ from app.db.engine import Database, in_parts
 from app.db.schema import FACES, SUBJECTS
 from app.errors import DatabaseBusy
 from app.gallery import change_log
-from app.gallery.face_rows import reassign
+from app.gallery.faces import merge_rows
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Counts, Gallery
 from app.gallery.subject_rows import lock_subjects, subject_not_found, update_subject
@@ -52,9 +52,9 @@ class SubjectList:
     def rename(self, gallery: Gallery, subject_id: str, new_id: str) -> str:
         """Give the subject another id and return it in its normal form.
 
-        If another subject has that id, the faces become that subject's, which keeps its name and metadata, and the
-        renamed subject is removed. Only then does the change log get entries, since indexes don't know ids. Raises
-        InvalidInput ``invalid_id``; NotFound ``gallery_not_found``, ``subject_not_found``.
+        If another subject has that id, the two are merged (`app.gallery.faces.merge_rows`); only then the change log
+        gets entries, since indexes don't know ids. Raises InvalidInput ``invalid_id``; NotFound ``gallery_not_found``,
+        ``subject_not_found``.
         """
         old, new = clean_id(subject_id, "subject"), clean_id(new_id, "subject")
         with self._database.write() as connection:
@@ -66,7 +66,7 @@ class SubjectList:
                 if old == new:
                     break
                 if new in found:
-                    _merge(connection, gallery, found[old], found[new])
+                    merge_rows(connection, gallery, found[old], found[new])
                     break
                 check_visible(new, "subject")
                 if _set_id(connection, found[old], new):
@@ -101,14 +101,3 @@ def _set_id(connection: Connection, key: int, new_id: str) -> bool:
     except sa.exc.IntegrityError:
         return False
     return True
-
-
-def _merge(connection: Connection, gallery: Gallery, source: int, target: int) -> None:
-    """Give one subject's faces to the other and delete it."""
-    query = sa.select(FACES.c.key).where(FACES.c.subject_key == source).with_for_update()
-    moved = reassign(connection, dict.fromkeys(connection.execute(query).scalars().all(), target))
-    connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source))
-    update_subject(connection, target, {})
-    entries: list[change_log.Entry] = [(change_log.REMOVE_SUBJECT, source, None)]
-    entries += [(change_log.ADD, target, key) for key in sorted(moved.values())]
-    change_log.record(connection, gallery.key, entries)

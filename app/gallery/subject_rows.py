@@ -17,6 +17,7 @@ from app.gallery.records import UNSET, Consent, Erased, Gallery, Subject, Terms
 from app.gallery.text import clean_consent, fold
 from app.timestamps import utc_now
 
+NO_METADATA = "{}"
 CREATE_ATTEMPTS = 10
 """How often a missing subject is made again while others keep deleting it."""
 SUBJECT_ROWS = sa.select(
@@ -111,7 +112,7 @@ def subject_values(
         "id": subject_id,
         "name": name,
         "folded": fold(subject_id, name),
-        "metadata": "{}",
+        "metadata": NO_METADATA,
         "created_at": now,
         "updated_at": now,
         "expires_at": None,
@@ -150,6 +151,22 @@ def update_subject(connection: Connection, key: int, updates: Mapping[str, objec
     """Set these columns and the time of the change."""
     values = {"updated_at": utc_now(), **updates}
     connection.execute(sa.update(SUBJECTS).where(SUBJECTS.c.key == key).values(values))
+
+
+def inherited(connection: Connection, source: int, target: int) -> dict[str, object]:
+    """Return the columns of `target` that change when `source` becomes part of it (`app.gallery.faces.merge_rows`)."""
+    query = sa.select(SUBJECTS).where(SUBJECTS.c.key.in_((source, target)))
+    rows = {row.key: row for row in connection.execute(query)}
+    old, kept = rows[source], rows[target]
+    updates: dict[str, object] = {}
+    if kept.name is None and old.name is not None:
+        updates |= {"name": old.name, "folded": fold(kept.id, old.name)}
+    if kept.metadata == NO_METADATA:
+        updates["metadata"] = old.metadata
+    if kept.consent is None:
+        updates["consent"] = old.consent
+    ends = [row.expires_at for row in (old, kept) if row.expires_at is not None]
+    return updates | {"expires_at": min(ends, default=None)}
 
 
 def touch_subjects(connection: Connection, keys: Sequence[int], now: str) -> None:

@@ -75,3 +75,5 @@ class Refusal:
     code: str
     message: str
     reasons: Sequence[str] = ()
+    enrolled: bool = False
+    """Whether it was enrolled all the same: it is a warning."""

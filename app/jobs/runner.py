@@ -95,10 +95,18 @@ class Running:
         Items after MAX_REPORTED are not in the report, but in the count `not_reported`.
         """
         self.counts["refused"] += 1
-        if self.counts["refused"] > MAX_REPORTED:
+        self._report(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons)))
+
+    def warn(self, item: int, name: str, code: str, message: str, reasons: Sequence[str] = ()) -> None:
+        """Add an item that was enrolled all the same to the job's report, as `refuse`, and to its count `warned`."""
+        self.counts["warned"] += 1
+        self._report(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons), enrolled=True))
+
+    def _report(self, row: Refusal) -> None:
+        if self.counts["refused"] + self.counts["warned"] > MAX_REPORTED:
             self.counts["not_reported"] += 1
             return
-        self._refusals.append(Refusal(item, name[:MAX_REFUSED_NAME], code, message, tuple(reasons)))
+        self._refusals.append(row)
 
     def checkpoint(self, saved: Mapping[str, Any], connection: Connection | None = None) -> None:
         """Write what a resumed job needs to go on from here.

@@ -126,7 +126,10 @@ class JobStore:
         query = sa.select(table).where((table.c.job_key == job.key) & (table.c.item > after))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(table.c.item).limit(limit)).all()
-        return [Refusal(row.item, row.name, row.code, row.message, tuple(json.loads(row.reasons))) for row in rows]
+        return [
+            Refusal(row.item, row.name, row.code, row.message, tuple(json.loads(row.reasons)), bool(row.enrolled))
+            for row in rows
+        ]
 
     def report(self, job: Job) -> Iterator[Refusal]:
         """Yield all rejected items."""
@@ -323,6 +326,7 @@ def _refusal(job: Job, one: Refusal) -> dict[str, Any]:
         "code": one.code,
         "message": _storable(one.message),
         "reasons": _dump(list(one.reasons)),
+        "enrolled": one.enrolled,
     }
 
 

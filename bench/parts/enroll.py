@@ -1,4 +1,5 @@
-"""Acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite."""
+"""Acknowledged enrollments of sixteen clients, compared with the bare stages plus SQLite; what looking for duplicates
+costs in a large gallery."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from bench.figures import Goal, beside, compared
 from bench.load import Target, closed_loop
 from bench.run import CLIENTS, Run
 
-PART, GALLERY = "enroll", "bench"
+PART, GALLERY, LARGE = "enroll", "bench", "large"
+LOOK, NO_LOOK = "on_conflict=warn", "on_conflict=allow"
 RAW = "the stages and SQLite alone (raw limit)"
 ONE = "one client, one at a time"
 
@@ -51,15 +53,40 @@ def measure(run: Run) -> None:
         beside(PART, work, speeds, "ours", peer.NAME, theirs=peer.ENROLL, unit=unit),
     )
 
+    measure_look(run)
+
+
+def measure_look(run: Run) -> None:
+    """Compare enrolling into a large gallery with and without the look for duplicates."""
+    stages, effort = run.stages, run.effort
+    with run.server() as server:
+        strangers = galleries.people(effort.rival_faces, stages.dimension)
+        galleries.filled(server, LARGE, stages.package.id, stages.photos[:1], strangers)
+        photos, number = Reel(stages.photos), count()
+
+        def contender(asked: str) -> Callable[[], int]:
+            return enrolling(server.target, photos, number, CLIENTS, effort.seconds, gallery=LARGE, asked=asked)
+
+        speeds = run.contest({asked: contender(asked) for asked in (LOOK, NO_LOOK)}, effort.seconds)
+    work = f"enroll among {effort.rival_faces:,}, {CLIENTS} clients, {LOOK}"
+    run.add(compared(PART, work, speeds, LOOK, NO_LOOK, unit="photos/s", goal=Goal(0.95)))
+
 
 def enrolling(
-    target: Target, photos: Reel[bytes], number: Iterator[int], clients: int, seconds: float
+    target: Target,
+    photos: Reel[bytes],
+    number: Iterator[int],
+    clients: int,
+    seconds: float,
+    *,
+    gallery: str = GALLERY,
+    asked: str = "",
 ) -> Callable[[], int]:
-    """Return a client's endless requests, each of which enrolls one photo as a new subject, whatever its quality."""
+    """Return a turn of clients who enroll one photo a request as a new subject, whatever its quality."""
 
     def requests() -> Iterator[bytes]:
         for each in number:
-            path = f"/v1/galleries/{GALLERY}/subjects/new-{each}/faces?quality=none"
+            path = f"/v1/galleries/{gallery}/subjects/new-{each}/faces?quality=none&{asked}"
             yield target.request("POST", path, photos.take())
 
     def turn() -> int:

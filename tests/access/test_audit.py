@@ -234,6 +234,10 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
     face = enrolled["enrolled"][0]["face_id"]
     do("move_face", "POST", f"{subject}/faces/{face}/move", ("g/1", "eileen", face), json={"subject": "eileen"})
+    move = {"faces": [face], "subject": "other", "create": True}
+    do("move_faces", "POST", f"{subject}/faces/move", ("g/1", "eileen", "other"), json=move)
+    merged = f"{gallery}/subjects/other/merge"
+    do("merge_subject", "POST", merged, ("g/1", "other", "eileen"), json={"into": "eileen"})
     do("delete_face", "DELETE", f"{subject}/faces/{face}", ("g/1", "eileen", face))
     do("delete_subject", "DELETE", subject, ("g/1", "eileen", None))
     service.post(f"{gallery}/subjects", json={"id": "eileen"})

@@ -78,7 +78,14 @@ def send(
 
 def refused(client: httpx.Client, job: Mapping[str, Any]) -> list[tuple[str, str]]:
     text = client.get(f"/v1/jobs/{job['id']}/report").raise_for_status().text
-    return [(line["name"], line["code"]) for line in map(json.loads, text.splitlines())]
+    return [(line["name"], line["code"]) for line in map(json.loads, text.splitlines()) if not line["enrolled"]]
+
+
+def warned(client: httpx.Client, job: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
+    text = client.get(f"/v1/jobs/{job['id']}/report").raise_for_status().text
+    return [
+        (line["name"], line["code"], line["reasons"]) for line in map(json.loads, text.splitlines()) if line["enrolled"]
+    ]
 
 
 def subjects(client: httpx.Client, home: str) -> dict[str, Any]:
@@ -110,7 +117,7 @@ def test_photos_are_taken_by_the_rules_of_enrollment(service: httpx.Client, home
         ("nobody/text.jpg", "unsupported_image"),
         ("loose.jpg", "no_subject"),
     ]
-    assert job["counts"] == {"enrolled": 3, "new_subjects": 2, "refused": 3}
+    assert job["counts"] == {"enrolled": 3, "new_subjects": 2, "refused": 3, "warned": 1}
     assert {name: one["face_count"] for name, one in subjects(service, home).items()} == {"eileen": 2, "grace": 1}
     answer = service.post(f"{home}/identify", files={"image": AGAIN}).json()
     assert answer["faces"][0]["candidates"][0]["subject"] == "eileen"
@@ -119,6 +126,38 @@ def test_photos_are_taken_by_the_rules_of_enrollment(service: httpx.Client, home
     enrolled = service.post(f"{home}/subjects/again/faces", files={"images": HOPPER}).json()["enrolled"][0]
     assert (enrolled["quality"], enrolled["box"]) == (face["quality"], face["box"])
     assert service.get(f"{home}/check").json()["ok"]
+
+
+def test_findings_are_reported_and_rejected_where_asked(service: httpx.Client, home: str) -> None:
+    """Against the gallery, and among the photos of one batch."""
+    (face,) = service.post(f"{home}/subjects/eileen/faces", files={"images": COLLINS}).json()["enrolled"]
+    people = tar_of({"grace/1.jpg": HOPPER, "grace/2.jpg": HOPPER, "other/1.jpg": COLLINS})
+    job = send(service, home, people, on_conflict="reject")
+    assert job["counts"] == {"enrolled": 1, "new_subjects": 1, "refused": 2}
+    assert refused(service, job) == [("grace/2.jpg", "duplicate_face"), ("other/1.jpg", "face_conflict")]
+    assert set(subjects(service, home)) == {"eileen", "grace"}, "nobody is made for a rejected face"
+    job = send(service, home, people)
+    assert job["counts"] == {"enrolled": 3, "new_subjects": 1, "warned": 3}
+    assert [row[:2] for row in warned(service, job)] == [
+        ("grace/1.jpg", "duplicate_face"),
+        ("grace/2.jpg", "duplicate_face"),
+        ("other/1.jpg", "face_conflict"),
+    ]
+    assert warned(service, job)[2][2][0] == "subject eileen"
+    service.patch(home, json={"on_conflict": "allow"}).raise_for_status()
+    assert send(service, home, people)["counts"] == {"enrolled": 3}
+    assert face["duplicate"] is None
+
+
+def test_templates_are_looked_at_where_asked(service: httpx.Client, home: str) -> None:
+    vectors = units(300)
+    lines = [{"subject": f"p{number}"} for number in range(300)]
+    upload = templates_of(vectors, lines)
+    assert send(service, home, upload, content="templates", package=PACKAGE)["counts"]["enrolled"] == 300
+    assert send(service, home, upload, content="templates", package=PACKAGE)["counts"] == {"enrolled": 300}
+    asked = send(service, home, upload, content="templates", package=PACKAGE, on_conflict="reject")
+    assert asked["counts"] == {"refused": 300}
+    assert {code for _, code in refused(service, asked)} == {"duplicate_face"}
 
 
 def test_a_form_brings_the_same(service: httpx.Client, home: str) -> None:
@@ -133,7 +172,7 @@ def test_people_jsonl_says_more_of_the_photos(service: httpx.Client, home: str) 
     ]
     told = "\n".join(json.dumps(one) for one in people).encode()
     job = send(service, home, tar_of({"people.jsonl": told, "p/1": COLLINS, "./2": HOPPER, "grace/3": HOPPER}))
-    assert job["counts"] == {"enrolled": 3, "new_subjects": 3}
+    assert job["counts"] == {"enrolled": 3, "new_subjects": 3, "warned": 1}
     found = subjects(service, home)
     assert set(found) == {"eileen", "\u00e9lise", "grace"}
     assert (found["eileen"]["name"], found["eileen"]["metadata"]) == ("Eileen Collins", {"team": "STS-114"})
@@ -580,21 +619,23 @@ def test_the_command_line_takes_every_sort_of_source(tmp_path: Path) -> None:
 
     report = tmp_path / "report.csv"
     code, job, _ = likeness("import", "g", folder, "--create", "--report", report)
-    assert (code, job["counts"]) == (3, {"enrolled": 3, "new_subjects": 2, "refused": 2})
-    assert [line.split(",")[1:3] for line in report.read_text().splitlines()[1:]] == [
+    assert (code, job["counts"]) == (3, {"enrolled": 3, "new_subjects": 2, "refused": 2, "warned": 1})
+    assert [line.split(",")[1:3] for line in report.read_text().splitlines() if line.endswith("false")] == [
         ["grace/both.jpg", "ambiguous_face"],
         ["nobody/text.jpg", "unsupported_image"],
     ]
     with serving(tmp_path / "data") as server:
         code, job, errors = likeness("import", "g", tmp_path / "list.csv")
-        assert (code, job["counts"]) == (3, {"enrolled": 1})
+        assert (code, job["counts"]) == (3, {"enrolled": 1, "warned": 1})
         assert "none.jpg" in errors
         code, job, _ = likeness("import", "g", tmp_path / "vectors.npy", "--package", PACKAGE)
         assert (code, job["counts"]) == (0, {"enrolled": 3, "new_subjects": 3})
         code, job, _ = likeness("import", "g", tmp_path / "vectors.parquet", "--package", PACKAGE)
         assert (code, job["counts"]) == (0, {"enrolled": 2, "new_subjects": 2})
         code, job, _ = likeness("import", "g", tmp_path / "photos.tgz")
-        assert (code, job["counts"]) == (0, {"enrolled": 1, "new_subjects": 1})
+        assert (code, job["counts"]) == (0, {"enrolled": 1, "new_subjects": 1, "warned": 1})
+        code, job, _ = likeness("import", "g", tmp_path / "photos.tgz", "--on-conflict", "reject")
+        assert (code, job["counts"]) == (3, {"refused": 1})
         assert likeness("import", "g", tmp_path / "vectors.npy")[0] == 2, "no package was named"
         assert likeness("import", "g", tmp_path / "data.log")[0] == 2
         assert likeness("import", "g", tmp_path / "nothing")[0] == 2

@@ -116,7 +116,7 @@ def test_what_another_process_changes_is_seen_at_once(database_url: str, store: 
         assert store.subject(gallery, "ada").name == "Ada"
         other.update_subject(gallery, "ada", None)
         assert store.subject(gallery, "ada").name is None
-        other.update_gallery(gallery, search="int8")
+        other.update_gallery(gallery, {"search": "int8"})
         assert store.gallery("staff").search == "int8"
         other.delete_gallery(gallery)
         with pytest.raises(NotFound):

@@ -447,19 +447,31 @@ def test_a_report_as_lines_and_as_csv(live_server: LiveServer) -> None:
         jobs = JobStore(store.database)
         claimed = jobs.claim("me", {NOBODYS}, LEASE)
         assert claimed is not None
-        refused = [Refusal(0, "a,\n.jpg", "no_face", "none"), Refusal(7, "=1+1", "low_quality", "poor", ("a", "b"))]
+        refused = [
+            Refusal(0, "a,\n.jpg", "no_face", "none"),
+            Refusal(7, "=1+1", "low_quality", "poor", ("a", "b"), enrolled=True),
+        ]
         many = [Refusal(item, "é", "no_face", "none") for item in range(10, 2_500)]
         jobs.save(claimed, "me", saved={}, counts={}, done=0, total=None, refusals=[*refused, *many])
         store.close()
         lines = api.get(f"/v1/jobs/{made.id}/report").raise_for_status().text.splitlines()
         assert [json.loads(line) for line in lines[:2]] == [
-            {"item": 0, "name": "a,\n.jpg", "code": "no_face", "message": "none", "reasons": []},
-            {"item": 7, "name": "=1+1", "code": "low_quality", "message": "poor", "reasons": ["a", "b"]},
+            {"item": 0, "name": "a,\n.jpg", "code": "no_face", "message": "none", "reasons": [], "enrolled": False},
+            {
+                "item": 7,
+                "name": "=1+1",
+                "code": "low_quality",
+                "message": "poor",
+                "reasons": ["a", "b"],
+                "enrolled": True,
+            },
         ]
         assert len(lines) == 2 + len(many)
         table = api.get(f"/v1/jobs/{made.id}/report?format=csv").raise_for_status()
         assert table.headers["content-type"].startswith("text/csv")
-        assert table.text.startswith('item,name,code,message,reasons\r\n0,"a,\n.jpg",no_face,none,\r\n7,\'=1+1,low')
+        assert table.text.startswith(
+            'item,name,code,message,reasons,enrolled\r\n0,"a,\n.jpg",no_face,none,,false\r\n7,\'=1+1,low'
+        )
 
 
 def test_a_restricted_key_sees_the_jobs_of_its_galleries_alone(live_server: LiveServer) -> None:
@@ -492,7 +504,7 @@ def test_jobs_on_the_command_line(live_server: LiveServer, tmp_path: Path) -> No
     waited = likeness("wait", made.id)
     assert (waited.returncode, "cancelled" in waited.stdout) == (4, True)
     reported = likeness("report", made.id, "--csv")
-    assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons\r\n")
+    assert (reported.returncode, reported.stdout) == (0, "item,name,code,message,reasons,enrolled\r\n")
 
 
 def test_the_version_before_jobs_is_brought_up_to_date(database_url: str) -> None:

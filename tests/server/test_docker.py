@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import os
 import re
 import runpy
+import shutil
 import stat
 import subprocess
 import sys
@@ -14,13 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy.exc import ProgrammingError
 
 from app.access.keys_file import read_keys
 from app.config import PREFIX, Settings
+from app.db.engine import POOL_SIZE, Database
 from tests.conftest import PROJECT
+from tests.support.following import engine_of
 from tests.support.live import LiveServer, environment
+from tests.support.migrations import downgrade
+from tests.support.postgres import new_database
 from tests.support.service import BOTH, COLLINS, running
 
 FOLDER = PROJECT / "docker"
@@ -28,7 +36,10 @@ DOCKERFILE = (FOLDER / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OWN = ("likeness", "likeness-gpu")
+IMAGES: dict[str, str] = runpy.run_path(str(FOLDER / "digests.py"))["images"]()
 LIKENESS_UID = "10001"
+RIGHTS = """SELECT rolsuper, rolcreatedb, rolcreaterole, rolreplication, rolbypassrls, rolconnlimit FROM pg_roles
+WHERE rolname = current_user"""
 
 every_service = pytest.mark.parametrize("name", SERVICES)
 
@@ -49,7 +60,7 @@ def test_every_container_is_hardened(name: str) -> None:
 @every_service
 def test_every_container_says_whether_it_is_well_and_comes_back(name: str) -> None:
     service = SERVICES[name]
-    if name == "secrets":  # it ends
+    if name in {"secrets", "role"}:  # they end
         assert service["restart"] == "no"
         return
     assert service["restart"] == "unless-stopped"
@@ -58,6 +69,7 @@ def test_every_container_says_whether_it_is_well_and_comes_back(name: str) -> No
     assert "secrets" in waits
     if name in OWN:
         assert waits["database"] == {"condition": "service_healthy"}
+        assert waits["role"] == {"condition": "service_completed_successfully"}
 
 
 @every_service
@@ -88,7 +100,7 @@ def test_no_secret_is_written_down() -> None:
             if "PASSWORD" in name:
                 assert value is None or str(value).startswith("/run/"), name
     url = SERVICES["likeness"]["environment"]["LIKENESS_DATABASE_URL"]
-    assert re.search(r"//likeness@database/likeness\?passfile=/run/likeness/", url)
+    assert re.search(r"//likeness_service@database/likeness\?passfile=/run/likeness/", url)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -130,16 +142,6 @@ def test_dockerfile_copies_only_what_exists_and_is_sent_to_the_engine() -> None:
     assert not {"training", "tests"} & {Path(source).parts[0] for source in copied()}
 
 
-def test_versions_of_packages_are_named_by_constraints_alone() -> None:
-    assert "==" not in DOCKERFILE
-    installs = re.findall(r"pip install[^\\&]*", DOCKERFILE)
-    assert installs
-    assert all("-c constraints.txt" in install for install in installs)
-    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = {extra for install in installs for extra in re.findall(r"\.\[([\w,]+)\]", install)[0].split(",")}
-    assert asked == {"cpu", "gpu", "heic", "postgresql"} <= set(extras)
-
-
 def test_each_image_is_complete() -> None:
     """Both final stages are written out: what one has, the other has too."""
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
@@ -154,15 +156,48 @@ def test_each_image_is_complete() -> None:
     assert re.findall(r"^FROM \S+ AS (\w+)$", DOCKERFILE, re.MULTILINE)[-1] == "cpu", "what no target means"
 
 
+def test_every_base_image_is_a_variable_that_a_digest_may_be_in() -> None:
+    used = {service["image"] for service in SERVICES.values()} | set(SERVICES["likeness"]["build"]["args"].values())
+    own = {f"likeness:{kind}" for kind in ("cpu", "gpu")}
+    assert used == own | {f"${{{name}:-{image}}}" for name, image in IMAGES.items()}
+    assert re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE) == [
+        (name, IMAGES[name]) for name in ("PYTHON_IMAGE", "CUDA_IMAGE")
+    ]
+
+
+@pytest.mark.parametrize("buildx", [True, False])
+def test_digests_are_what_the_registry_says(tmp_path: Path, buildx: bool) -> None:
+    found = digests_written(tmp_path, f"sha256:{'a' * 64}", buildx=buildx)
+    assert found == "".join(f"{name}={image}@sha256:{'a' * 64}\n" for name, image in IMAGES.items())
+
+
+@pytest.mark.parametrize("answer", ["", "sha256:abc"])
+def test_no_digest_is_invented(tmp_path: Path, answer: str) -> None:
+    with pytest.raises(SystemExit, match="No registry tells the digest of"):
+        digests_written(tmp_path, answer)
+    assert not (tmp_path / "digests.env").exists()
+
+
+def digests_written(folder: Path, answer: str, *, buildx: bool = True) -> str:
+    docker = folder / "docker"
+    wrong = "" if buildx else 'if [ "$1" = buildx ]; then exit 1; fi\n'
+    docker.write_text(f"#!/bin/sh\n{wrong}echo '{answer}'\n")
+    docker.chmod(0o755)
+    module = runpy.run_path(str(FOLDER / "digests.py"))
+    module["main"].__globals__["TARGET"] = folder / "digests.env"
+    module["main"](str(docker))
+    return (folder / "digests.env").read_text()
+
+
 def test_there_are_stand_ins_for_what_the_service_needs_under_the_very_names() -> None:
     stand_ins = {image.name for image in runpy.run_path(str(FOLDER / "stand_ins.py"))["IMAGES"]}
     wanted = set(re.findall(r"^ARG PYTHON_IMAGE=(\S+)", DOCKERFILE, re.MULTILINE))
-    wanted |= {service["image"] for service in SERVICES.values() if not service["image"].startswith("likeness:")}
+    wanted |= {image for name, image in IMAGES.items() if name not in {"PYTHON_IMAGE", "CUDA_IMAGE"}}
     assert stand_ins == {image for image in wanted if not image.startswith("grafana/")}
 
 
 def secrets_made(folder: Path, **environ: str) -> None:
-    for volume in ("database", "metrics", "grafana"):
+    for volume in ("database", "metrics", "grafana", "service"):
         (folder / volume).mkdir(exist_ok=True)
     subprocess.run([sys.executable, FOLDER / "make_secrets.py", folder], env=environ, check=True)
 
@@ -170,21 +205,58 @@ def secrets_made(folder: Path, **environ: str) -> None:
 def test_secrets_are_made_once_and_for_those_only_who_need_them(tmp_path: Path) -> None:
     secrets_made(tmp_path)
     made = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
-    assert set(made) == {"database/password", "database/pgpass", "metrics/key", "grafana/password"}
-    assert made["database/pgpass"] == f"*:*:*:*:{made['database/password']}\n"
-    assert len({*made.values()}) == 4
+    others = {"database/password", "metrics/key", "grafana/password"}
+    assert set(made) == {*others, "service/password", "service/pgpass"}
+    assert made["service/pgpass"] == f"*:*:*:*:{made['service/password']}\n"
+    assert len({*made.values()}) == 5
     assert min(len(text) for text in made.values()) >= 32
     modes = {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in made}
-    assert modes.pop("database/pgpass") == 0o600, "libpq takes no other"
+    assert modes.pop("service/pgpass") == 0o600, "libpq takes no other"
     assert set(modes.values()) == {0o640}
     secrets_made(tmp_path, DATABASE_PASSWORD="another")
     assert all((tmp_path / name).read_text() == text for name, text in made.items())
 
 
-def test_a_password_that_is_given_is_taken(tmp_path: Path) -> None:
+def test_a_password_that_is_given_is_the_superusers_alone(tmp_path: Path) -> None:
+    (tmp_path / "database").mkdir()
+    (tmp_path / "database" / "pgpass").write_text("of an earlier version")
     secrets_made(tmp_path, DATABASE_PASSWORD=r"with:colon\and backslash")
-    assert (tmp_path / "database" / "password").read_text() == r"with:colon\and backslash"
-    assert (tmp_path / "database" / "pgpass").read_text() == "*:*:*:*:" + r"with\:colon\\and backslash" + "\n"
+    made = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert {name for name, text in made.items() if "colon" in text} == {"database/password"}
+    assert "database/pgpass" not in made
+    assert "database_secret" not in str(SERVICES["likeness"]["volumes"])
+
+
+def test_the_services_role_owns_its_tables_and_nothing_else(tmp_path: Path, postgresql: Path) -> None:
+    """A database of an earlier version is the superuser's. The statements can be run again."""
+    url = sa.make_url(new_database(postgresql))
+    Database(url.render_as_string(hide_password=False)).close()
+    password = tmp_path / "password"
+    password.write_text("o'clock")
+    psql = shutil.which("psql")
+    if psql is None:
+        pytest.skip("needs psql")
+    command = [psql, "-qX", "-h", str(postgresql), "-U", "postgres", "-d", str(url.database)]
+    for _ in range(2):
+        environ = {**os.environ, "SERVICE_PASSWORD_FILE": str(password)}
+        done = subprocess.run(
+            [*command, "-f", str(FOLDER / "role.sql")], env=environ, capture_output=True, text=True, check=True
+        )
+        assert (done.stdout, done.stderr) == ("", "")
+    service = url.set(username="likeness_service").render_as_string(hide_password=False)
+    downgrade(service, "0001")
+    Database(service).close()  # migrated by the role itself
+    with engine_of(service).connect() as connection:
+        (rights,) = connection.execute(sa.text(RIGHTS)).all()
+        owners = connection.execute(sa.text("SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = 'public'"))
+        assert owners.scalars().all() == ["likeness_service"]
+        with pytest.raises(ProgrammingError, match="permission denied"):
+            connection.execute(sa.text("SELECT * FROM pg_authid"))
+    (most,) = (int(text) for text in re.findall(r"max_connections=(\d+)", str(SERVICES["database"]["command"])))
+    *flags, limit = rights
+    assert flags == [False] * 5
+    replica = 2 * POOL_SIZE + 1  # the pool with what it may add, and the lock on the database
+    assert 2 * replica <= limit <= most - 20, "something is left for administrators"
 
 
 def test_the_keys_file_declares_the_key_that_prometheus_uses(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ class Ground:
             "POST /v1/keys": {"scopes": ["read"]},
             f"POST {FACE}/move": {"subject": "eileen"},
             "POST /v1/keys/{key}/rotate": {},
+            "POST /v1/audit/export": {},
         }
         example = content.get("application/json", {}).get("example")
         return {"json": bodies.get(name, example)} if name in bodies or example else {}

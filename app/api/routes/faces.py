@@ -6,11 +6,13 @@ from typing import Annotated
 
 from fastapi import Query, Request, Response
 
+from app.access.audit_store import fit_id
 from app.api import answers, endpoints, schemas
-from app.api.dependencies import FaceId, GalleryId, ServiceDep, SubjectId
+from app.api.dependencies import FaceId, GalleryId, ServiceDep, SubjectId, entry_of
 from app.api.router import Router
 from app.errors import NotFound
 from app.gallery.records import Move
+from app.gallery.text import clean_id
 
 router = Router("faces")
 
@@ -93,5 +95,25 @@ async def move_face(
         target = store.subject(home, asked.subject).id
         service.galleries.move_faces(gallery, [Move(known.face_id, known.subject, target)])
         return answers.stored_face(store.face(home, target, face_id), home)
+
+    return await service.run(move)
+
+
+@router.handles(endpoints.MOVE_FACES)
+async def move_faces(request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId) -> schemas.Subject:
+    """Move several faces to another subject.
+
+    All or none; otherwise as moving one. Answers with the new subject.
+    """
+    asked = await service.read_json(request, schemas.FacesMove)
+    entry_of(request).target = fit_id(asked.subject)
+
+    def move() -> schemas.Subject:
+        store = service.galleries.store
+        home = store.gallery(gallery)
+        source, target = store.subject(home, subject).id, clean_id(asked.subject, "subject")
+        moves = [Move(face_id, source, target) for face_id in asked.faces]
+        service.galleries.move_faces(gallery, moves, create=asked.create)
+        return schemas.Subject.model_validate(store.subject(home, target))
 
     return await service.run(move)

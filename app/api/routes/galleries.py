@@ -14,7 +14,7 @@ from app.api.dependencies import GalleryId, GrantDep, Service, ServiceDep, entry
 from app.api.router import Router
 from app.api.routes import jobs
 from app.bulk.service import Arrival, ImportTerms
-from app.gallery.records import UNSET, Gallery
+from app.gallery.records import Gallery
 
 router = Router("galleries")
 
@@ -53,6 +53,7 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
             asked.store,
             asked.metadata,
             asked.search,
+            on_conflict=asked.on_conflict,
             population=asked.population,
             liveness=asked.liveness,
         )
@@ -72,21 +73,24 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, whom it is for, or what it asks of liveness.
+    """Change how a gallery is searched, what it does with duplicates, whom it is for, or what it asks of liveness.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
-    search = asked.search if asked.search is not None else UNSET
-    population = asked.population if asked.population is not None else UNSET
-    liveness = asked.liveness if asked.liveness is not None else UNSET
-    return await service.run(
-        lambda: _answer(
-            service,
-            service.galleries.update_gallery(gallery, search=search, population=population, liveness=liveness),
+
+    def update() -> schemas.Gallery:
+        updated = service.galleries.update_gallery(
+            gallery,
+            search=asked.search,
+            on_conflict=asked.on_conflict,
+            population=asked.population,
+            liveness=asked.liveness,
         )
-    )
+        return _answer(service, updated)
+
+    return await service.run(update)
 
 
 @router.handles(endpoints.DELETE_GALLERY)
@@ -120,7 +124,7 @@ async def import_faces(
     Takes a tar (or tar.gz) of photos with one folder per person, of templates computed elsewhere, or of an exported
     gallery, and answers with the job that enrolls them. The job's report lists what it rejects.
     """
-    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust)
+    terms = ImportTerms(query.content, query.quality, query.package, query.normalize, query.trust, query.on_conflict)
     home, arrival = await service.run(lambda: service.bulk.receive(gallery, terms))
     try:
         upload = body.read_upload(request, endpoints.ARCHIVE, service.limits.seconds)
@@ -163,6 +167,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
+            "on_conflict": gallery.on_conflict,
             "liveness": gallery.liveness,
             "metadata": gallery.metadata,
             "population": list(gallery.population),

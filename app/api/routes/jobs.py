@@ -25,7 +25,7 @@ from app.jobs.store import REPORT_ROWS
 
 router = Router("jobs")
 
-REPORT_FIELDS = ("item", "name", "code", "message", "reasons")
+REPORT_FIELDS = ("item", "name", "code", "message", "reasons", "enrolled")
 FORMULA_SIGNS = tuple("=+-@\t\r")
 """A spreadsheet takes a cell that begins with one of these for a formula; senders choose the items' names."""
 
@@ -78,7 +78,8 @@ async def get_report(
 ) -> StreamingResponse:
     """Read a job's report.
 
-    Every item that was rejected so far: its number, its name, code, message and reasons; as lines of JSON, or as CSV.
+    Every item that was rejected so far, or enrolled with a warning: its number, its name, code, message, reasons and
+    whether it was enrolled; as lines of JSON, or as CSV.
     """
     found = await service.run(lambda: find_job(service, grant, job))
     as_csv = query.format == "csv"
@@ -163,7 +164,7 @@ def _csv_lines(some: Sequence[records.Refusal]) -> bytes:
     writer = csv.writer(file)
     for one in some:
         cells = (one.name, one.code, one.message, " ".join(one.reasons))
-        writer.writerow([one.item, *(_harmless(cell) for cell in cells)])
+        writer.writerow([one.item, *(_harmless(cell) for cell in cells), str(one.enrolled).lower()])
     return file.getvalue().encode()
 
 

@@ -6,10 +6,12 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
+from app.access.grants import Scope
 from app.api import answers, endpoints, schemas
-from app.api.dependencies import GalleryId, ServiceDep, SubjectId
+from app.api.dependencies import GalleryId, ServiceDep, SubjectId, grant_of
 from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.router import Router
+from app.enrollment import Enrollment
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
 from app.timestamps import utc_now, utc_text
@@ -138,6 +140,10 @@ async def enroll(
     the database and searches find them. Photos without a face, with several equally prominent ones, or of too low
     quality are listed in `rejected` with their reasons, and the others are enrolled. If no photo is good enough,
     nothing changes and the answer is an error.
+
+    Unless `on_conflict` is `allow`, each face is first compared with those enrolled: `duplicate` in its row is the same
+    photo, saved again or not, `conflict` a face of another subject that it matches at an FPIR of 0.001. Two requests at
+    the same moment may miss each other's faces.
     """
     images, params = await service.read(request, MANY_IMAGES, query)
     level = QualityLevel(params.quality)
@@ -145,9 +151,20 @@ async def enroll(
         UNSET if params.expires_at is None else utc_text(params.expires_at),
         UNSET if params.consent is None else Consent(params.consent, utc_now()),
     )
-    found = await service.run(
-        lambda: service.operations.enroll(
-            gallery, subject, images["images"], level, liveness=params.liveness, terms=terms, face=params.face
+    tell = grant_of(request).has(Scope.RECOGNIZE)
+
+    def enroll() -> Enrollment:
+        return service.operations.enroll(
+            gallery,
+            subject,
+            images["images"],
+            level,
+            liveness=params.liveness,
+            terms=terms,
+            face=params.face,
+            on_conflict=params.on_conflict,
+            tell=tell,
         )
-    )
+
+    found = await service.run(enroll)
     return answers.enroll(found, explain=params.explain)

@@ -13,6 +13,7 @@ from app.api import endpoints, schemas
 from app.api.dependencies import GalleryId, ServiceDep, SubjectId, entry_of
 from app.api.router import Router
 from app.gallery.records import UNSET, Consent, Terms
+from app.gallery.text import clean_id
 from app.timestamps import utc_now, utc_text
 
 router = Router("subjects")
@@ -111,6 +112,28 @@ async def erase_subject(
     receipt of what was erased and of what the server can't reach.
     """
     return JSONResponse(await service.run(lambda: service.erasures.erase(gallery, subject, rewrite=query.rewrite)))
+
+
+@router.handles(endpoints.MERGE_SUBJECT)
+async def merge_subject(
+    request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId
+) -> schemas.MergedSubject:
+    """Merge a subject into another one.
+
+    The other subject gets all faces, which keep their ids, and the first is deleted, in one step. The other keeps its
+    name, metadata and consent, and takes those it lacks; the earlier of two expiries counts. Repeated within a day,
+    the request changes nothing and gets the same answer. To undo it, move `faces` back.
+    """
+    asked = await service.read_json(request, schemas.SubjectMerge)
+    entry_of(request).target = fit_id(asked.into)
+
+    def merge() -> schemas.MergedSubject:
+        faces = service.galleries.merge_subjects(gallery, subject, asked.into)
+        store = service.galleries.store
+        kept = schemas.Subject.model_validate(store.subject(store.gallery(gallery), asked.into))
+        return schemas.MergedSubject(subject=kept, merged=clean_id(subject, "subject"), faces=faces)
+
+    return await service.run(merge)
 
 
 def _terms_of(asked: schemas.SubjectCreate | schemas.SubjectPatch) -> Terms:

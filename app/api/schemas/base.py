@@ -90,6 +90,11 @@ GALLERY_LIVENESS = (
     "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
     "else. `require` holds whatever a request asks."
 )
+OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
+ON_CONFLICT = (
+    "What to do with a new face that is enrolled already, or that matches another subject. `warn`: enroll it, and say "
+    "so in its row. `reject`: don't enroll it. `allow`: don't look."
+)
 SearchKind: TypeAlias = Literal["fp32", "int8"]
 SEARCH_KINDS = (
     "How the vectors are searched; the answers are the same. `fp32`: as they are. `int8`: first by a copy of a quarter "

@@ -11,6 +11,7 @@ from app.api.schemas.base import (
     GALLERY_LIVENESS,
     MAX_ID_LENGTH,
     MODEL,
+    ON_CONFLICT,
     POPULATIONS,
     SEARCH_KINDS,
     TIME,
@@ -19,6 +20,7 @@ from app.api.schemas.base import (
     Id,
     LivenessMode,
     Metadata,
+    OnConflict,
     Params,
     Populations,
     QualityGate,
@@ -47,6 +49,7 @@ class GalleryCreate(Params):
         default="fp32",
         description=SEARCH_KINDS,
     )
+    on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     population: Populations = Field(default=[], description=POPULATIONS)
     liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
@@ -55,6 +58,7 @@ class GalleryCreate(Params):
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
     population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
     liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
 
@@ -65,6 +69,7 @@ class Gallery(Wire):
         "embedder": MODEL,
         "store": "crop",
         "search": "fp32",
+        "on_conflict": "warn",
         "metadata": {},
         "population": [],
         "liveness": "off",
@@ -76,6 +81,7 @@ class Gallery(Wire):
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
+    on_conflict: OnConflict
     metadata: Metadata
     population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
     liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
@@ -117,6 +123,11 @@ class ImportParams(Params):
         "`faces.jsonl` or `ids.txt`; `archive`: the result of an export.",
     )
     quality: QualityGate = Field(default="medium", description="Photos: the least quality to accept.")
+    on_conflict: OnConflict | None = Field(
+        default=None,
+        description=f"{ON_CONFLICT} Default: the gallery's for photos; `allow` for templates and archives, where the "
+        "look costs more than the rest of the import.",
+    )
     package: str | None = Field(
         default=None, max_length=MAX_ID_LENGTH, description="Templates: the model package that computed them."
     )

@@ -51,7 +51,7 @@ class Job(Wire):
     state: JobState
     done: int = Field(description="Number of items processed so far.")
     total: int | None = Field(description="Number of all items, if known.")
-    counts: dict[str, int] = Field(description="Counters; `refused` items are in its report.")
+    counts: dict[str, int] = Field(description="Counters; `refused` and `warned` items are in its report.")
     error: JobError | None = Field(description="Why it failed.")
     has_result: bool = Field(description="Whether it has a result, a file to fetch.")
     key: str | None = Field(description="The id of the key that created it.")

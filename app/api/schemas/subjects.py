@@ -10,7 +10,9 @@ from pydantic import Field
 from app.api.schemas.base import (
     FACE_ID,
     MAX_ID_LENGTH,
+    MAX_PAGE,
     MODEL,
+    ON_CONFLICT,
     PHOTO,
     TIME,
     Base64,
@@ -19,6 +21,7 @@ from app.api.schemas.base import (
     Metadata,
     Name,
     Note,
+    OnConflict,
     PageParams,
     Params,
     QualityGate,
@@ -115,9 +118,29 @@ class SubjectPage(Wire):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
+class SubjectMerge(Params):
+    example: ClassVar[Example] = {"into": "collins"}
+    into: Id = Field(description="The subject that gets all faces, in the same gallery.")
+
+
+class MergedSubject(Wire):
+    """The subject that two became, and what `.../faces/move` needs to undo it."""
+
+    example: ClassVar[Example] = {"subject": Subject.example, "merged": "eileen", "faces": [FACE_ID]}
+    subject: Subject
+    merged: str = Field(description="The id of the subject that is gone.")
+    faces: list[str] = Field(description="The ids of the faces that were its.")
+
+
 class FaceMove(Params):
     example: ClassVar[Example] = {"subject": "eileen"}
     subject: Id = Field(description="The face's new subject, in the same gallery.")
+
+
+class FacesMove(FaceMove):
+    example: ClassVar[Example] = {"faces": [FACE_ID], "subject": "eileen", "create": True}
+    faces: list[str] = Field(min_length=1, max_length=MAX_PAGE, description="The ids of the faces.")
+    create: bool = Field(default=False, description="Whether to create the new subject if it is missing.")
 
 
 class StoredFace(Wire):
@@ -155,6 +178,7 @@ class EnrollParams(DetectParams, LivenessParams):
     )
     consent: Note | None = Field(default=None, description="A note on the consent, given now; unchanged if absent.")
     face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo, sent alone,"))
+    on_conflict: OnConflict | None = Field(default=None, description=f"{ON_CONFLICT} The gallery's if absent.")
 
 
 class EnrollRequest(EnrollParams):
@@ -162,36 +186,59 @@ class EnrollRequest(EnrollParams):
     images: list[Base64] = Field(min_length=1, description="One or many photos of the one person.")
 
 
+class Resemblance(Wire):
+    """The enrolled face that a new one resembles. All fields are null for keys without the scope `recognize`."""
+
+    example: ClassVar[Example] = {"subject": "eileen", "name": None, "face_id": FACE_ID, "score": 0.83, "index": None}
+    subject: str | None
+    name: str | None
+    face_id: str | None
+    score: float | None
+    index: int | None = Field(description="The place of its image, if it came with the same request.")
+
+
 class EnrolledFace(Wire):
+    example: ClassVar[Example] = {
+        "index": 0,
+        "face_id": FACE_ID,
+        "quality": Quality.example,
+        "box": Box.example,
+        "duplicate": None,
+        "conflict": Resemblance.example,
+    }
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     face_id: str
     quality: Quality
     box: Box
+    duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
+    conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
     liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 
 class RejectedImage(Wire):
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
     code: str = Field(
-        description="An error code: `no_face`, `low_quality`, `ambiguous_face`, `not_live`, `invalid_image`, ..."
+        description="An error code: `no_face`, `low_quality`, `not_live`, `duplicate_face`, `face_conflict`, ..."
     )
     reasons: list[str] = Field(description="For `low_quality` and `not_live`: why.")
     message: str
+    duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
+    conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
 
 
 class EnrollAnswer(Wire):
     example: ClassVar[Example] = {
         "subject": "collins",
         "created": True,
-        "enrolled": [
-            {"index": 0, "face_id": FACE_ID, "quality": Quality.example, "box": Box.example, "liveness": None}
-        ],
+        "enrolled": [EnrolledFace.example],
         "rejected": [
             {
                 "index": 1,
                 "code": "low_quality",
                 "reasons": ["small_face", "low_sharpness"],
                 "message": "Quality 21 is below 35, the least for `medium`.",
+                "duplicate": None,
+                "conflict": None,
             }
         ],
         "model": MODEL,

@@ -45,6 +45,7 @@ def import_(
     trust: Annotated[
         str | None, typer.Option(help="Archives: public key of the server that signed it, or its SHA-256.")
     ] = None,
+    on_conflict: options.OnConflict = None,
     create: options.Create = False,
     report: Annotated[Path | None, typer.Option(help="File for what was refused: lines of JSON, or .csv.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait until the job has ended.")] = True,
@@ -67,6 +68,7 @@ def import_(
             package=package,
             normalize=normalize or None,
             trust=trust,
+            on_conflict=on_conflict,
         )
         if wait:
             job = jobs.await_job(client, job.id)

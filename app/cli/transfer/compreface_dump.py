@@ -11,6 +11,7 @@ import binascii
 import gzip
 import io
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,11 +80,11 @@ def open_dump(path: Path, service: str | None = None) -> Dump:
             f"{path}: no COPY of the table {missing[0]}: is this `pg_dump`'s plain format, of CompreFace 0.6 or later?"
         )
         raise InvalidInput(message, code="invalid_dump")
-    names = {row["api_key"]: row.get("name") or "" for row in found["model"]}
-    chosen = _choose(path, {row["api_key"]: names.get(row["api_key"], "") for row in found["subject"]}, service)
-    subjects = {
-        _due(path, row, "id"): _due(path, row, "subject_name") for row in found["subject"] if row["api_key"] == chosen
-    }
+    names = {row.get("api_key"): row.get("name") or "" for row in found["model"]}
+    keys = [row.get("api_key") for row in found["subject"]]
+    chosen = _choose(path, {key: names.get(key, "") for key in keys}, service)
+    chosen_rows = [row for row in found["subject"] if row.get("api_key") == chosen]
+    subjects = {_due(path, row, "id"): _due(path, row, "subject_name") for row in chosen_rows}
     owners: dict[str, list[str]] = {}
     without = dict.fromkeys(subjects, 0)
     has_any = set()
@@ -186,7 +187,7 @@ def _lines(path: Path, file: IO[bytes]) -> Iterator[bytes]:
             if len(line) == MAX_LINE:
                 raise InvalidInput(f"{path}: a line is longer than {MAX_LINE} bytes", code="invalid_dump")
             yield line
-    except (OSError, EOFError, ValueError) as error:  # gzip raises these for damaged files
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # gzip raises these for damaged files
         raise InvalidInput(f"{path}: can't be read ({error})", code="invalid_dump") from None
 
 

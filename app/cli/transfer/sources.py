@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import tarfile
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.bulk.archive import MANIFEST
 from app.bulk.photo_import import PEOPLE
 from app.bulk.template_import import FACES, IDS, TEMPLATES
 from app.cli import photos
-from app.errors import FileMissing, InvalidSource, Unusable
+from app.errors import FileMissing, InvalidInput, InvalidSource, Unusable
 
 PIECE = 1024 * 1024
 ROWS = 4096
@@ -56,9 +57,9 @@ def find(path: Path, content: str | None, ids: Path | None) -> Source:
 def _content(path: Path) -> str:
     """Return what a tar contains, judged by its first files."""
     try:
-        with tarfile.open(path, "r|*") as tar:
-            names = [member.name.removeprefix("./") for member, _ in zip(tar, range(3), strict=False)]
-    except (tarfile.TarError, OSError, EOFError) as error:
+        entries = tar_stream.entries(lambda: _file(path), sys.maxsize)
+        names = [entry.name.removeprefix("./") for entry in islice(entries, 3)]
+    except InvalidInput as error:
         raise InvalidSource(f"{path}: not a tar, and no other format that can be imported") from error
     if names[:1] == [MANIFEST]:
         return "archive"
@@ -90,7 +91,10 @@ def _folder(path: Path) -> Iterator[bytes]:
 
 
 def _table(path: Path) -> Source:
-    rows = list(_rows(path))
+    try:
+        rows = list(_rows(path))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidSource(f"{path}: not a CSV in UTF-8 ({error})") from None
     there = [(name, file, line) for name, file, line in rows if file.is_file()]
 
     def pieces() -> Iterator[bytes]:

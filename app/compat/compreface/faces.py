@@ -26,10 +26,10 @@ from app.compat.compreface.requests import (
     read_ids,
     read_images,
 )
+from app.enrollment import Chosen
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery
-from app.operations import Chosen
 from app.pipeline import Choice
 
 router = Router(COMPREFACE)

@@ -1,0 +1,173 @@
+"""The look before a face is enrolled: is it there already, and does it match somebody else?
+
+Faces are compared with the gallery's index in one search, and with those before them in the same request or batch. Two
+enrollments at the same moment may miss each other: neither is in the index yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.decisions import identify_point
+from app.errors import InvalidInput
+from app.gallery.records import Candidate, OnConflict
+from app.gallery.service import Galleries
+from app.gallery.text import clean_id, is_unnamed
+from app.inference.manifest import Thresholds
+from app.types import Template
+
+DUPLICATE_SCORE = 0.9
+"""From this cosine on, two templates are of the same photo, perhaps saved again (docs/how-to/keep-a-gallery-right.md).
+Photos' bytes can't say that: they change with each saving, and no digest of them is stored."""
+CONFLICT_FPIR = 0.001
+"""How often a new person may be taken for somebody who is enrolled: fewer than `identify` allows, since each one costs
+a look by a person."""
+AT_ONCE = 64
+"""Faces in one search: other requests' searches run in between."""
+NEAREST = 2
+"""Subjects to find for each face: its own and the nearest other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resemblance:
+    """An enrolled face that a new one resembles, and its subject by id and name; None: not for the caller to know."""
+
+    subject: str | None = None
+    name: str | None = None
+    face_id: str | None = None
+    score: float | None = None
+    place: int | None = None
+    """The place in the same batch, or among the request's images, for a face that is only being enrolled."""
+
+    def as_details(self) -> dict[str, object]:
+        fields = ("subject", "name", "face_id", "score")
+        return {name: getattr(self, name) for name in fields} | {"index": self.place}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another subject."""
+
+    duplicate: Resemblance | None = None
+    conflict: Resemblance | None = None
+    refused: bool = False
+
+    @property
+    def error(self) -> InvalidInput | None:
+        """Return why the face is refused, or would be; None if nothing was found."""
+        if self.conflict is not None:
+            return _error("face_conflict", "The face matches another subject.", self.conflict)
+        if self.duplicate is not None:
+            return _error("duplicate_face", "The face is enrolled already.", self.duplicate)
+        return None
+
+    def as_details(self) -> dict[str, object]:
+        """Return the findings as an error's details, in the fields of an answer."""
+        both = {"duplicate": self.duplicate, "conflict": self.conflict}
+        return {name: one.as_details() for name, one in both.items() if one is not None}
+
+
+NOTHING = Findings()
+
+
+def look(
+    galleries: Galleries,
+    gallery: str,
+    faces: Sequence[tuple[str, Template]],
+    thresholds: Callable[[str], Thresholds],
+    on_conflict: OnConflict,
+    *,
+    tell: bool = True,
+) -> list[Findings]:
+    """Return what each face, given with its subject's id, resembles; `thresholds` are a package's, by its id.
+
+    With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
+    Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
+    """
+    measured, conflict_at = thresholds(faces[0][1].package), None
+    if measured.calibration is not None:
+        point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(gallery))
+        conflict_at = point.threshold
+    templates = [template for _, template in faces]
+    rankings = [
+        ranking
+        for start in range(0, len(faces), AT_ONCE)
+        for ranking in galleries.search(gallery, templates[start : start + AT_ONCE], NEAREST)
+    ]
+    subjects = [clean_id(subject, "subject") for subject, _ in faces]
+    found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")
+    return found if tell else [_silent(one) for one in found]
+
+
+def named(found: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:
+    """Return the findings with the image's index and the face's id for each place in the batch."""
+
+    def one_named(one: Resemblance | None) -> Resemblance | None:
+        if one is None or one.place is None:
+            return one
+        index, face_id = ids[one.place]
+        return replace(one, place=index, face_id=face_id)
+
+    return replace(found, duplicate=one_named(found.duplicate), conflict=one_named(found.conflict))
+
+
+def compare(
+    subjects: Sequence[str],
+    templates: Sequence[Template],
+    rankings: Sequence[Sequence[Candidate]],
+    conflict_at: float | None,
+    *,
+    refuse: bool,
+) -> list[Findings]:
+    """Return the findings of faces, given their subjects and the nearest subjects of each, in their order.
+
+    With `refuse`, a face with a finding is not enrolled, so later ones are not compared with it.
+    """
+    vectors = np.stack([template.vector for template in templates])  # (N, D)
+    within = vectors @ vectors.T  # (N, N)
+    taken: list[int] = []
+    findings: list[Findings] = []
+    for place, (subject, ranking) in enumerate(zip(subjects, rankings, strict=True)):
+        near = [Resemblance(one.subject, one.name, one.face_id, one.score) for one in ranking]
+        near += _nearest_within(subjects, taken, within[place], subject)
+        duplicate = max((one for one in near if _score(one) >= DUPLICATE_SCORE), key=_score, default=None)
+        others = [one for one in near if one.subject != subject and not is_unnamed(one.subject or "")]
+        conflict = max(others, key=_score, default=None)
+        if is_unnamed(subject) or conflict_at is None or (conflict and _score(conflict) < conflict_at):
+            conflict = None
+        refused = refuse and (duplicate is not None or conflict is not None)
+        findings.append(Findings(duplicate, conflict, refused))
+        if not refused:
+            taken.append(place)
+    return findings
+
+
+def _nearest_within(
+    subjects: Sequence[str], taken: Sequence[int], scores: NDArray[np.float32], subject: str
+) -> list[Resemblance]:
+    """Return the nearest of the faces at the places `taken`: of the same subject, and of any other."""
+    nearest: list[Resemblance] = []
+    for mine in (True, False):
+        places = [place for place in taken if (subjects[place] == subject) is mine]
+        if places:
+            best = places[int(np.argmax(scores[places]))]
+            nearest.append(Resemblance(subjects[best], score=float(scores[best]), place=best))
+    return nearest
+
+
+def _score(one: Resemblance) -> float:
+    return -1.0 if one.score is None else one.score
+
+
+def _silent(found: Findings) -> Findings:
+    hidden = Resemblance()
+    return replace(found, duplicate=found.duplicate and hidden, conflict=found.conflict and hidden)
+
+
+def _error(code: str, message: str, found: Resemblance) -> InvalidInput:
+    details = {"subject": found.subject, "face_id": found.face_id, "score": found.score}
+    return InvalidInput(message, code=code, **{name: value for name, value in details.items() if value is not None})

@@ -1,0 +1,83 @@
+"""The faces that photos are used for, and what became of an enrollment's photos."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.duplicate_check import NOTHING, Findings
+from app.errors import InvalidInput
+from app.gallery.records import FaceRow, NewFace, Origin
+from app.pipeline import Choice
+from app.types import Face, Liveness, Photo, Template
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The face of a photo that an operation uses, and why that one."""
+
+    photo: Photo
+    choice: Choice
+
+    @property
+    def face(self) -> Face:
+        return self.photo.faces[self.choice.index]
+
+    @property
+    def template(self) -> Template:
+        return template_of(self.face)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An image of an enrollment that was rejected."""
+
+    index: int
+    error: InvalidInput
+    findings: Findings = NOTHING
+
+    @property
+    def reasons(self) -> list[str]:
+        found = self.error.details.get("reasons", [])
+        return [str(reason) for reason in found] if isinstance(found, (list, tuple)) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Enrollment:
+    """``enrolled`` pairs the index of each accepted image with the face it became and what that resembles."""
+
+    subject: str
+    created: bool
+    enrolled: tuple[tuple[int, FaceRow, Findings], ...]
+    rejected: tuple[Rejected, ...]
+    chosen: tuple[Chosen, ...]
+    stages: Mapping[str, float]
+    model: str
+    liveness: Mapping[int, Liveness | None] = field(default_factory=dict)
+    """The verdict on each image's face, by index."""
+
+
+def template_of(face: Face) -> Template:
+    if face.template is None:
+        raise ValueError("the face was not embedded")
+    return face.template
+
+
+def new_face(chosen: Chosen, origin: Origin | None = None) -> NewFace:
+    face, photo = chosen.face, chosen.photo
+    origin = origin or Origin(uuid.uuid4().hex, photo.width, photo.height, face.detection.score)
+    return NewFace(chosen.template, face.quality, face.detection.box, face.crop, origin)
+
+
+def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
+    codes = {one.error.code for one in rejected}
+    listed = [
+        {"index": one.index, "code": one.error.code, "reasons": one.reasons, "message": one.error.message}
+        | one.findings.as_details()
+        for one in rejected
+    ]
+    if len(codes) > 1:
+        return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
+    first = rejected[0].error
+    return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})

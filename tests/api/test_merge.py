@@ -1,0 +1,108 @@
+"""Merging and moving back over HTTP, with the audit log, and with a server that is killed meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.client import Client
+from app.errors import LikenessError
+from app.gallery.bulk import BulkFace
+from app.gallery.store import Store
+from app.inference.package import find_packages, select
+from tests.conftest import PROJECT
+from tests.support.filling import DIMENSION
+from tests.support.live import serving
+from tests.support.service import AGAIN, COLLINS, HOPPER, error_of
+from tests.support.tarred import units
+
+
+def enroll(api: httpx.Client, gallery: str, subject: str, *images: bytes) -> list[str]:
+    files = [("images", image) for image in images]
+    answer = api.post(f"{gallery}/subjects/{subject}/faces?quality=none", files=files)
+    return [row["face_id"] for row in answer.raise_for_status().json()["enrolled"]]
+
+
+def test_two_subjects_become_one_and_two_again(api: httpx.Client, gallery: str) -> None:
+    ids = enroll(api, gallery, "ann", COLLINS, AGAIN)
+    kept = enroll(api, gallery, "eileen", COLLINS)
+    path = f"{gallery}/subjects/ann/merge"
+    answer = api.post(path, json={"into": "eileen"}).raise_for_status()
+    merged = answer.json()
+    assert (merged["merged"], merged["faces"], merged["subject"]["face_count"]) == ("ann", ids, 3)
+    assert api.post(path, json={"into": "eileen"}).json() == merged, "a client that lost the answer asks again"
+    error_of(api.get(f"{gallery}/subjects/ann"), 404, "subject_not_found")
+    found = api.post(f"{gallery}/identify", files={"image": COLLINS}).json()["faces"][0]["candidates"]
+    assert [one["subject"] for one in found] == ["eileen"]
+    back = {"faces": ids, "subject": "ann"}
+    error_of(api.post(f"{gallery}/subjects/eileen/faces/move", json=back), 404, "subject_not_found")
+    moved = api.post(f"{gallery}/subjects/eileen/faces/move", json=back | {"create": True}).raise_for_status().json()
+    assert (moved["id"], moved["face_count"]) == ("ann", 2)
+    assert [row["face_id"] for row in api.get(f"{gallery}/subjects/eileen/faces").json()["faces"]] == kept
+    assert api.get(f"{gallery}/check").json()["ok"]
+
+
+def test_bad_requests_change_nothing(api: httpx.Client, gallery: str) -> None:
+    (face,) = enroll(api, gallery, "ann", COLLINS)
+    enroll(api, gallery, "grace", HOPPER)
+    path = f"{gallery}/subjects/ann"
+    error_of(api.post(f"{path}/merge", json={"into": "ann"}), 422, "invalid_request")
+    error_of(api.post(f"{path}/merge", json={"into": "nobody"}), 404, "subject_not_found")
+    error_of(api.post(f"{gallery}/subjects/nobody/merge", json={"into": "ann"}), 404, "subject_not_found")
+    error_of(api.post(f"{path}/merge", json={}), 422, "invalid_request")
+    for faces, code in (([face, "f" * 32], "face_not_found"), (["no id"], "face_not_found"), ([], "invalid_request")):
+        answer = api.post(f"{path}/faces/move", json={"faces": faces, "subject": "grace"})
+        assert answer.json()["error"]["code"] == code
+    error_of(api.post(f"{path}/faces/move", json={"faces": [face], "subject": "..", "create": True}), 422, "invalid_id")
+    assert [row["face_id"] for row in api.get(f"{path}/faces").json()["faces"]] == [face]
+
+
+def test_the_audit_log_names_both(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "ann", COLLINS)
+    ids = enroll(api, gallery, "grace", HOPPER)
+    api.post(f"{gallery}/subjects/grace/merge", json={"into": "ann"}).raise_for_status()
+    move = {"faces": ids, "subject": "new", "create": True}
+    api.post(f"{gallery}/subjects/ann/faces/move", json=move).raise_for_status()
+    entries = api.get("/v1/audit", params={"gallery": gallery.rpartition("/")[2]}).json()["entries"]
+    rows = {one["operation"]: (one["subject"], one["target"], one["status"]) for one in entries}
+    assert rows["merge_subject"] == ("grace", "ann", 200)
+    assert rows["move_faces"] == ("ann", "new", 200)
+
+
+@pytest.mark.long
+def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    faces, owner = 5_000, "crowd"
+    store = Store(f"sqlite:///{folder / 'likeness.db'}")
+    home = store.create_gallery("many", select(find_packages(PROJECT / "models"), "sface").id, DIMENSION, "none")
+    store.write_many(home, [], [BulkFace(owner, vector.tobytes(), 50.0) for vector in units(faces, DIMENSION)])
+    store.close()
+    chance = random.Random(5)
+    for _ in range(3):
+        other = "crowd" if owner == "mob" else "mob"
+        with serving(folder) as server, Client(server.url, server.key) as client:
+            client.create_subject("many", other)
+            killer = threading.Timer(chance.uniform(0, 0.4), server.process.kill)
+            killer.start()
+            with suppress(LikenessError):
+                client.merge_subject("many", owner, other)
+            killer.join()
+        with serving(folder) as server, Client(server.url, server.key) as client:
+            left = {name: _count(client, name) for name in (owner, other)}
+            assert left in ({owner: faces, other: 0}, {owner: None, other: faces})
+            assert client.check_gallery("many").ok
+            if left[owner] is not None:
+                client.delete_subject("many", other)
+            else:
+                owner = other
+
+
+def _count(client: Client, name: str) -> int | None:
+    found = [one for one in client.all_subjects("many", search=name) if one.id == name]
+    return found[0].face_count if found else None

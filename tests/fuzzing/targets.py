@@ -1,0 +1,311 @@
+"""What reads bytes from outside, each as a function to be fuzzed.
+
+Every target refuses its input with a LikenessError or reads it; it asserts what must then hold. Any other exception is
+a finding, and so is an input that takes more than INPUT_S, or lets the process grow past MEMORY_MIB.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.access.audit_chain import Chain, Reader
+from app.api import body, schemas
+from app.api.body import Body, BodyLimits, FormReader
+from app.api.operation import MANY_IMAGES, ONE_IMAGE
+from app.bulk import archive, json_lines, tar_stream
+from app.bulk.npy import RowReader
+from app.bulk.sealed_files import PieceReader
+from app.cli.transfer import compreface_dump, sources
+from app.compat.rekognition import requests, sigv4
+from app.compat.rekognition.sigv4 import SignedRequest
+from app.db import pagination
+from app.db.signing import Signer
+from app.errors import LikenessError
+from app.face import image
+from app.gallery.erasure import check_receipt
+from app.inference.manifest import Manifest
+from tests.conftest import PROJECT
+from tests.support.images import EVERY_KIND
+from tests.support.tarred import npy_of, tar_of, units
+
+INPUT_S = 10
+"""Seconds for one input, on a busy machine."""
+MEMORY_MIB = 2048
+"""Of the whole process: every library, and one input's work."""
+LIMITS = image.Limits(max_bytes=256 * 1024, max_pixels=1_000_000)
+UNPACKED = 4 * 1024 * 1024
+BODIES = BodyLimits(image_bytes=65536, request_bytes=262144, images=4, seconds=1, json_bytes=65536)
+BOUNDARY = b"line"
+NOW = 1_800_000_000.0
+DIMENSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``run`` returns where the input was refused or read; ``seeds`` are inputs to begin with."""
+
+    run: Callable[[bytes], None]
+    seeds: Callable[[], list[bytes]]
+    longest: int
+    """Bytes of an input."""
+
+
+def read_image(data: bytes) -> None:
+    """A photo: within the limits that its header was held to, upright, RGB."""
+    decoded = image.decode(data, LIMITS)
+    height, width, channels = decoded.pixels.shape
+    assert channels == 3
+    assert height * width <= LIMITS.max_pixels
+    assert decoded.width * decoded.height <= LIMITS.max_pixels
+
+
+def read_tar(data: bytes) -> None:
+    """An import's tar or tar.gz: no more is unpacked than allowed, and no unsafe name comes without a problem."""
+    unpacked = 0
+    for entry in tar_stream.entries(lambda: iter([data]), UNPACKED):
+        if entry.problem is None:
+            assert not entry.name.startswith("/")
+            assert ".." not in entry.name.split("/")
+            unpacked += sum(map(len, entry.pieces()))
+    assert unpacked <= UNPACKED
+    archive.read_manifest(tar_stream.entries(lambda: iter([data]), UNPACKED))
+
+
+def read_npy(data: bytes) -> None:
+    """Templates: rows of the gallery's length."""
+    rows = RowReader(PieceReader(iter([data])), DIMENSION)
+    for _ in range(min(rows.count, 100)):
+        assert rows.read(1).shape == (1, DIMENSION)
+
+
+def read_lines(data: bytes) -> None:
+    """The lines beside photos and templates: whole, or refused one by one."""
+    for line in json_lines.split(iter([data[:100], data[100:]])):
+        for kind in (json_lines.PhotoLine, json_lines.FaceLine, json_lines.SubjectLine):
+            with suppress(LikenessError):
+                json_lines.write(json_lines.parse(line, kind).model_dump(mode="json"))
+
+
+def read_form(data: bytes) -> None:
+    """A multipart form: the same parts in whatever pieces it arrives."""
+    found = [b"".join(piece for _, _, piece in _parts(pieces)) for pieces in ([data], [data[:77], data[77:]])]
+    assert found[0] == found[1]
+    parts = body.parse_images(Body(data, body.FORM_TYPE, BOUNDARY), MANY_IMAGES, BODIES, {"quality"})
+    assert sum(map(len, parts.images.values())) <= BODIES.images
+
+
+def _parts(pieces: list[bytes]) -> list[tuple[int, str, bytes]]:
+    reader = FormReader(BOUNDARY, 20)
+    found = [part for piece in pieces for part in reader.feed(piece)]
+    reader.finish()
+    return found
+
+
+def read_json(data: bytes) -> None:
+    """A JSON body, as a request with an image, one without, and one of Rekognition's."""
+    sent = Body(data, body.JSON_TYPE)
+    for read in (
+        lambda: body.parse_images(sent, ONE_IMAGE, BODIES),
+        lambda: body.parse_json(sent, schemas.GalleryCreate).model_dump_json(),
+        lambda: body.parse_json(sent, schemas.KeyCreate).model_dump_json(),
+        lambda: (
+            requests.read(requests.SearchUsersByImage, json.loads(data)).model_dump_json() if _is_json(data) else ""
+        ),
+    ):
+        with suppress(LikenessError):
+            read()
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def read_signature(data: bytes) -> None:
+    """The head of a request signed with AWS's Signature Version 4: a claim that covers what it must."""
+    first, _, rest = data.partition(b"\n")
+    path, _, query = first.partition(b"?")
+    headers = [(name, value) for name, _, value in (line.partition(b":") for line in rest.split(b"\n"))]
+    request = SignedRequest.of("POST", path.decode("latin-1"), query, headers)
+    digest = hashlib.sha256(b"").hexdigest()
+    claim = sigv4.read_claim(request, NOW)
+    assert len(claim.signature) == 64
+    assert {"host", "x-amz-date"} <= set(claim.signed_headers) or "date" in claim.signed_headers
+    key = sigv4.signing_key("secret", claim.date, claim.region)
+    assert not sigv4.is_signed_with(key, claim, request, digest), "nobody knows that secret"
+    sigv4.check_body(request, digest)
+
+
+def read_cursor(data: bytes) -> None:
+    """A page's cursor: a number that a database holds."""
+    key = pagination.decode_cursor("faces", data.decode("latin-1"))
+    assert 0 <= key < 2**63
+    assert pagination.encode_cursor("faces", key) == data.decode("latin-1")
+
+
+def read_table(data: bytes) -> None:
+    """A CSV of photos, on the command line."""
+    with _file(data, ".csv") as path:
+        assert sum(map(len, sources.find(path, None, None).tar())) % tar_stream.BLOCK == 0
+
+
+def read_upload(data: bytes) -> None:
+    """A tar that the command line looks into before it is sent."""
+    with _file(data, ".tar") as path:
+        assert sources.find(path, None, None).content in {"photos", "templates", "archive"}
+
+
+def read_dump(data: bytes) -> None:
+    """A dump of CompreFace's database."""
+    with _file(data, ".sql") as path:
+        for photo in compreface_dump.open_dump(path).read():
+            assert photo.subject is not None
+
+
+class _file:  # noqa: N801 (a context manager, used as a function)
+    """A file with that content, in memory where the system has such a folder."""
+
+    def __init__(self, data: bytes, suffix: str) -> None:
+        folder = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 (a private name in it)
+        self._opened = tempfile.NamedTemporaryFile(suffix=suffix, dir=folder)  # noqa: SIM115 (closed below)
+        self._opened.write(data)
+        self._opened.flush()
+
+    def __enter__(self) -> Path:
+        return Path(self._opened.name)
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.close()
+
+
+def read_audit(data: bytes) -> None:
+    """An export of the audit log: nobody but the server's key makes one that is whole."""
+    reader = Reader()
+    reader.read(io.BytesIO(data))
+    if reader.fault() is None:
+        assert reader.size == len(data)
+        assert data.endswith(reader.checkpoint + b"\n")
+
+
+def read_receipt(data: bytes) -> None:
+    """A receipt of an erasure, and a model package's manifest."""
+    if not _is_json(data):
+        return
+    document = json.loads(data)
+    if isinstance(document, dict):
+        with suppress(LikenessError):
+            check_receipt(document)
+        with suppress(ValueError):
+            Manifest.model_validate(document)
+
+
+# ---------------------------------------------------------------- inputs to begin with
+
+
+def _images() -> list[bytes]:
+    return [made for make in EVERY_KIND.values() if len(made := make()) <= LIMITS.max_bytes]
+
+
+def _tars() -> list[bytes]:
+    files = {"people.jsonl": b'{"photo":"a/1.jpg","subject":"a"}\n', "a/1.jpg": b"x" * 600, "n" * 120: b"long"}
+    plain = tar_of(files)
+    return [plain, gzip.compress(plain), gzip.compress(plain[:700]) + gzip.compress(plain[700:]), tar_of({})]
+
+
+def _forms() -> list[bytes]:
+    part = b'--line\r\nContent-Disposition: form-data; name="%s"; filename="a.jpg"\r\n\r\n%s\r\n'
+    return [part % (b"images", b"photo") * 2 + part % (b"quality", b"low") + b"--line--\r\n", b"--line--\r\n"]
+
+
+def _requests() -> list[bytes]:
+    scope = "LKIA_DOOR/20270115/eu-central-1/rekognition/aws4_request"
+    signed = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host;x-amz-date;x-amz-target, Signature={'0' * 64}"
+    head = "/?a=b%20c\nhost:faces\nx-amz-date:20270115T080000Z\nx-amz-target:RekognitionService.ListFaces\n"
+    return [f"{head}authorization:{signed}".encode(), f"{head}x-amz-content-sha256:{'a' * 64}".encode()]
+
+
+def _documents() -> list[bytes]:
+    found: list[Any] = [
+        {"id": "staff", "store": "none", "metadata": {"a": [1, 2.5, None, "ü"]}},
+        {
+            "id": "door",
+            "scopes": ["read"],
+            "galleries": ["staff"],
+            "rate": "10/s",
+            "expires_at": "2035-01-01T00:00:00Z",
+        },
+        {"image": "aGVsbG8="},
+        {"image": "data:image/png;base64,aGVsbG8="},
+        {"CollectionId": "staff", "Image": {"Bytes": "aGVsbG8="}, "MaxUsers": 3},
+    ]
+    return [json.dumps(one).encode() for one in found]
+
+
+def _lines() -> list[bytes]:
+    photo = {
+        "photo": "a/1.jpg",
+        "subject": "a",
+        "name": "A",
+        "metadata": {"x": 1},
+        "expires_at": "2035-01-01T00:00:00Z",
+    }
+    face = {"subject": "a", "face_id": "a" * 32, "quality": 50, "box": {"x": 1, "y": 2, "width": 3, "height": 4}}
+    return [b"".join(json.dumps(one).encode() + b"\n" for one in (photo, face, {"id": "a", "name": None}))]
+
+
+def _exports() -> list[bytes]:
+    chain = Chain()
+    fields = {"at": "2027-01-15T08:00:00.000000Z", "key": None, "operation": "enroll", "gallery": "g"}
+    more = {"subject": "é", "target": None, "request_id": "r", "status": None, "row": 1}
+    chain.add("entry", fields | more)
+    last = {"row": 1, "at": fields["at"], "request_id": "r"}
+    signer = Signer(bytes(32))
+    chain.sign({"at": fields["at"], "last": last, "open": [1], "complete": True}, signer)
+    chain.add("lost", {"row": 1})
+    chain.sign({"at": fields["at"], "last": last, "open": [], "complete": True}, signer)
+    return [b"".join(line + b"\n" for line in chain.lines)]
+
+
+def _dumps() -> Iterator[bytes]:
+    yield b"\n".join((PROJECT / "tests" / "compreface_dump.sql").read_bytes().split(b"\n")[:400])
+    yield (
+        b"COPY public.subject (id, api_key, subject_name) FROM stdin;\n1\tk\tAda\n\\.\n"
+        b"COPY public.embedding (id, subject_id, img_id) FROM stdin;\n1\t1\t1\n\\.\n"
+        b"COPY public.img (id, content) FROM stdin;\n1\t\\\\xffd8\n\\.\n"
+    )
+    yield gzip.compress((PROJECT / "tests" / "compreface_dump.sql").read_bytes()[:6000])
+
+
+TARGETS: Mapping[str, Target] = {
+    "image": Target(read_image, _images, 256 * 1024),
+    "tar": Target(read_tar, _tars, 64 * 1024),
+    "npy": Target(read_npy, lambda: [npy_of(units(3, DIMENSION)), npy_of(units(1, DIMENSION).astype("f2"))], 8192),
+    "lines": Target(read_lines, _lines, 4096),
+    "multipart": Target(read_form, _forms, 4096),
+    "json": Target(read_json, _documents, 4096),
+    "sigv4": Target(read_signature, _requests, 4096),
+    "cursor": Target(read_cursor, lambda: [pagination.encode_cursor("faces", 7).encode(), b"AAAA"], 64),
+    "csv": Target(read_table, lambda: [b'subject,path,metadata\nada,ada.jpg,"{""a"":1}"\nbob,,\n'], 4096),
+    "upload": Target(read_upload, _tars, 64 * 1024),
+    "dump": Target(read_dump, lambda: list(_dumps()), 8192),
+    "audit": Target(read_audit, _exports, 8192),
+    "documents": Target(read_receipt, lambda: [(PROJECT / "models" / "sface" / "manifest.json").read_bytes()], 32768),
+}
+
+
+def run(name: str, data: bytes) -> None:
+    """Give the input to the target of that name. Raises what a target must not raise."""
+    with suppress(LikenessError):
+        TARGETS[name].run(data)

@@ -1,0 +1,155 @@
+"""Two subjects become one in one transaction, which can be repeated, and undone by moving the faces back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from app.db.schema import ANSWERED_REQUESTS
+from app.errors import Conflict, InvalidInput, LikenessError, NotFound
+from app.gallery.records import Consent, Move, Terms
+from app.gallery.service import Galleries
+from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, let_expire, quiet
+
+SOON, LATER = "2095-01-01T00:00:00.000000Z", "2096-01-01T00:00:00.000000Z"
+
+
+@pytest.fixture
+def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
+    """The galleries of two processes, which follow when they are asked."""
+    pair = quiet(database_url), quiet(database_url)
+    pair[0].create_gallery("staff", PACKAGE, DIMENSION)
+    yield pair
+    for galleries in pair:
+        galleries.close()
+
+
+def ids_of(galleries: Galleries, subject: str) -> list[str]:
+    return [row.face_id for row in galleries.store.faces(galleries.store.gallery("staff"), subject).items]
+
+
+def test_faces_keep_their_ids_and_every_process_finds_them(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    ann, bob = enroll(one, "ann", 1, 2), enroll(one, "bob", 3)
+    assert found(other, 1) == ["ann"]
+    moved = one.merge_subjects("staff", "ann", "bob")
+    assert moved == [face.face_id for face in ann.faces]
+    assert sorted(ids_of(one, "bob")) == sorted([*moved, bob.faces[0].face_id])
+    with pytest.raises(NotFound):
+        one.store.subject(one.store.gallery("staff"), "ann")
+    other.indexes.follow()
+    for galleries in pair:
+        assert [found(galleries, seed) for seed in (1, 2, 3)] == [["bob"]] * 3
+        assert galleries.check("staff").ok
+
+
+def test_a_repeated_request_gets_the_same_answer(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    enroll(one, "ann", 1, 2)
+    enroll(one, "bob", 3)
+    enroll(one, "cid", 4)
+    moved = one.merge_subjects("staff", "ann", "bob")
+    assert other.merge_subjects("staff", "ann", "bob") == moved
+    with pytest.raises(NotFound):
+        one.merge_subjects("staff", "ann", "cid")
+    enroll(one, "ann", 5)
+    again = one.merge_subjects("staff", "ann", "bob")
+    assert len(again) == 1, "somebody who has come back is merged anew"
+    assert one.merge_subjects("staff", "ann", "bob") == again
+    assert one.store.subject(one.store.gallery("staff"), "bob").face_count == 4
+
+
+def test_it_is_undone_by_one_move(pair: tuple[Galleries, Galleries]) -> None:
+    one, other = pair
+    enroll(one, "ann", 1, 2)
+    enroll(one, "bob", 3)
+    moved = one.merge_subjects("staff", "ann", "bob")
+    moves = [Move(face, "bob", "ann") for face in moved]
+    with pytest.raises(NotFound) as caught:
+        one.move_faces("staff", moves)
+    assert caught.value.code == "subject_not_found"
+    with pytest.raises(InvalidInput):
+        one.move_faces("staff", [Move(moved[0], "bob", "a\u200bnn")], create=True)
+    one.move_faces("staff", moves, create=True)
+    assert ids_of(one, "ann") == moved
+    other.indexes.follow()
+    for galleries in pair:
+        assert [found(galleries, seed) for seed in (1, 2, 3)] == [["ann"], ["ann"], ["bob"]]
+        assert galleries.check("staff").ok
+
+
+def test_the_one_that_stays_takes_what_it_lacks_and_the_earlier_end(pair: tuple[Galleries, Galleries]) -> None:
+    one, _ = pair
+    store, gallery = one.store, one.store.gallery("staff")
+    form, other_form = Consent("form", SOON), Consent("other form", SOON)
+    store.create_subject(gallery, "ann", "Ann", {"team": 1}, terms=Terms(SOON, form))
+    store.create_subject(gallery, "bob", terms=Terms(LATER))
+    store.create_subject(gallery, "cid", "Cid", {"team": 2}, terms=Terms(None, other_form))
+    one.merge_subjects("staff", "ann", "bob")
+    bob = store.subject(gallery, "bob")
+    assert (bob.name, bob.metadata, bob.expires_at, bob.consent) == ("Ann", {"team": 1}, SOON, form)
+    assert [subject.id for subject in store.subjects(gallery, search="ann").items] == ["bob"]
+    one.merge_subjects("staff", "bob", "cid")
+    cid = store.subject(gallery, "cid")
+    assert (cid.name, cid.metadata, cid.expires_at, cid.consent) == ("Cid", {"team": 2}, SOON, other_form)
+
+
+def test_what_can_not_be_merged_stays_as_it_is(pair: tuple[Galleries, Galleries], database_url: str) -> None:
+    one, _ = pair
+    enroll(one, "ann", 1)
+    enroll(one, "bob", 2)
+    for source, target, code in (
+        ("ann", "ann", "invalid_request"),
+        ("ann", "nobody", "subject_not_found"),
+        ("nobody", "ann", "subject_not_found"),
+    ):
+        with pytest.raises(LikenessError) as caught:
+            one.merge_subjects("staff", source, target)
+        assert caught.value.code == code
+    let_expire(database_url, "ann")
+    for source, target in (("ann", "bob"), ("bob", "ann")):
+        with pytest.raises(Conflict) as conflict:
+            one.merge_subjects("staff", source, target)
+        assert conflict.value.code == "subject_expired", "the other would be erased with it"
+    assert (ids_of(one, "ann"), ids_of(one, "bob")) != ([], [])
+    assert one.check("staff").ok
+
+
+def test_the_kept_answer_names_nobody(pair: tuple[Galleries, Galleries], database_url: str) -> None:
+    one, _ = pair
+    enroll(one, "ann", 1)
+    enroll(one, "bob", 2)
+    moved = one.merge_subjects("staff", "ann", "bob")
+    with engine_of(database_url).connect() as connection:
+        (row,) = connection.execute(sa.select(ANSWERED_REQUESTS)).all()
+    assert json.loads(row.answer) == moved
+    assert "ann" not in str(row._mapping)
+
+
+def test_merges_in_a_circle_end_with_one_of_them(pair: tuple[Galleries, Galleries]) -> None:
+    """Each is carried out as a whole or not at all."""
+    names = ["a", "b", "c", "d"]
+    for seed, name in enumerate(names):
+        enroll(pair[0], name, seed)
+
+    def merge(number: int) -> str:
+        try:
+            pair[number % 2].merge_subjects("staff", names[number], names[(number + 1) % 4])
+        except NotFound:
+            return "gone"
+        return "merged"
+
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(merge, range(4)))
+    assert "merged" in done
+    for galleries in pair:
+        galleries.indexes.follow()
+        assert galleries.check("staff").ok
+        assert galleries.check("staff").faces == 4
+    left = pair[0].store.subjects(pair[0].store.gallery("staff")).items
+    assert sum(subject.face_count for subject in left) == 4
+    assert len(left) == 4 - done.count("merged")

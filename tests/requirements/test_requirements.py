@@ -1,0 +1,198 @@
+"""The requirement files: the versions of constraints.txt and no others, each with the SHA-256 of its files."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import PROJECT
+
+FOLDER = PROJECT / "requirements"
+WRITE = runpy.run_path(str(FOLDER / "write.py"))
+SBOM = runpy.run_path(str(FOLDER / "sbom.py"))
+FILES = (*WRITE["EXTRAS"], *WRITE["ALONE"])
+TORCH = {"torch"}
+
+
+def plain(name: str) -> str:
+    """The name as PEP 503 compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pins() -> dict[str, str]:
+    lines = (PROJECT / "constraints.txt").read_text().splitlines()
+    return {plain(name): version for name, version in (line.split("==") for line in lines if not line.startswith("#"))}
+
+
+def blocks(name: str) -> dict[str, tuple[str, list[str]]]:
+    """(version, hashes) of each requirement in a file."""
+    text = (FOLDER / f"{name}.txt").read_text().replace("\\\n", " ")
+    found: dict[str, tuple[str, list[str]]] = {}
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
+        requirement, *hashes = line.split("--hash=")
+        package, version = requirement.partition(";")[0].strip().split("==")
+        assert plain(package) not in found, line
+        found[plain(package)] = (version, [one.strip() for one in hashes])
+    return found
+
+
+def test_no_other_files_are_there() -> None:
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_requirement_is_pinned_as_in_constraints_and_has_hashes(name: str) -> None:
+    known = pins()
+    for package, (version, hashes) in blocks(name).items():
+        assert known.get(package) == version, f"{package}: run `make hashes`"
+        assert hashes, package
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), package
+        assert len(set(hashes)) == len(hashes)
+
+
+def test_every_pin_has_hashes() -> None:
+    bench = {plain(one) for one in extras_of("bench")}
+    hashed = {package for name in FILES for package in blocks(name)}
+    assert pins().keys() - hashed <= TORCH | bench | {"mdit-py-plugins"}
+
+
+def extras_of(*names: str) -> list[str]:
+    extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return [re.split(r"[\[<>=]", one)[0] for name in names for one in extras[name]]
+
+
+@pytest.mark.parametrize("name", WRITE["EXTRAS"])
+def test_a_file_names_what_its_installation_asks_for(name: str) -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+    wanted = {plain(re.split(r"[\[<>=]", one)[0]) for one in [*project, *extras_of(*WRITE["EXTRAS"][name])]}
+    assert wanted | {"setuptools"} <= blocks(name).keys() | TORCH
+
+
+def test_torch_is_left_out_and_what_it_needs_is_not() -> None:
+    text = (
+        "torch==1 ; sys_platform == 'never' \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\n"
+        "sympy==2 ; sys_platform == 'never' \\\n    --hash=sha256:cc\ntorchvision==3 \\\n    --hash=sha256:dd\n"
+    )
+    assert WRITE["_without_torch"](text) == (
+        "sympy==2 \\\n    --hash=sha256:cc\ntorchvision==3 \\\n    --hash=sha256:dd\n"
+    )
+
+
+def test_nothing_is_installed_without_hashes_but_torch_and_the_rivals() -> None:
+    """In the Makefile, and in the images, which have neither."""
+    makefile = (PROJECT / "Makefile").read_text().replace("\\\n", " ")
+    installs = [
+        line for line in makefile.splitlines() if re.search(r"pip install|\$\(PIP\)", line) and "PIP =" not in line
+    ]
+    allowed = re.compile(r"--require-hashes|--no-deps --no-build-isolation -e \.|^TORCH = |'\.\[bench\]'")
+    assert len(installs) >= 5
+    assert [line for line in installs if not allowed.search(line)] == []
+    dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
+    for install in re.findall(r"pip install [^\\&]*", dockerfile):
+        assert "--require-hashes -r requirements/" in install or "--no-deps --no-build-isolation" in install, install
+
+
+def test_pip_refuses_a_file_that_is_not_listed(tmp_path: Path) -> None:
+    """What the whole rests upon, tried with a wheel made here, offline."""
+    wheel = tmp_path / "made-1.0-py3-none-any.whl"
+    command = [sys.executable, "-m", "pip", "--version"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs pip")
+    from zipfile import ZipFile  # noqa: PLC0415 - this test alone
+
+    with ZipFile(wheel, "w") as file:
+        file.writestr("made.py", "")
+        file.writestr("made-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: made\nVersion: 1.0\n")
+        file.writestr("made-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr("made-1.0.dist-info/RECORD", "")
+    listed = tmp_path / "listed.txt"
+    listed.write_text(f"made==1.0 --hash=sha256:{'0' * 64}\n")
+    options = ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "there"), "--no-deps"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--require-hashes", *options, "-r", str(listed)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode
+    assert "DO NOT MATCH" in done.stderr
+
+
+# ---------------------------------------------------------------- the bill of materials
+
+
+def bill() -> dict[str, Any]:
+    """As cyclonedx-py writes one."""
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "metadata": {"component": {"type": "application", "bom-ref": "root-component", "name": "likeness"}},
+        "components": [{"type": "library", "bom-ref": "numpy==2", "name": "numpy", "version": "2"}],
+        "dependencies": [{"ref": "numpy==2"}, {"ref": "root-component", "dependsOn": ["numpy==2"]}],
+    }
+
+
+def test_the_bill_of_materials_lists_the_model_packages() -> None:
+    found = SBOM["with_models"](bill(), PROJECT / "models")
+    components = {one["bom-ref"]: one for one in found["components"]}
+    assert len(components) == len(found["components"])
+    manifests = [json.loads(path.read_text()) for path in (PROJECT / "models").glob("*/manifest.json")]
+    assert len(components) == len(manifests) + 1
+    for manifest in manifests:
+        model = components[f"model:{manifest['name']}@{manifest['version']}"]
+        assert model["type"] == "machine-learning-model"
+        assert model["hashes"] == [{"alg": "SHA-256", "content": manifest["sha256"]}]
+        assert model["licenses"][0]["license"]["name"] == manifest["licence"]["name"]
+    edges = {one["ref"]: set(one.get("dependsOn", ())) for one in found["dependencies"]}
+    assert edges.keys() == components.keys() | {"root-component"}
+    assert edges["root-component"] == components.keys()
+    assert bill()["components"] == [components["numpy==2"]], "the given one is left as it was"
+
+
+# ---------------------------------------------------------------- the database of advisories
+
+
+def audited(tmp_path: Path, output: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    program = tmp_path / "pip-audit"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nprint({output!r})\nprint('no way out', file=sys.stderr)\nsys.exit({code})\n"
+    )
+    program.chmod(0o755)
+    return subprocess.run([sys.executable, FOLDER / "audit.py", program], capture_output=True, text=True, check=False)
+
+
+def test_an_audit_says_what_is_vulnerable(tmp_path: Path) -> None:
+    vulnerable = {"name": "made", "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"]}]}
+    fine = {"name": "fine", "version": "1.0", "vulns": []}
+    done = audited(tmp_path, json.dumps({"dependencies": [vulnerable, fine]}), 1)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines() == [
+        "made 1.0: PYSEC-1, fixed in 1.1",
+        "2 versions checked, 1 known vulnerabilities",
+    ]
+    assert audited(tmp_path, json.dumps({"dependencies": [fine]})).returncode == 0
+
+
+def test_an_index_without_advisories_is_no_clean_bill(tmp_path: Path) -> None:
+    """As a mirror, which has the files and nothing else."""
+    skipped = [{"name": f"p{number}", "skip_reason": "not found"} for number in range(7)]
+    done = audited(tmp_path, json.dumps({"dependencies": skipped}))
+    assert (done.returncode, done.stdout) == (2, "0 versions checked, 0 known vulnerabilities\n")
+    assert "7 versions could not be checked" in done.stderr
+    assert "p0, p1, p2, p3, p4 …" in done.stderr
+
+
+def test_an_audit_without_a_network_is_one_sentence(tmp_path: Path) -> None:
+    done = audited(tmp_path, "", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "The versions could not be checked: the database of advisories is not reached (no way out).\n"
+    )

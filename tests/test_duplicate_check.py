@@ -1,0 +1,96 @@
+"""What a new face resembles, by scores alone: the fast comparison against one that looks at each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.decisions import cosine
+from app.duplicate_check import DUPLICATE_SCORE, Findings, compare, named
+from app.gallery.records import Candidate
+from app.gallery.text import unnamed_id
+from app.types import Template
+
+PACKAGE = "tiny@1"
+CONFLICT_AT = 0.5
+
+
+def at(degrees: float) -> Template:
+    """A template in a plane: the score of two is the cosine of the angle between them."""
+    angle = np.deg2rad(degrees)
+    return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
+
+
+def ranking(template: Template, enrolled: Sequence[tuple[str, Template]]) -> list[Candidate]:
+    """The two nearest subjects, each by its best face, as an index answers."""
+    best: dict[str, Candidate] = {}
+    for number, (subject, other) in enumerate(enrolled):
+        score = cosine(template, other)
+        if subject not in best or score > best[subject].score:
+            best[subject] = Candidate(subject, None, f"face-{number}", score, score)
+    return sorted(best.values(), key=lambda one: -one.score)[:2]
+
+
+def slow(
+    new: Sequence[tuple[str, Template]], enrolled: Sequence[tuple[str, Template]], *, refuse: bool
+) -> list[tuple[bool, str | None]]:
+    """Whether each face is a duplicate, and of which subject it is in conflict with: pair by pair."""
+    known = list(enrolled)
+    answers = []
+    for subject, template in new:
+        scores = [(cosine(template, other), owner) for owner, other in known]
+        duplicate = any(score >= DUPLICATE_SCORE for score, _ in scores)
+        others = [(score, owner) for score, owner in scores if owner != subject and score >= CONFLICT_AT]
+        conflict = max(others)[1] if others else None
+        answers.append((duplicate, conflict))
+        if not (refuse and (duplicate or conflict)):
+            known.append((subject, template))
+    return answers
+
+
+FACES = st.lists(
+    st.tuples(st.sampled_from(["ann", "bob", "cid"]), st.floats(0, 360, allow_nan=False).map(at)), max_size=6
+)
+
+
+@given(new=FACES.filter(bool), enrolled=FACES, refuse=st.booleans())
+def test_what_is_found_is_what_every_pair_says(
+    new: list[tuple[str, Template]], enrolled: list[tuple[str, Template]], *, refuse: bool
+) -> None:
+    subjects, templates = [one for one, _ in new], [one for _, one in new]
+    rankings = [ranking(template, enrolled) for template in templates]
+    found = compare(subjects, templates, rankings, CONFLICT_AT, refuse=refuse)
+    expected = slow(new, enrolled, refuse=refuse)
+    near = 1e-5  # float32 against float64
+    scores = [cosine(a, b) for a in templates for b in (*templates, *(one for _, one in enrolled))]
+    if any(abs(score - point) < near for score in scores for point in (DUPLICATE_SCORE, CONFLICT_AT)):
+        return
+    assert [one.duplicate is not None for one in found] == [duplicate for duplicate, _ in expected]
+    assert [one.conflict is not None for one in found] == [conflict is not None for _, conflict in expected]
+    assert [one.refused for one in found] == [refuse and (dup or con is not None) for dup, con in expected]
+
+
+def test_the_face_before_is_named_by_its_place_and_then_by_its_id() -> None:
+    new = [at(0), at(90), at(1)]
+    found = compare(["ann"] * 3, new, [[], [], []], CONFLICT_AT, refuse=False)
+    assert [one.duplicate and one.duplicate.place for one in found] == [None, None, 0]
+    duplicate = named(found[2], {0: (4, "f" * 32)}).duplicate
+    assert duplicate is not None
+    assert (duplicate.place, duplicate.face_id, duplicate.subject) == (4, "f" * 32, "ann")
+
+
+@pytest.mark.parametrize("subject", [unnamed_id(), "ann"])
+def test_an_unidentified_person_is_in_conflict_with_nobody(subject: str) -> None:
+    near = [Candidate("bob" if subject != "ann" else unnamed_id(), None, "f", 0.7, 0.7)]
+    assert compare([subject], [at(0)], [near], CONFLICT_AT, refuse=True) == [Findings()]
+
+
+def test_a_package_without_operating_points_has_duplicates_only() -> None:
+    near = [Candidate("bob", None, "f", 0.99, 0.99)]
+    (found,) = compare(["ann"], [at(0)], [near], None, refuse=False)
+    assert found.duplicate is not None
+    assert found.conflict is None
