@@ -235,7 +235,7 @@ UPDATE_SUBJECT = Operation(
     ENROLL,
     changes=True,
     body=schemas.SubjectPatch,
-    codes=(*NO_SUBJECT, *SUBJECT_FIELDS),
+    codes=(*NO_FACE, *SUBJECT_FIELDS),
 )
 DELETE_SUBJECT = Operation(
     "delete_subject", "DELETE", SUBJECT, NoneType, ENROLL, changes=True, status=204, codes=NO_SUBJECT

@@ -98,6 +98,7 @@ class SubjectLine(Line):
     updated_at: Time
     expires_at: Time | None = None
     consent: ConsentLine | None = None
+    cover: Annotated[str, AfterValidator(_hex_id)] | None = None
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)

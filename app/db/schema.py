@@ -63,6 +63,7 @@ SUBJECTS = Table(
     Column("updated_at", String(32), nullable=False),
     Column("expires_at", String(32)),
     Column("consent", Text),  # JSON
+    Column("cover", String(32)),  # the id of a face; it counts as long as the face is the subject's
     UniqueConstraint("gallery_key", "id"),
     Index(None, "gallery_key", "key"),
     Index(None, "expires_at"),

@@ -124,6 +124,8 @@ class Subject:
     expires_at: str | None = None
     """From then on the subject is in no answer; it is erased soon after."""
     consent: Consent | None = None
+    cover: str | None = None
+    """The id of the face that shows the subject, if one was chosen and is still the subject's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,14 +275,17 @@ class Store:
         metadata: Metadata | Unset = UNSET,
         *,
         terms: Terms = NO_TERMS,
+        cover: str | Unset | None = UNSET,
     ) -> Subject:
-        """Replace what is given, metadata as a whole; a `name` of None removes it.
+        """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-        ``invalid_consent``; NotFound ``subject_not_found``.
+        ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
         """
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, name, metadata) | terms_columns(terms)
+        if cover is not UNSET:
+            updates["cover"] = None if cover is None else self.face(gallery, cleaned, cover).face_id
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             update_subject(connection, lock_subject(connection, gallery, cleaned).key, updates)

@@ -33,6 +33,8 @@ const PROBLEMS = {
   liveness_unavailable: "Liveness was asked for, and this server has no model that can judge it. The administrator should add one.",
   liveness_not_measured: "Liveness is required, and its error rates were never measured. The administrator has to measure them first.",
   low_quality: "The face is too poor to be recognised later.",
+  duplicate_face: "The same photo is enrolled already.",
+  face_conflict: "The face matches somebody else of this gallery.",
   nothing_enrolled: "None of the photos was accepted.",
   operating_point_unavailable: "This error rate was never measured for this model. Choose another.",
   package_unavailable: "The model is not installed on this server, or its file is damaged. The administrator should check why.",

@@ -420,6 +420,24 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
         assert caught.value.code == "invalid_search"
 
 
+def test_a_cover_counts_while_the_face_is_the_subjects(store: Store, gallery: Gallery) -> None:
+    (one, other), (strange,) = (
+        [row.face_id for row in enroll(store, gallery, subject, faces, crops=[None] * len(faces)).faces]
+        for subject, faces in (("a", [face(1), face(2)]), ("b", [face(3)]))
+    )
+    assert store.subject(gallery, "a").cover is None
+    assert store.update_subject(gallery, "a", cover=other).cover == other
+    assert store.update_subject(gallery, "a", name="Anna").cover == other
+    assert [subject.cover for subject in store.subjects(gallery).items] == [other, None]
+    with pytest.raises(NotFound) as caught:
+        store.update_subject(gallery, "a", cover=strange)
+    assert caught.value.code == "face_not_found"
+    store.delete_face(gallery, "a", other)
+    assert store.subject(gallery, "a").cover is None
+    assert store.update_subject(gallery, "a", cover=one).cover == one
+    assert store.update_subject(gallery, "a", cover=None).cover is None
+
+
 def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:
     def enroll_two(subject_id: str) -> list[str]:
         rows = enroll(store, gallery, subject_id, [face(1), face(2)], crops=[b"jpeg1", b"jpeg2"]).faces

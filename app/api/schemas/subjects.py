@@ -65,6 +65,9 @@ class SubjectPatch(Params):
     metadata: Metadata = Field(default_factory=dict, description="The new metadata; replaces all of the old.")
     expires_at: Time | None = Field(default=None, description="The new time of expiry; null: never.")
     consent: Consent | None = Field(default=None, description="The new consent; null removes it.")
+    cover: str | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="The id of the face that shows the subject; null: none."
+    )
 
 
 class EraseParams(Params):
@@ -110,6 +113,7 @@ class Subject(Wire):
     updated_at: datetime
     expires_at: datetime | None = Field(description="From then on no answer contains it; null: never.")
     consent: GivenConsent | None
+    cover: str | None = Field(default=None, description="The id of the face that shows it, if one was chosen.")
 
 
 class SubjectPage(Wire):

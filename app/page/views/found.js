@@ -109,8 +109,9 @@ async function enroll(state, shot, face, name) {
 
 async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
-  return id;
+  const answer = await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
+  const { conflict } = answer.enrolled[0];
+  return conflict ? `${id}; the face also matches ${nameOf(conflict) ?? "somebody else"}` : id;
 }
 
 /** Who of the gallery has this very id or name; null where the key may not look. */
