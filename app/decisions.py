@@ -9,9 +9,10 @@ false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), co
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -25,6 +26,9 @@ from app.types import Box, DoubtReason, Face, Liveness, Template, Verdict
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
+
+SCORE_DIGITS = 9
+"""Decimals of a rounded score, so that none is 0.7300000000000001."""
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
@@ -88,40 +92,88 @@ def fpir_of(fmr: float, subjects: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class CoarseScores:
-    """Scores as they are answered for vectors that the caller chose: as fine as decisions need, and no finer.
+class AnsweredCandidate:
+    """A candidate as it is answered. ``exact`` orders and decides, and never leaves the service."""
 
-    A score counts as the nearest value below it among the steps and the operating points, so that every decision at a
-    measured operating point stays what it was. Below ``floor``, the most lenient of them, nothing is answered.
+    subject: str
+    name: str | None
+    face_id: str
+    score: float | None
+    """None: below the floor."""
+    template_score: float | None
+    exact: float = field(repr=False)
+
+
+class AnsweredScores(ABC):
+    """How the scores of a probe and enrolled faces are answered. Decisions and order always go by the exact ones."""
+
+    @abstractmethod
+    def answered(self, score: float) -> float | None:
+        """Return the score that is answered; None below the floor."""
+
+    def candidate(self, found: Candidate) -> AnsweredCandidate:
+        return AnsweredCandidate(
+            found.subject,
+            found.name,
+            found.face_id,
+            self.answered(found.score),
+            self.answered(found.template_score),
+            found.score,
+        )
+
+    def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
+        """Return the candidates whose score is answered."""
+        return [one for one in map(self.candidate, ranking) if one.score is not None]
+
+
+class ExactScores(AnsweredScores):
+    """For keys that may have the templates: those with the scope `templates`."""
+
+    def answered(self, score: float) -> float:
+        return score
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseScores(AnsweredScores):
+    """For everybody else: as fine as decisions need, and no finer, since exact scores show the enrolled templates.
+
+    A score counts as the nearest value below it among the steps and the thresholds, so that every decision at a
+    threshold stays what it was. Below ``floor``, the most lenient operating point, nothing is answered.
     """
 
-    points: tuple[float, ...]
-    """The thresholds of the operating points, rising."""
+    floor: float
     step: float
+    thresholds: tuple[float, ...]
+    """Those of the operating points and of the request, rising, from the floor on."""
 
     @classmethod
-    def of(cls, thresholds: Thresholds) -> CoarseScores:
-        """Return the scores of a package. The step is the largest power of ten within the points' narrowest gap.
+    def of(cls, thresholds: Thresholds, *asked: float) -> CoarseScores:
+        """Return the scores of a package; ``asked`` are the request's own thresholds.
 
-        Raises OperatingPointUnavailable for a package without measured operating points.
+        The step is the largest power of ten within the narrowest gap between operating points. Raises
+        OperatingPointUnavailable for a package without measured operating points.
         """
         if thresholds.calibration is None:
-            message = f"{thresholds.package} has no measured operating points, so no embedding is compared with faces"
+            message = (
+                f"{thresholds.package} has no measured operating points, so no score of enrolled faces is answered"
+            )
             raise OperatingPointUnavailable(message)
         points = tuple(point.threshold for point in thresholds.calibration.points)
-        narrowest = min(later - earlier for earlier, later in pairwise(points))
-        return cls(points, 10.0 ** math.floor(math.log10(narrowest)))
+        narrowest = min((later - earlier for earlier, later in pairwise(points)), default=1.0)
+        step = 10.0 ** math.floor(math.log10(narrowest))
+        return cls(points[0], step, tuple(sorted({*points, *(one for one in asked if one > points[0])})))
 
-    @property
-    def floor(self) -> float:
-        return self.points[0]
-
-    def coarse(self, score: float) -> float | None:
-        """Return the score that is answered; None below the floor."""
+    def answered(self, score: float) -> float | None:
         if score < self.floor:
             return None
-        below = self.points[bisect_right(self.points, score) - 1]
-        return max(below, math.floor(score / self.step) * self.step)
+        below = self.thresholds[bisect_right(self.thresholds, score) - 1]
+        rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
+        return max(below, rounded) if rounded <= score else below
+
+
+def answered_scores(thresholds: Thresholds, *asked: float, exact: bool) -> AnsweredScores:
+    """Return how scores are answered; ``exact``: whether the key sees exact ones. Raises as `CoarseScores.of` does."""
+    return ExactScores() if exact else CoarseScores.of(thresholds, *asked)
 
 
 @dataclass(frozen=True, slots=True)

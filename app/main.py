@@ -29,6 +29,7 @@ from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
+from app.access.sign_in_codes import SignInCodes
 from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
@@ -105,6 +106,7 @@ IMPORT_THREADS = 4
 REEMBEDDINGS_S = 60.0
 """Between looks for re-embeddings that can no longer be rolled back."""
 PRUNE_AUDIT_S = 3600.0
+PRUNE_CODES_S = 600.0
 """Between deletions of old audit entries."""
 WRITE_RETRY_S = 2.0
 """Between attempts to write to the database after a write has failed."""
@@ -179,6 +181,7 @@ class _Storage:
     signer: Signer
     erasures: Erasures
     keys: KeyStore
+    codes: SignInCodes
     audit: AuditLog
     audit_exports: AuditExports
     jobs: JobStore
@@ -203,6 +206,7 @@ class _Background:
     reembedder: Reembedder
     reviewer: Reviewer
     bulk: BulkService
+    clock: ClockGuard
 
 
 def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
@@ -247,6 +251,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
             _rate("vector_rate", settings.vector_rate),
         ),
         keys=api_keys,
+        codes=storage.codes,
         audit=storage.audit,
         audit_exports=storage.audit_exports,
         signatures=SeenSignatures(storage.database, KEPT_S),
@@ -255,6 +260,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         jobs=storage.jobs,
         runner=background.runner,
         bulk=background.bulk,
+        clock=background.clock,
         open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
         models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir),
@@ -290,6 +296,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         signer=signer,
         erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
+        codes=SignInCodes(sql.database, rings.secrets),
         audit=audit,
         audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
         jobs=JobStore(sql.database, sql.blobs),
@@ -358,12 +365,13 @@ def _build_background(
     storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
     scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
+    scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
     runner.start({**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work}, scheduler)
-    return _Background(runner, reembedder, reviewer, bulk)
+    return _Background(runner, reembedder, reviewer, bulk, clock)
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:

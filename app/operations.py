@@ -12,10 +12,13 @@ from typing import Literal, TypeAlias, TypeVar
 
 from app.concurrency.deadline import check_deadline
 from app.decisions import (
+    AnsweredCandidate,
+    AnsweredScores,
     Decision,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
+    answered_scores,
     assign,
     check_quality,
     cosine,
@@ -78,10 +81,10 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class SubjectVerified:
     match: bool
-    candidate: Candidate
+    candidate: AnsweredCandidate
     point: VerifyPoint
     chosen: Chosen
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
     stages: Mapping[str, float]
     model: str
     warnings: Sequence[PopulationWarning] | None = None
@@ -93,9 +96,9 @@ class Identified:
 
     face: Face
     decision: Decision
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[AnsweredCandidate, ...]
     margin: float | None
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ class Identification:
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
-    Operations on a gallery use the gallery's package and its operating points, all others the default package's.
+    Operations on a gallery use the gallery's package and its operating points, all others the default package's. Scores
+    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`app.decisions` says why).
     Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
     of `app.face.image.decode`.
     """
@@ -201,6 +205,7 @@ class Operations:
         image: bytes,
         fmr: float | None = None,
         *,
+        exact: bool,
         population: str | None = None,
         liveness: LivenessMode | None = None,
         explain: bool = False,
@@ -212,7 +217,7 @@ class Operations:
         """
         return retried(
             lambda: self._verify_subject(
-                gallery, subject, image, fmr, population=population, liveness=liveness, explain=explain
+                gallery, subject, image, fmr, exact=exact, population=population, liveness=liveness, explain=explain
             )
         )
 
@@ -223,6 +228,7 @@ class Operations:
         image: bytes,
         fmr: float | None,
         *,
+        exact: bool,
         population: str | None,
         liveness: LivenessMode | None,
         explain: bool,
@@ -230,6 +236,7 @@ class Operations:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             point = verify_point(used.thresholds, fmr, self.fmr)
+            scores = answered_scores(used.thresholds, point.threshold, exact=exact)
             store = self._galleries.store
             store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
             (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
@@ -239,15 +246,17 @@ class Operations:
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
         self._observe(stages)
-        nearest = next((other for other in others if other.subject != candidate.subject), None)
+        nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, warnings)
+        other = nearest[0] if nearest else None
+        return SubjectVerified(match, scores.candidate(candidate), point, chosen, other, stages, used.id, warnings)
 
     def identify(
         self,
         gallery: str,
         image: bytes,
         *,
+        exact: bool,
         limit: int = 5,
         fmr: float | None = None,
         fpir: float | None = None,
@@ -262,7 +271,14 @@ class Operations:
         """
         return retried(
             lambda: self._identify(
-                gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
+                gallery,
+                image,
+                exact=exact,
+                limit=limit,
+                fmr=fmr,
+                fpir=fpir,
+                population=population,
+                liveness=liveness,
             )
         )
 
@@ -271,6 +287,7 @@ class Operations:
         gallery: str,
         image: bytes,
         *,
+        exact: bool,
         limit: int,
         fmr: float | None,
         fpir: float | None,
@@ -281,6 +298,7 @@ class Operations:
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             point = identify_point(used.thresholds, fmr, fpir, self.fpir, subjects)
+            scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
@@ -290,7 +308,9 @@ class Operations:
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
         self._observe(stages)
         found = dict(zip(places, assign(rankings, point.uncertain), strict=True))
-        faces = [_identified(face, found.get(place, []), point, limit) for place, face in enumerate(photo.faces)]
+        faces = [
+            _identified(face, found.get(place, []), point, scores, limit) for place, face in enumerate(photo.faces)
+        ]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
 
     def enroll(
@@ -381,8 +401,10 @@ class Operations:
             gate.check(face)
         return photo
 
-    def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """Return the ``limit`` best candidates of each template; nothing is decided.
+    def rank(
+        self, gallery: str, templates: Sequence[Template], limit: int, scores: AnsweredScores
+    ) -> list[list[AnsweredCandidate]]:
+        """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
@@ -390,7 +412,7 @@ class Operations:
         with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit)
         self._observe(stages)
-        return rankings
+        return [scores.candidates(ranking) for ranking in rankings]
 
     def enroll_face(
         self,
@@ -561,11 +583,15 @@ def _warnings(
     return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
 
 
-def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
+def _identified(
+    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
+) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
-    margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
-    others = ranking if decision == "unknown" else ranking[1:]
-    return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
+    found = scores.candidates(ranking)
+    first, second = ([one.score for one in found] + [None, None])[:2]
+    margin = None if first is None or second is None else first - second
+    others = found if decision == "unknown" else found[1:]
+    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)
 
 
 def retried(work: Callable[[], T]) -> T:

@@ -193,7 +193,7 @@ def explained(
     photos: Iterable[types.Photo],
     chosen: Iterable[enrollment.Chosen] = (),
     stages: Mapping[str, float] | None = None,
-    nearest: Iterable[records.Candidate | None] = (),
+    nearest: Iterable[decisions.AnsweredCandidate | None] = (),
 ) -> schemas.Explain:
     """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed."""
     photos = list(photos)

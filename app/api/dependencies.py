@@ -17,11 +17,13 @@ from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
+from app.access.sign_in_codes import SignInCodes
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
+from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.face.liveness import LivenessPackages
@@ -52,6 +54,7 @@ class Service:
     limits: body.BodyLimits
     guard: Guard
     keys: Keys
+    codes: SignInCodes
     audit: AuditLog
     audit_exports: AuditExports
     signatures: SeenSignatures
@@ -60,6 +63,7 @@ class Service:
     jobs: JobStore
     runner: Runner
     bulk: BulkService
+    clock: ClockGuard
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]

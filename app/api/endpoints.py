@@ -23,6 +23,8 @@ JOB = f"{JOBS}/{{job}}"
 KEYS = "/v1/keys"
 KEY = f"{KEYS}/{{key}}"
 RECEIPTS = "/v1/receipts"
+SIGN_IN_LINK = "{url}/#code={code}"
+"""Signs a browser in. Browsers send nothing behind the `#`, but keep it in their history."""
 
 TAR_TYPE, GZIP_TYPES = "application/x-tar", ("application/gzip", "application/x-gzip")
 LINES_TYPE, CSV_TYPE, JPEG_TYPE = "application/x-ndjson", "text/csv", "image/jpeg"
@@ -311,6 +313,19 @@ FETCH_RESULT = Operation(
 
 # Keys, the audit log, receipts of erasures
 SHOW_OWN_KEY = Operation("show_own_key", "GET", "/v1/key", schemas.OwnKey, None)
+CREATE_SIGN_IN_CODE = Operation(
+    "create_sign_in_code", "POST", "/v1/sign-in-codes", schemas.SignInCode, None, changes=True, status=201
+)
+SIGN_IN = Operation(
+    "sign_in",
+    "POST",
+    "/v1/sign-in",
+    schemas.SignedIn,
+    None,
+    changes=True,
+    by_code=True,
+    codes=("wrong_sign_in_code",),
+)
 LIST_KEYS = Operation("list_keys", "GET", KEYS, schemas.KeyPage, ADMIN, unrestricted=True, codes=CURSOR)
 CREATE_KEY = Operation(
     "create_key",
@@ -388,7 +403,7 @@ def scopes_table() -> str:
     """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
-        some = [one for one in ENDPOINTS if one.scope == scope and not one.public]
+        some = [one for one in ENDPOINTS if one.scope == scope and not (one.public or one.by_code)]
         names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
         lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
     return "\n".join(lines)

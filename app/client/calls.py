@@ -399,6 +399,11 @@ def own_key() -> Call[schemas.OwnKey]:
     return _call(endpoints.SHOW_OWN_KEY)
 
 
+def create_sign_in_code() -> Call[schemas.SignInCode]:
+    """Make a code that signs a browser in with the key in use: once, within a minute."""
+    return _call(endpoints.CREATE_SIGN_IN_CODE)
+
+
 def key(key_id: str) -> Call[schemas.Key]:
     """Return one API key, without its secret."""
     return _call(endpoints.SHOW_KEY, key=key_id)

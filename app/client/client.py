@@ -134,6 +134,7 @@ class _Operations:
     keys = _Operation(calls.keys)
     create_key = _Operation(calls.create_key)
     own_key = _Operation(calls.own_key)
+    create_sign_in_code = _Operation(calls.create_sign_in_code)
     key = _Operation(calls.key)
     rotate_key = _Operation(calls.rotate_key)
     revoke_key = _Operation(calls.revoke_key)

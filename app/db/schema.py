@@ -232,6 +232,16 @@ SEEN_SIGNATURES = Table(
     Index(None, "seen_at"),
 )
 
+SIGN_IN_CODES = Table(
+    # Codes that sign a browser in once, within a minute: the SHA-256 of each, and the key it stands for, encrypted.
+    "sign_in_codes",
+    METADATA,
+    Column("id", String(16), primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("made_at", Float, nullable=False),  # seconds since 1970
+)
+
 RECEIPTS = Table(
     # Receipts of erasures; they name the gallery without a reference, since they outlive it.
     "receipts",

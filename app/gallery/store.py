@@ -125,7 +125,7 @@ class Store:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
         cleaned = clean_id(gallery_id, "gallery")
-        check_visible(cleaned, "gallery")
+        check_visible(cleaned, "gallery id")
         values = {
             "id": cleaned,
             "embedder": embedder,
@@ -218,7 +218,7 @@ class Store:
         """
         columns = terms_columns(terms)
         cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
-        check_visible(cleaned, "subject")
+        check_visible(cleaned, "subject id")
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
         with self.database.write() as connection:
@@ -344,7 +344,7 @@ class Store:
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
             keys, made = ensure_subjects(connection, self.database, gallery, rows)
             for name in made:
-                check_visible(name, "subject")
+                check_visible(name, "subject id")
             for name, changed in zip(names, updates, strict=True):
                 if changed:
                     update_subject(connection, keys[name], changed)
@@ -364,7 +364,7 @@ class Store:
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Check what `write_many` checks, and raise what it would."""
-        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject")
+        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject id")
 
     def write_many(
         self,

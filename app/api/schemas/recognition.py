@@ -268,7 +268,9 @@ class Explain(Wire):
         default_factory=list, description="For each photo of which one face was used: which face, and why."
     )
     nearest_other: list[NearestOther | None] = Field(
-        default_factory=list, description="For each face of the answer: the nearest subject that is not its match."
+        default_factory=list,
+        description="For each face of the answer: the nearest subject that is not its match; null also if its score "
+        "is not answered.",
     )
 
 
@@ -328,8 +330,14 @@ class Candidate(Wire):
     }
     subject: str
     name: str | None
-    score: float = Field(description="The best score over the subject's faces; the decision is based on it.")
-    template_score: float = Field(description="The score against the subject's quality-weighted mean template.")
+    score: float = Field(
+        description="The best score over the subject's faces, which the decision is based on; rounded down unless the "
+        "key has the scope `templates`."
+    )
+    template_score: float | None = Field(
+        description="The score against the subject's quality-weighted mean template; null below the most lenient "
+        "operating point, unless the key has the scope `templates`."
+    )
     face_id: str = Field(description="The enrolled face with this score.")
 
 
@@ -346,8 +354,14 @@ class SubjectVerifyAnswer(Wire):
     match: bool
     subject: str
     name: str | None
-    score: float = Field(description="The best score over the subject's faces; the decision is based on it.")
-    template_score: float = Field(description="The score against the subject's quality-weighted mean template.")
+    score: float | None = Field(
+        description="The best score over the subject's faces, which the decision is based on; unless the key has the "
+        "scope `templates`, rounded down, and null below the most lenient operating point."
+    )
+    template_score: float | None = Field(
+        description="The score against the subject's quality-weighted mean template; null below the most lenient "
+        "operating point, unless the key has the scope `templates`."
+    )
     face_id: str = Field(description="The enrolled face with this score.")
     threshold: float
     fmr: float
@@ -374,7 +388,9 @@ class IdentifiedFace(DetectedFace):
     candidates: list[Candidate] = Field(
         description="The nearest subjects, best first, without those assigned to another face of the photo."
     )
-    margin: float | None = Field(description="First candidate's score minus the second's; null without a second.")
+    margin: float | None = Field(
+        description="First candidate's answered score minus the second's; null without a second."
+    )
     threshold: float = Field(description="A face with at least this score is `known`.")
     threshold_uncertain: float = Field(
         description="A face between this score and `threshold` is `uncertain`: the operating point of ten times the "

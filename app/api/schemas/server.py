@@ -212,6 +212,11 @@ class Version(Wire):
 class Health(Wire):
     example: ClassVar[Example] = {"status": "ok"}
     status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable"]
+    warnings: list[Literal["clock_ahead"]] = Field(
+        default_factory=list,
+        description="Absent if there are none. `clock_ahead`: the clock is more than 7 days ahead of the newest stored "
+        "time, so nothing is expired or deleted by its age until `likeness clock --confirm`.",
+    )
 
 
 class Problem(Wire):

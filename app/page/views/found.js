@@ -39,7 +39,7 @@ function card(state, shot, face, index) {
         verdict(face),
       ),
     ),
-    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery is left to compare with." : "Nobody in this gallery has a face yet."),
+    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet."),
     session.may("enroll") && actions(state, shot, face, best),
   );
 }
