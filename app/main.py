@@ -60,6 +60,7 @@ from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
 from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.formats import Limits
+from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures, Expiry
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
@@ -70,6 +71,7 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
@@ -196,6 +198,7 @@ class _Inference:
     cores: FairSemaphore
     embedders: Embedders
     calibrator: Calibrator
+    liveness: LivenessPackages
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     return Service(
         operations=operations,
         embedders=inference.embedders,
+        liveness=inference.liveness,
         galleries=storage.galleries,
         reembedder=background.reembedder,
         calibrator=inference.calibrator,
@@ -310,9 +314,11 @@ def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _In
     semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
     embedders = _embedders(models, semaphore)
     stack.callback(embedders.close)
+    liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
+    stack.callback(liveness.close)
     recorded = partial(storage.audit.recorded, "calibrate_gallery")
     calibrator = Calibrator(storage.galleries, embedders, storage.jobs, recorded=recorded)
-    return _Inference(models, semaphore, embedders, calibrator)
+    return _Inference(models, semaphore, embedders, calibrator, liveness)
 
 
 def _build_recognition(
@@ -323,6 +329,7 @@ def _build_recognition(
         Pipeline(inference.models.detector, limits, cores=inference.cores),
         inference.embedders,
         storage.galleries,
+        liveness=LivenessGates(inference.liveness, apcer=settings.apcer, bpcer=settings.bpcer),
         fmr=settings.fmr,
         fpir=settings.fpir,
         calibrated=inference.calibrator.thresholds,
@@ -480,7 +487,8 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
 def _models(inference: _Inference) -> list[schemas.Model]:
     """List the installed packages, and the device that each loaded one runs on."""
     detector, embedders = inference.models.detector_package, inference.embedders
-    device, devices = inference.models.detector.device, embedders.devices()
+    liveness = inference.liveness.scorer
+    device, devices = inference.models.detector.device, embedders.devices() | (liveness.devices if liveness else {})
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]

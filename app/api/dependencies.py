@@ -26,6 +26,7 @@ from app.concurrency.worker_pool import WorkerPool
 from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
+from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
@@ -46,6 +47,7 @@ class Service:
 
     operations: Operations
     embedders: Embedders
+    liveness: LivenessPackages
     galleries: Galleries
     reembedder: Reembedder
     calibrator: Calibrator

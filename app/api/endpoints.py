@@ -35,6 +35,7 @@ ARCHIVE = File(
 
 RATES = ("operating_point_unavailable",)
 PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
+LIVENESS = ("not_live", "liveness_unavailable", "liveness_not_measured")
 TEMPLATES = ("package_mismatch", "package_unavailable")
 SEARCH = ("search_unavailable",)
 SUBJECT_FIELDS = ("invalid_name", "invalid_metadata", "invalid_expiry", "invalid_consent")
@@ -69,7 +70,7 @@ VERIFY = Operation(
     RECOGNIZE,
     body=schemas.VerifyRequest,
     images=TWO_IMAGES,
-    codes=(*RATES, *PACKAGE, "no_face"),
+    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face"),
 )
 IDENTIFY = Operation(
     "identify",
@@ -79,7 +80,7 @@ IDENTIFY = Operation(
     RECOGNIZE,
     body=schemas.IdentifyRequest,
     images=ONE_IMAGE,
-    codes=(*RATES, *TEMPLATES),
+    codes=(*RATES, *TEMPLATES, *LIVENESS),
 )
 VERIFY_SUBJECT = Operation(
     "verify_subject",
@@ -89,7 +90,7 @@ VERIFY_SUBJECT = Operation(
     RECOGNIZE,
     body=schemas.SubjectVerifyRequest,
     images=ONE_IMAGE,
-    codes=(*RATES, *TEMPLATES, "no_face", "subject_not_found", "subject_without_faces"),
+    codes=(*RATES, *TEMPLATES, *LIVENESS, "no_face", "subject_not_found", "subject_without_faces"),
 )
 ENROLL_FACES = Operation(
     "enroll",
@@ -103,6 +104,7 @@ ENROLL_FACES = Operation(
     images=MANY_IMAGES,
     codes=(
         *TEMPLATES,
+        *LIVENESS,
         "no_face",
         "ambiguous_face",
         "low_quality",

@@ -102,6 +102,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(422, "invalid_image", "The image is damaged or cut short."),
     Kind(422, "no_face", "No face was found in the image, which `details.image` or `details.rejected` names."),
     Kind(422, "ambiguous_face", "There are several faces, and none is clearly the most prominent."),
+    Kind(
+        422,
+        "not_live",
+        "Liveness is required, and the face is judged a spoof or uncertain; `details.live` says which.",
+    ),
     Kind(422, "low_quality", "The face's quality is too low to enroll; `details.rejected` has the reasons."),
     Kind(422, "duplicate_face", "The face is enrolled already, and the gallery or the request rejects such faces."),
     Kind(422, "face_conflict", "The face matches another subject; `details` says which, if the key may know."),
@@ -124,6 +129,16 @@ KINDS: tuple[Kind, ...] = (
         "package_unavailable",
         "The model package is not installed, its file is missing or damaged, or it computes other templates here than "
         "its manifest says; see `details.reason`.",
+    ),
+    Kind(
+        503,
+        "liveness_unavailable",
+        "Liveness was asked for, and no liveness package is installed, or it can't be used; see `details.reason`.",
+    ),
+    Kind(
+        503,
+        "liveness_not_measured",
+        "Liveness is required, and its packages were not measured at the server's error rates: measure them first.",
     ),
     Kind(503, "index_unavailable", "Milvus, where vectors are searched, can't be reached."),
     Kind(503, "unusable", "The installation has an error (a model, a device)."),

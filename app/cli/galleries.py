@@ -41,8 +41,8 @@ def list_galleries(server: options.Server = None, key: options.Key = None, as_js
         for gallery in found:
             output.say_json(gallery)
     else:
-        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search] for g in found]
-        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search"], rows)
+        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search, g.liveness] for g in found]
+        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"], rows)
 
 
 @galleries.command(epilog="Example: likeness galleries create staff --store none")
@@ -55,6 +55,7 @@ def create(
     search: options.Search = None,
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -62,7 +63,13 @@ def create(
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
         made = client.create_gallery(
-            gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict, population=population
+            gallery,
+            embedder=embedder,
+            store=store,
+            search=search,
+            on_conflict=on_conflict,
+            population=population,
+            liveness=liveness,
         )
     if as_json:
         output.say_json(made)
@@ -77,12 +84,13 @@ def update(
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched, what it does with duplicates, or whom it is for."""
-    given = {"search": search, "on_conflict": on_conflict}
+    """Change how a gallery is searched, what it does with duplicates, whom it is for, or what it asks of liveness."""
+    given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
     changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:
         changes["population"] = population or []
@@ -92,7 +100,10 @@ def update(
         output.say_json(updated)
     else:
         declared = f", for {', '.join(updated.population)}" if updated.population else ""
-        output.say(f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}{declared}")
+        output.say(
+            f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}, liveness "
+            f"{updated.liveness}{declared}"
+        )
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli import options, output
+from app.cli import add_liveness, options, output
 from app.cli.connect import Data, connect
 from app.config import PREFIX, PROJECT, load_settings
 from app.errors import InvalidInput, Unusable
@@ -169,6 +169,9 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
     from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
     from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
 
+    if known.task == "liveness":
+        add_liveness.add_known(known, path, settings, as_json=as_json)
+        return
     added = add_file(
         path,
         Description(known.name, known.licence, CANONICAL_LANDMARKS.tolist()),
@@ -181,7 +184,7 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
 
 @models.command(epilog="Example: likeness models add glintr100.onnx --name auraface --licence Apache-2.0")
 def add(
-    file: Annotated[Path, typer.Argument(help="ONNX file of a face embedder for aligned 112×112 crops.")],
+    file: Annotated[Path, typer.Argument(help="ONNX file: a face embedder for 112×112 crops, or a liveness model.")],
     *,
     name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
     task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
@@ -196,7 +199,23 @@ def add(
     ] = None,
     photos: Annotated[
         Path | None,
-        typer.Option(help="Folder with a folder of photos for each person. Default: the packaged drawn faces."),
+        typer.Option(
+            help="Folder with a folder of photos for each person (default: the packaged drawn faces). Liveness: photos "
+            "of live people."
+        ),
+    ] = None,
+    cut: Annotated[
+        Literal["square", "box"] | None,
+        typer.Option(
+            help="Liveness: what the model is shown. square: of the box's longer side, mirrored beyond the photo's "
+            "edge. box: in the box's proportions, moved into the photo."
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(min=1, max=8, help="Liveness: sides of the cut, in sides of the box.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Liveness: names of the outputs in order, one of them live: live,spoof.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -210,11 +229,24 @@ def add(
     from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
     from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
 
-    if task != "embed":
-        raise typer.BadParameter("only embedders can be added; write a manifest for other models", param_hint="--task")
+    if task == "detect":
+        raise typer.BadParameter("detectors can't be added; write a manifest for them", param_hint="--task")
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise typer.BadParameter("must be up to 100 of a-z, 0-9 and . _ -", param_hint="--name")
     settings = load_settings()
+    if task == "liveness":
+        from app.adding.liveness import LivenessDescription, StatedLiveness  # noqa: PLC0415 - slow to import
+
+        if cut is None or scale is None:
+            message = "what the model is shown can't be measured: give --cut and --scale, as it was trained"
+            raise typer.BadParameter(message, param_hint="--cut, --scale")
+        about = LivenessDescription(name, Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial))
+        named = None if classes is None else tuple(one.strip() for one in classes.split(","))
+        if named is not None and not all(re.fullmatch(NAME_PATTERN, one) for one in named):
+            raise typer.BadParameter("names are of a-z, 0-9 and . _ -, separated by commas", param_hint="--classes")
+        stated = StatedLiveness(add_liveness.cut_of(cut, scale), named, colour, normalisation)
+        add_liveness.add(file, about, stated, settings, photos=photos, as_json=as_json)
+        return
     added = add_file(
         file,
         Description(

@@ -48,6 +48,7 @@ GALLERIES = Table(
     Column("allow_laxer", Boolean, nullable=False, server_default=false()),
     Column("on_conflict", String(8), nullable=False, server_default="warn"),
     Column("population", Text),  # a JSON list of groups; NULL: not declared
+    Column("liveness", String(8), nullable=False, server_default="off"),
     sqlite_autoincrement=True,  # keys are never reused, so a late write can't reach another's rows
 )
 

@@ -42,6 +42,7 @@ def to_gallery(row: Row[Any]) -> Gallery:
         allow_laxer=bool(row.allow_laxer),
         on_conflict=row.on_conflict,
         population=() if row.population is None else tuple(json.loads(row.population)),
+        liveness=row.liveness,
     )
 
 

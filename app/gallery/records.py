@@ -13,7 +13,7 @@ from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, Two
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.inference.manifest import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
-from app.types import Box, Pixels, Quality, Template
+from app.types import Box, LivenessMode, Pixels, Quality, Template
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -54,6 +54,8 @@ class Gallery:
     on_conflict: OnConflict = "warn"
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""
+    liveness: LivenessMode = "off"
+    """What is asked of liveness unless a request asks for something else; `require` always holds."""
 
     @property
     def embedder(self) -> str:

@@ -51,7 +51,7 @@ from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend, Searchable
 from app.search.registry import IndexRegistry
 from app.search.types import IndexKind, IndexSpec, Match
-from app.types import Template, Vectors
+from app.types import LivenessMode, Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
@@ -158,6 +158,7 @@ class Galleries:
         search: IndexKind = "fp32",
         on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
@@ -173,6 +174,7 @@ class Galleries:
             search=search,
             on_conflict=on_conflict,
             population=population,
+            liveness=liveness,
         )
 
     def update_gallery(
@@ -182,6 +184,7 @@ class Galleries:
         search: IndexKind | None = None,
         on_conflict: OnConflict | None = None,
         population: Sequence[str] | None = None,
+        liveness: LivenessMode | None = None,
         calibration: Source | None = None,
         allow_laxer: bool | None = None,
     ) -> Gallery:
@@ -190,6 +193,7 @@ class Galleries:
         given = {
             "search": search,
             "on_conflict": on_conflict,
+            "liveness": liveness,
             "calibration": calibration,
             "allow_laxer": allow_laxer,
         }

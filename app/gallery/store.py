@@ -68,6 +68,7 @@ from app.gallery.text import (
 )
 from app.search.types import IndexKind
 from app.timestamps import utc_now
+from app.types import LivenessMode
 
 
 class Store:
@@ -119,6 +120,7 @@ class Store:
         search: IndexKind = "fp32",
         on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
@@ -132,6 +134,7 @@ class Store:
             "search": search,
             "on_conflict": on_conflict,
             "population": population_column(population),
+            "liveness": liveness,
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,

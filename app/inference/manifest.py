@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,6 +24,8 @@ from app.errors import OperatingPointUnavailable
 
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
+LEAST_CUT_SIDE, MOST_CUT_SIDE = 16, 512
+"""Sides in pixels that a liveness model's input may have; published ones have 80 to 256."""
 DEFAULT_MAX_BYTES = 1024**3
 """Limit of a download whose manifest names none; the largest public face models have about 0.5 GB."""
 RATE_TOLERANCE = 1e-9
@@ -116,6 +119,15 @@ class Rewrite(_Strict):
     input: SourceInput = SourceInput()
     unit_output: bool = True
     """Whether the file's own output already has length 1."""
+
+
+class RewriteClassifier(_Strict):
+    """`app.inference.prepare` rewrites the graph once: uint8 RGB cuts of any number in, probabilities out."""
+
+    kind: Literal["rewrite_classifier"] = "rewrite_classifier"
+    input: SourceInput = SourceInput()
+    output: Literal["logits", "probabilities"] = "logits"
+    """What the file itself answers."""
 
 
 class RewriteYuNet(_Strict):
@@ -274,6 +286,85 @@ class Golden(_Strict):
     """One unit vector of each crop."""
 
 
+class LivenessCut(_Strict):
+    """What is cut around a face's box for a liveness model, as its training did it."""
+
+    scale: float = Field(ge=1, le=8)
+    """Sides of the cut, in sides of the box."""
+    shape: Literal["square", "box"] = "square"
+    """``square``: of the box's longer side. ``box``: in the box's own proportions, squeezed into the square input."""
+    edge: Literal["reflect", "move"] = "reflect"
+    """Where it reaches over the photo's edge. ``reflect``: the photo is mirrored there. ``move``: the cut is moved into
+    the photo, and made smaller if it does not fit."""
+    resize: Literal["area", "linear"] = "area"
+    """``area``: averages over pixels. ``linear``: between the four nearest pixels, so that fine patterns alias."""
+
+
+class LivenessContract(_Strict):
+    """What a liveness model is shown, and what its answers mean."""
+
+    cut: LivenessCut
+    classes: tuple[Name, ...] = Field(min_length=2, max_length=16)
+    """Names of the outputs, in their order."""
+    live: Name
+    """The one that means a live person. Its probability is the score."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if len(set(self.classes)) != len(self.classes) or self.live not in self.classes:
+            raise ValueError("classes must have different names, and live must be one of them")
+        return self
+
+
+class ErrorRate(_Strict):
+    """A measured error rate with its 95 % interval."""
+
+    value: Rate
+    low: Rate
+    high: Rate
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError("value must lie between low and high")
+        return self
+
+
+class LivenessPoint(_Strict):
+    """The errors at one threshold: a face counts as live if its score is at or above it (ISO/IEC 30107-3)."""
+
+    threshold: Rate
+    apcer: ErrorRate
+    """Attack presentations taken for live: of the kind of attack that has the most."""
+    bpcer: ErrorRate
+    """Live presentations not taken for live."""
+
+
+class LivenessCalibration(_Strict):
+    """Operating points measured on recordings of live people and of attacks, with rising thresholds."""
+
+    name: Name
+    measured_on: str
+    live: int = Field(gt=0)
+    """Photos of live people in which a face was found."""
+    attacks: dict[Name, Annotated[int, Field(gt=0)]] = Field(min_length=1)
+    """Photos of each kind of attack in which a face was found."""
+    smallest_face: float = Field(gt=0)
+    """Longer side of the smallest live face measured, in pixels: nothing is known of smaller ones."""
+    points: tuple[LivenessPoint, ...] = Field(min_length=1)
+    measured_with: Sha256
+    """`liveness_digest` of the packages whose scores were averaged."""
+
+    @model_validator(mode="after")
+    def _monotonic(self) -> Self:
+        for earlier, later in pairwise(self.points):
+            if not earlier.threshold < later.threshold:
+                raise ValueError("thresholds must rise")
+            if earlier.apcer.value < later.apcer.value or earlier.bpcer.value > later.bpcer.value:
+                raise ValueError("with the threshold apcer may not rise and bpcer may not fall")
+        return self
+
+
 CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", meaning="aligned crops, RGB, 0-255")
 
 
@@ -287,12 +378,12 @@ class Manifest(_Strict):
 
     name: Name
     version: Name
-    task: Literal["detect", "embed"]
+    task: Literal["detect", "embed", "liveness"]
     title: str
     description: str = ""
     source: Annotated[FileSource | CarrierSource | UrlSource, Field(discriminator="kind")]
     sha256: Sha256
-    prepare: Annotated[RunAsIs | Rewrite | RewriteYuNet, Field(discriminator="kind")] = RunAsIs()
+    prepare: Annotated[RunAsIs | Rewrite | RewriteClassifier | RewriteYuNet, Field(discriminator="kind")] = RunAsIs()
     input: Tensor
     output: Tensor
     dimension: int | None = Field(default=None, gt=0)
@@ -306,11 +397,19 @@ class Manifest(_Strict):
     calibrations: tuple[Calibration, ...] = ()
     bias_card: BiasCard | None = None
     """How the operating points hold within groups of people."""
+    liveness: LivenessContract | None = None
+    """Liveness only."""
+    liveness_calibrations: tuple[LivenessCalibration, ...] = ()
+    """Liveness only: one for each set of packages that was measured with this one as its first."""
 
     @model_validator(mode="after")
     def _fulfils_contract(self) -> Self:
         if self.task == "embed":
             self._check_embedder()
+        if self.task == "liveness":
+            self._check_liveness()
+        elif self.liveness is not None or self.liveness_calibrations:
+            raise ValueError("liveness and liveness_calibrations belong to the task liveness")
         names = [calibration.name for calibration in self.calibrations]
         if len(set(names)) != len(names):
             raise ValueError("two calibrations have the same name")
@@ -329,18 +428,31 @@ class Manifest(_Strict):
             if len(template) != self.dimension or abs(math.hypot(*template) - 1) > GOLDEN_TOLERANCE:
                 raise ValueError("golden: a template is a vector of length 1 with `dimension` numbers")
 
+    def _check_liveness(self) -> None:
+        if self.liveness is None:
+            raise ValueError("a liveness model needs its liveness contract")
+        side = self.input.shape[1] if len(self.input.shape) == 4 else None
+        if not isinstance(side, int) or not LEAST_CUT_SIDE <= side <= MOST_CUT_SIDE:
+            raise ValueError(f"a liveness model's input is (N, S, S, 3), S from {LEAST_CUT_SIDE} to {MOST_CUT_SIDE}")
+        if (self.input.shape, self.input.dtype) != (("N", side, side, 3), "uint8"):
+            raise ValueError("a liveness model's input is (N, S, S, 3) uint8")
+        if (self.output.shape, self.output.dtype) != (("N", len(self.liveness.classes)), "float32"):
+            raise ValueError("a liveness model's output is (N, classes) float32")
+
     @property
     def id(self) -> str:
         return f"{self.name}@{self.version}"
 
     @property
     def recipe_digest(self) -> str:
-        """SHA-256 of everything that decides the templates: the file's hash, how it is prepared, the crop's landmarks.
+        """SHA-256 of everything that decides the output: the file's hash, how it is prepared, what it is shown.
 
         Values that equal their default are left out, so that a key that a later version adds changes nothing.
         """
         prepare = self.prepare.model_dump(mode="json", exclude_defaults=True) | {"kind": self.prepare.kind}
-        parts = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
+        parts: list[object] = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
+        if self.liveness is not None:
+            parts += [self.input.shape, self.liveness.model_dump(mode="json", exclude_defaults=True)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def bind(self, calibration: Calibration) -> Calibration:
@@ -360,6 +472,11 @@ class Manifest(_Strict):
         if card is not None and card.measured_with != self.recipe_digest:
             card, removed = None, (*removed, "bias card")
         return (self.model_copy(update={"calibrations": own, "bias_card": card}) if removed else self), removed
+
+
+def liveness_digest(manifests: Iterable[Manifest]) -> str:
+    """Return what binds liveness points to the packages whose scores were averaged, in any order."""
+    return hashlib.sha256("".join(sorted(each.recipe_digest for each in manifests)).encode()).hexdigest()
 
 
 Source: TypeAlias = Literal["package", "gallery"]

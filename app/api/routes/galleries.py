@@ -55,6 +55,7 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
             asked.search,
             on_conflict=asked.on_conflict,
             population=asked.population,
+            liveness=asked.liveness,
         )
         return _answer(service, made)
 
@@ -72,7 +73,7 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 @router.handles(endpoints.UPDATE_GALLERY)
 async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, what decides in it, what it does with duplicates, or whom it is for.
+    """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
     once and by other servers of the same database within a moment. With `calibration` set to `gallery` its operating
@@ -166,6 +167,7 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "calibration": gallery.calibration,
             "allow_laxer": gallery.allow_laxer,
             "on_conflict": gallery.on_conflict,
+            "liveness": gallery.liveness,
             "metadata": gallery.metadata,
             "population": list(gallery.population),
             "subjects": counts.subjects,

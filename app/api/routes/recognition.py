@@ -61,7 +61,14 @@ async def verify(
     faces = params.face1, params.face2
     found = await service.run(
         lambda: service.operations.verify(
-            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population, faces=faces
+            images["image1"][0],
+            images["image2"][0],
+            params.fmr,
+            params.model,
+            params.population,
+            faces=faces,
+            liveness=params.liveness or "off",
+            liveness_of=params.liveness_of,
         )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
@@ -92,6 +99,7 @@ async def identify(
             fmr=params.fmr,
             fpir=params.fpir,
             population=params.population,
+            liveness=params.liveness,
         )
     )
     return answers.identify(found, params)
@@ -103,7 +111,7 @@ async def verify_subject(
     service: ServiceDep,
     gallery: GalleryId,
     subject: SubjectId,
-    query: Annotated[schemas.VerifyParams, Query()],
+    query: Annotated[schemas.VerifySubjectParams, Query()],
 ) -> schemas.SubjectVerifyAnswer:
     """Is this person the subject?
 
@@ -119,6 +127,7 @@ async def verify_subject(
             params.fmr,
             exact=grant_of(request).sees_exact_scores,
             population=params.population,
+            liveness=params.liveness,
             explain=params.explain,
         )
     )
@@ -158,6 +167,7 @@ async def enroll(
             subject,
             images["images"],
             level,
+            liveness=params.liveness,
             terms=terms,
             face=params.face,
             on_conflict=params.on_conflict,

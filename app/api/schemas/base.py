@@ -85,6 +85,11 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "templates"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
+LivenessMode: TypeAlias = Literal["off", "report", "require"]
+GALLERY_LIVENESS = (
+    "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
+    "else. `require` holds whatever a request asks."
+)
 OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
 ON_CONFLICT = (
     "What to do with a new face that is enrolled already, or that matches another subject. `warn`: enroll it, and say "

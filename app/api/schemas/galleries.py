@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
     CALIBRATION_SOURCES,
+    GALLERY_LIVENESS,
     MAX_ID_LENGTH,
     MODEL,
     ON_CONFLICT,
@@ -19,6 +20,7 @@ from app.api.schemas.base import (
     CalibrationSource,
     Example,
     Id,
+    LivenessMode,
     Metadata,
     OnConflict,
     Params,
@@ -52,6 +54,7 @@ class GalleryCreate(Params):
     on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     population: Populations = Field(default=[], description=POPULATIONS)
+    liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
 
 
 class GalleryPatch(Params):
@@ -65,6 +68,7 @@ class GalleryPatch(Params):
     )
     on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
     population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
+    liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
 
 
 class Gallery(Wire):
@@ -78,6 +82,7 @@ class Gallery(Wire):
         "on_conflict": "warn",
         "metadata": {},
         "population": [],
+        "liveness": "off",
         "subjects": 1,
         "faces": 1,
         "created_at": TIME,
@@ -91,6 +96,7 @@ class Gallery(Wire):
     on_conflict: OnConflict
     metadata: Metadata
     population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
+    liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime

@@ -14,6 +14,7 @@ from app.api.schemas.base import (
     PHOTO,
     Base64,
     Example,
+    LivenessMode,
     Params,
     Population,
     Rate,
@@ -21,6 +22,7 @@ from app.api.schemas.base import (
 )
 from app.api.schemas.calibration import DecidedBy
 
+Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
 FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
@@ -62,12 +64,27 @@ class VerifyParams(DetectParams, PopulationParams):
     )
 
 
-class VerifyAnyParams(VerifyParams, ModelParams):
+class LivenessParams(Params):
+    liveness: LivenessMode | None = Field(
+        default=None,
+        description="`report` adds a verdict on whether each face is live, `require` also refuses those that are not "
+        "(`not_live`); the gallery's default if absent. A gallery's `require` always holds.",
+    )
+
+
+class VerifyAnyParams(VerifyParams, ModelParams, LivenessParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
+    liveness_of: Literal["both", "image1", "image2"] = Field(
+        default="both", description="Which photos liveness is asked of: one of them may be of a document."
+    )
 
 
-class IdentifyParams(DetectParams, PopulationParams):
+class VerifySubjectParams(VerifyParams, LivenessParams):
+    pass
+
+
+class IdentifyParams(DetectParams, PopulationParams, LivenessParams):
     limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
     fmr: Rate | None = Field(
         default=None, description="False match rate of each single comparison. Can't be combined with `fpir`."
@@ -132,7 +149,7 @@ class VerifyRequest(VerifyAnyParams):
     image2: Base64
 
 
-class SubjectVerifyRequest(VerifyParams):
+class SubjectVerifyRequest(VerifySubjectParams):
     example: ClassVar[Example] = {"image": PHOTO, "fmr": 0.0001}
     image: Base64
 
@@ -190,6 +207,21 @@ class DetectedFace(Wire):
     quality: Quality
 
 
+class Liveness(Wire):
+    """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none."""
+
+    example: ClassVar[Example] = {"live": "live", "live_score": 0.982, "reason": None}
+
+    live: Verdict = Field(
+        description="`live`; `spoof`; `uncertain`: between the thresholds, or smaller than what was measured; "
+        "`not_measured`: the packages have no operating points, so that nothing is decided."
+    )
+    live_score: float = Field(ge=0, le=1, description="The models' mean probability of being live; no error rate.")
+    reason: Literal["low_score", "between_thresholds", "small_face", "no_operating_points"] | None = Field(
+        description="Why the face is not judged live; null if it is."
+    )
+
+
 class EmbeddedFace(DetectedFace):
     example: ClassVar[Example] = DetectedFace.example | {"embedding": [0.0132, -0.0871, 0.0456]}
     embedding: list[float] = Field(description="The face's template: a vector of length 1.")
@@ -198,10 +230,11 @@ class EmbeddedFace(DetectedFace):
 class ChosenFace(DetectedFace):
     """The face of a photo that an operation used."""
 
-    example: ClassVar[Example] = DetectedFace.example | {"image": ImageSize.example, "faces": 1}
+    example: ClassVar[Example] = DetectedFace.example | {"image": ImageSize.example, "faces": 1, "liveness": None}
 
     image: ImageSize
     faces: int = Field(ge=1, description="How many faces the photo has; the most prominent one was used.")
+    liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 
 class Choice(Wire):
@@ -226,8 +259,8 @@ class Explain(Wire):
     """How the answer came about; only with `explain=true`."""
 
     stages: dict[str, float] = Field(
-        description="Milliseconds in each stage (decode, detect, align, quality, embed, search, store), including "
-        "waiting; summed over the photos."
+        description="Milliseconds in each stage (decode, detect, align, quality, liveness, embed, search, store), "
+        "including waiting; summed over the photos."
     )
     batch_size: int | None = Field(
         description="Number of faces in the largest embedding batch, including those of other requests."
@@ -351,6 +384,7 @@ class IdentifiedFace(DetectedFace):
         "margin": None,
         "threshold": 0.446,
         "threshold_uncertain": 0.371,
+        "liveness": Liveness.example,
     }
     decision: Decision = Field(
         description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches only "
@@ -366,6 +400,11 @@ class IdentifiedFace(DetectedFace):
     threshold_uncertain: float = Field(
         description="A face between this score and `threshold` is `uncertain`: the operating point of ten times the "
         "FMR, or the highest one that was measured."
+    )
+    liveness: Liveness | None = Field(
+        default=None,
+        description="Null unless it was asked for. A face that liveness is required of and that is not `live` is not "
+        "searched for: it is `unknown` without candidates. If that is every face, the answer is an error.",
     )
 
 
