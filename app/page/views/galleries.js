@@ -8,6 +8,7 @@ import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
+import { calibration } from "./calibration.js";
 import { enrolling } from "./enroll.js";
 import { people } from "./people.js";
 import { person } from "./person.js";
@@ -30,6 +31,7 @@ export function galleries([gallery, what, subject]) {
   if (what === "review") return review(gallery);
   if (what === "settings" && session.may("admin")) return settings(gallery);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
+  if (what === "calibration" && session.may("admin")) return calibration(gallery);
   return people(gallery);
 }
 
