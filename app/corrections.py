@@ -59,11 +59,21 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class RuledOut:
-    """A candidate that is not the answer: the probe is more like a wrong probe, of this correction, with this score."""
+    """A subject that is not the answer: the probe is more like a wrong probe, of this correction, than like its faces.
 
-    candidate: Candidate
+    Scores are exact until `answered`; None: below the floor of what is answered.
+    """
+
+    subject: str
+    score: float | None
     correction: str
-    score: float
+    correction_score: float | None
+
+    def answered(self, answer: Callable[[float], float | None]) -> RuledOut:
+        """Return it with the scores as they are answered."""
+        both = (self.score, self.correction_score)
+        score, correction_score = (None if one is None else answer(one) for one in both)
+        return RuledOut(self.subject, score, self.correction, correction_score)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +291,7 @@ def rule_out(
         if known is None or scores is None or best is None or not is_ruled_out(one.score, float(scores[best])):
             kept.append(one)
         else:
-            out.append(RuledOut(one, known.ids[best], float(scores[best])))
+            out.append(RuledOut(one.subject, one.score, known.ids[best], float(scores[best])))
     return kept, tuple(out)
 
 

@@ -2,6 +2,7 @@
 
 from app.api.routes import (
     audit,
+    calibration,
     corrections,
     faces,
     galleries,
@@ -14,19 +15,6 @@ from app.api.routes import (
     subjects,
 )
 
-ROUTERS = tuple(
-    module.router
-    for module in (
-        recognition,
-        galleries,
-        review,
-        reembedding,
-        subjects,
-        faces,
-        corrections,
-        keys,
-        audit,
-        jobs,
-        server,
-    )
-)
+PEOPLE = (subjects, faces, corrections)
+MODULES = (recognition, galleries, calibration, review, reembedding, *PEOPLE, keys, audit, jobs, server)
+ROUTERS = tuple(module.router for module in MODULES)
