@@ -95,7 +95,8 @@ def look(
 ) -> list[Findings]:
     """Return what each face, given with its subject's id, resembles; `thresholds` are a package's, by its id.
 
-    With `tell`, findings name whom a face resembles; with `exact`, their scores are not coarsened. A package without measured operating points has no conflicts.
+    With `tell`, findings name whom a face resembles; with `exact`, their scores are not coarsened. A package
+    without measured operating points has no conflicts.
     Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
     """
     measured, conflict_at = thresholds(faces[0][1].package), None
