@@ -17,19 +17,23 @@ from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
+from app.access.sign_in_codes import SignInCodes
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
+from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
+from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.recalibration.job import Calibrator
 from app.reembedding.job import Reembedder
 from app.review.job import Reviewer
 
@@ -43,13 +47,16 @@ class Service:
 
     operations: Operations
     embedders: Embedders
+    liveness: LivenessPackages
     galleries: Galleries
     reembedder: Reembedder
+    calibrator: Calibrator
     reviewer: Reviewer
     workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard
     keys: Keys
+    codes: SignInCodes
     audit: AuditLog
     audit_exports: AuditExports
     signatures: SeenSignatures
@@ -58,6 +65,7 @@ class Service:
     jobs: JobStore
     runner: Runner
     bulk: BulkService
+    clock: ClockGuard
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]

@@ -12,7 +12,7 @@ import hmac
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -208,7 +208,8 @@ def import_archive(tools: BulkContext, job: Running) -> None:
         manifest = _verify(upload, tools, str(job.params["trust"]))
         _check_fit(manifest, gallery, tools)
         job.progress(0, manifest.subjects + manifest.faces)
-        job.checkpoint({"subjects": 0, "faces": 0, "crops": any(one.name == CROPS for one in manifest.members)})
+        crops = any(one.name == CROPS for one in manifest.members)
+        job.checkpoint({"subjects": 0, "faces": 0, "crops": crops, "first_subject": manifest.faces})
     _import_subjects(tools, job, upload, gallery)
     if not job.cancelled:
         _import_faces(tools, job, upload, gallery)
@@ -219,7 +220,12 @@ def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: 
     found = islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None)
     weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
     for lines in json_lines.batches(weighed, WRITTEN_AT_ONCE):
-        batch = Batch(subjects=[_subject(json_lines.parse(line, SubjectLine)) for line in lines])
+        batch = Batch()
+        for place, line in enumerate(lines):
+            subject = _subject(json_lines.parse(line, SubjectLine))
+            item = int(job.saved.get("first_subject", 0)) + at + place  # the report numbers the faces first
+            if (kept := _visible(tools, job, item, subject)) is not None:
+                batch.subjects.append(kept)
         at += len(lines)
         job.progress(at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "subjects": at})
@@ -230,6 +236,21 @@ def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: 
 def _subject(line: SubjectLine) -> BulkSubject:
     consent = None if line.consent is None else Consent(line.consent.note, line.consent.given_at)
     return BulkSubject(**line.model_dump(exclude={"consent"}), consent=consent)
+
+
+def _visible(tools: BulkContext, job: Running, item: int, subject: BulkSubject) -> BulkSubject | None:
+    """Return the subject; without its name, or None, if that or the id holds characters that nobody sees.
+
+    The report says so. Raises InvalidInput as `Store.check_subject` does for everything else.
+    """
+    try:
+        tools.galleries.store.check_subject(subject)
+    except InvalidInput as error:
+        if error.code not in {"invalid_id", "invalid_name"}:
+            raise
+        refuse(job, item, subject.id, error)
+        return replace(subject, name=None) if error.code == "invalid_name" else None
+    return subject
 
 
 def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
@@ -249,13 +270,12 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
             crop = _crop(crops, one)
             kept = crop if gallery.store == "crop" else None
             name = one.face_id or one.subject
-            if kept is not None and not _is_crop(kept):
-                refuse(
-                    job,
-                    at + place,
-                    name,
-                    InvalidInput("The crop is not a JPEG of 112x112 pixels.", code="invalid_image"),
-                )
+            try:
+                tools.galleries.store.check_subject(BulkSubject(one.subject))
+                if kept is not None:
+                    _check_crop(kept)
+            except InvalidInput as error:
+                refuse(job, at + place, name, error)
                 continue
             face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
             batch.add(at + place, name, face, vectors[place])
@@ -283,12 +303,12 @@ def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
     return crop
 
 
-def _is_crop(data: bytes) -> bool:
+def _check_crop(data: bytes) -> None:
+    """Raise InvalidInput ``invalid_image`` unless the crop is one as the service writes them."""
     try:
         decode_crop(data)
     except InvalidInput:
-        return False
-    return True
+        raise InvalidInput("The crop is not a JPEG of 112x112 pixels.", code="invalid_image") from None
 
 
 def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]:

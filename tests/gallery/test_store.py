@@ -29,7 +29,7 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overload
 from app.gallery.records import Gallery, Metadata, NewFace
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
-from app.gallery.text import MAX_METADATA_DEPTH
+from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
@@ -53,7 +53,7 @@ def count(url: str, table: sa.Table) -> int:
 
 
 PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=255).filter(
-    lambda text: text not in {".", ".."}
+    lambda text: text not in {".", ".."} and not HIDDEN.search(text)
 )
 SCALARS = (
     st.none()
@@ -213,6 +213,10 @@ def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: st
     if bad not in {".", ".."}:
         with pytest.raises(InvalidInput) as caught:
             store.create_subject(gallery, "fine", name=bad)
+        assert caught.value.code == "invalid_name"
+    for hidden in ("Ann\u202e", "\u200bAnn", "An\u00adn"):
+        with pytest.raises(InvalidInput) as caught:
+            store.create_subject(gallery, "fine", name=hidden)
         assert caught.value.code == "invalid_name"
     assert store.subjects(gallery).items == ()
 

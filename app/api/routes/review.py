@@ -99,7 +99,7 @@ def _finding(found: Finding, coarse: CoarseScores | None) -> schemas.Finding:
     evidence, strength = found.evidence, found.strength
     score, own_score = evidence.score, evidence.own_score
     if coarse is not None:
-        score, own_score = (None if one is None else coarse.coarse(one) for one in (score, own_score))
+        score, own_score = (None if one is None else coarse.answered(one) for one in (score, own_score))
         strength = round(strength / coarse.step) * coarse.step
     return schemas.Finding.model_validate(
         {

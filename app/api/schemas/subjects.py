@@ -28,7 +28,16 @@ from app.api.schemas.base import (
     Time,
     Wire,
 )
-from app.api.schemas.recognition import FACE_INDEX, Box, DetectParams, Explain, FaceIndex, Quality
+from app.api.schemas.recognition import (
+    FACE_INDEX,
+    Box,
+    DetectParams,
+    Explain,
+    FaceIndex,
+    Liveness,
+    LivenessParams,
+    Quality,
+)
 
 
 class Consent(Params):
@@ -164,7 +173,7 @@ class FacePage(Wire):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
-class EnrollParams(DetectParams):
+class EnrollParams(DetectParams, LivenessParams):
     quality: QualityGate = Field(default="medium", description="The least quality to accept; `none` accepts all.")
     expires_at: Time | None = Field(
         default=None,
@@ -207,12 +216,15 @@ class EnrolledFace(Wire):
     box: Box
     duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
+    liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 
 class RejectedImage(Wire):
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
-    code: str = Field(description="An error code: `no_face`, `low_quality`, `duplicate_face`, `face_conflict`, ...")
-    reasons: list[str] = Field(description="For `low_quality`: why.")
+    code: str = Field(
+        description="An error code: `no_face`, `low_quality`, `not_live`, `duplicate_face`, `face_conflict`, ..."
+    )
+    reasons: list[str] = Field(description="For `low_quality` and `not_live`: why.")
     message: str
     duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")

@@ -2,6 +2,7 @@
 
 import { patch, path, patiently, send } from "../api.js";
 import { h, put, tell } from "../dom.js";
+import { verdict } from "../liveness.js";
 import { problem, problemPlace } from "../problem.js";
 import { link, reopen } from "../router.js";
 import { count, explain } from "../words.js";
@@ -78,6 +79,8 @@ async function enroll(run, photo) {
 async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
   const answer = await patiently(() => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal), run.stop.signal);
+  const liveness = verdict(answer.enrolled[0]);
+  if (liveness) run.view.report(photo, liveness);
   run.tally.enrolled++;
   run.tally.people.add(photo.subject);
   const name = run.names[photo.subject];
@@ -110,6 +113,9 @@ function viewOf(run) {
     heading,
     update,
     fail: (error) => failed.show(error),
+    report: (photo, liveness) => {
+      if (rows.childElementCount < REFUSED_SHOWN) rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
+    },
     doubt: (photo, found) => doubts.append(doubtful(run, photo, found)),
     refuse: (photo, error) => {
       if (rows.childElementCount < REFUSED_SHOWN) rows.append(refusal(run, photo, error));

@@ -4,6 +4,7 @@ import { crop, cutOut } from "../align.js";
 import { get, path, remove, send } from "../api.js";
 import { crop as storedCrop } from "../crops.js";
 import { ask, confirm, h, tell } from "../dom.js";
+import { verdict } from "../liveness.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -35,9 +36,10 @@ function card(state, shot, face, index) {
         h("h3", {}, shot.answer.faces.length > 1 && h("span.place", { "aria-label": `Face ${index + 1}:` }, String(index + 1)), named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
         h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision]), named && best.name && h("span.small", {}, ` ${best.subject}`)),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
+        verdict(face),
       ),
     ),
-    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery is left to compare with." : "Nobody in this gallery has a face yet."),
+    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet."),
     session.may("enroll") && actions(state, shot, face, best),
   );
 }
