@@ -12,6 +12,8 @@ const PROBLEMS = {
   not_found: "There is nothing here any more. Go back and look again.",
   gallery_not_found: "This gallery doesn't exist, or your key has no access to it.",
   subject_not_found: "This person is not in the gallery; somebody may have deleted them.",
+  review_not_found: "This gallery was never reviewed.",
+  finding_not_found: "This finding is gone: its faces were changed, or the gallery was reviewed again.",
   face_not_found: "This face no longer exists; somebody may have deleted it.",
   crop_not_stored: "This gallery keeps no pictures of its faces.",
   key_not_found: "There is no such key.",
