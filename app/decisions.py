@@ -21,12 +21,21 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import RATE_TOLERANCE, BiasCard, Group, GroupRate, LivenessCalibration, Thresholds
+from app.inference.manifest import (
+    RATE_TOLERANCE,
+    BiasCard,
+    DecidedBy,
+    Group,
+    GroupRate,
+    LivenessCalibration,
+    Thresholds,
+)
 from app.types import Box, DoubtReason, Face, Liveness, Template, Verdict
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
 
+UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
 """Decimals of a rounded score, so that none is 0.7300000000000001."""
 
@@ -40,6 +49,7 @@ class VerifyPoint:
 
     threshold: float
     fmr: float
+    calibration: DecidedBy = UNNAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,9 @@ class IdentifyPoint:
     uncertain: float
     fmr: float
     fpir: float
+    calibration: DecidedBy = UNNAMED
+    limited: bool = False
+    """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
 
 
 def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
@@ -57,10 +70,8 @@ def verify_point(thresholds: Thresholds, asked: float | None, default: float) ->
 
     Raises OperatingPointUnavailable if the rate asked for was not measured.
     """
-    if asked is not None:
-        return VerifyPoint(thresholds.threshold(asked), asked)
-    fmr = _measured(thresholds, default)
-    return VerifyPoint(thresholds.threshold(fmr), fmr)
+    fmr = _measured(thresholds, default) if asked is None else asked
+    return VerifyPoint(thresholds.threshold(fmr), fmr, thresholds.decided_by(fmr))
 
 
 def identify_point(
@@ -72,13 +83,14 @@ def identify_point(
     nearest measured one is used, and the point's ``fpir`` says what to expect from it.
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
+    limited = False
     if fmr is None:
-        fmr = fmr_for(default if fpir is None else fpir, subjects)
-        if fpir is None:
-            fmr = _measured(thresholds, fmr)
+        wanted = fmr_for(default if fpir is None else fpir, subjects)
+        fmr = _measured(thresholds, wanted) if fpir is None else wanted
+        limited = fmr > wanted
     threshold = thresholds.threshold(fmr)
     uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
-    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects))
+    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects), thresholds.decided_by(fmr), limited=limited)
 
 
 def fmr_for(fpir: float, subjects: int) -> float:
@@ -89,6 +101,11 @@ def fmr_for(fpir: float, subjects: int) -> float:
 def fpir_of(fmr: float, subjects: int) -> float:
     """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
+
+
+def subjects_for(fpir: float, fmr: float) -> int:
+    """Return how many subjects a gallery may have for ``fpir`` if ``fmr`` is the lowest rate measured."""
+    return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))
 
 
 @dataclass(frozen=True, slots=True)

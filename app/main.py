@@ -75,6 +75,8 @@ from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.recalibration.job import KIND as CALIBRATE
+from app.recalibration.job import Calibrator
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings
@@ -104,7 +106,7 @@ JOBS = 2
 IMPORT_THREADS = 4
 """Threads for the photos of an import; the other threads are for requests."""
 REEMBEDDINGS_S = 60.0
-"""Between looks for re-embeddings that can no longer be rolled back."""
+"""Between looks for re-embeddings that can no longer be rolled back, and for stale calibrations."""
 PRUNE_AUDIT_S = 3600.0
 PRUNE_CODES_S = 600.0
 """Between deletions of old audit entries."""
@@ -190,11 +192,12 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Inference:
-    """The loaded models, and the semaphore of the threads that find faces."""
+    """The loaded models, the semaphore of the threads that find faces, and which thresholds decide."""
 
     models: Models
     cores: FairSemaphore
     embedders: Embedders
+    calibrator: Calibrator
     liveness: LivenessPackages
 
 
@@ -218,7 +221,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     storage = _build_storage(settings, stack)
     api_keys = _keys(settings, storage.keys, storage.secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
-    inference = _build_inference(opening.result() if opening else open_models(settings), stack)
+    inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
     operations = _build_recognition(settings, storage, inference, counted)
     workers = WorkerPool(
@@ -235,6 +238,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         liveness=inference.liveness,
         galleries=storage.galleries,
         reembedder=background.reembedder,
+        calibrator=inference.calibrator,
         reviewer=background.reviewer,
         workers=workers,
         limits=BodyLimits(
@@ -304,7 +308,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     )
 
 
-def _build_inference(models: Models, stack: ExitStack) -> _Inference:
+def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _Inference:
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
     semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
@@ -312,7 +316,9 @@ def _build_inference(models: Models, stack: ExitStack) -> _Inference:
     stack.callback(embedders.close)
     liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
     stack.callback(liveness.close)
-    return _Inference(models, semaphore, embedders, liveness)
+    recorded = partial(storage.audit.recorded, "calibrate_gallery")
+    calibrator = Calibrator(storage.galleries, embedders, storage.jobs, recorded=recorded)
+    return _Inference(models, semaphore, embedders, calibrator, liveness)
 
 
 def _build_recognition(
@@ -326,6 +332,7 @@ def _build_recognition(
         liveness=LivenessGates(inference.liveness, apcer=settings.apcer, bpcer=settings.bpcer),
         fmr=settings.fmr,
         fpir=settings.fpir,
+        calibrated=inference.calibrator.thresholds,
         observe=counted.stages,
     )
 
@@ -367,10 +374,12 @@ def _build_background(
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
     scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
+    scheduler.every(REEMBEDDINGS_S, "calibrations", inference.calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
-    runner.start({**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work}, scheduler)
+    works = {**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work, CALIBRATE: inference.calibrator.work}
+    runner.start(works, scheduler)
     return _Background(runner, reembedder, reviewer, bulk, clock)
 
 

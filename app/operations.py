@@ -60,6 +60,8 @@ ATTEMPTS = 3
 LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
 """Which photos of a comparison must be live: the other may be of a document."""
 T = TypeVar("T")
+Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
+"""Returns the thresholds that decide in a gallery, given its package's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +132,19 @@ class Operations:
         liveness: LivenessGates,
         fmr: float,
         fpir: float,
+        calibrated: Calibrated = lambda _gallery, package: package,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``observe`` receives the milliseconds that each stage of a photo or an operation took."""
+        """``calibrated`` returns the thresholds that decide in a gallery, by default its package's; ``observe``
+        receives the milliseconds that each stage of a photo or an operation took.
+        """
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
         self._liveness = liveness
         self.fmr = fmr
         self.fpir = fpir
+        self._calibrated = calibrated
         self._observe = observe
 
     @property
@@ -149,6 +155,10 @@ class Operations:
     def thresholds(self, model: str | None = None) -> Thresholds:
         """Return the operating points of a package by its id; None means the default package."""
         return self._embedders.thresholds(model or self.package)
+
+    def thresholds_in(self, gallery: Gallery, model: str) -> Thresholds:
+        """Return the operating points that decide in a gallery about templates of this package."""
+        return self._calibrated(gallery, self._embedders.thresholds(model))
 
     def detect(self, image: bytes) -> Photo:
         return self._observed(self._pipeline.detect(image))
@@ -235,10 +245,12 @@ class Operations:
     ) -> SubjectVerified:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
-            point = verify_point(used.thresholds, fmr, self.fmr)
-            scores = answered_scores(used.thresholds, point.threshold, exact=exact)
             store = self._galleries.store
-            store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
+            found = store.gallery(gallery)
+            thresholds = self._calibrated(found, used.thresholds)
+            point = verify_point(thresholds, fmr, self.fmr)
+            scores = answered_scores(thresholds, point.threshold, exact=exact)
+            store.subject(found, subject)  # fails before any work on the photo
             (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
@@ -297,8 +309,9 @@ class Operations:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
-            point = identify_point(used.thresholds, fmr, fpir, self.fpir, subjects)
-            scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
+            thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
+            point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
+            scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}

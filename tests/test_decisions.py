@@ -25,7 +25,7 @@ from app.decisions import (
 )
 from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
-from app.inference.manifest import Calibration, Point, Thresholds
+from app.inference.manifest import Calibration, DecidedBy, Point, Thresholds
 from app.inference.package import find_packages, select
 from app.types import Template
 from tests.conftest import PROJECT
@@ -127,7 +127,9 @@ def test_the_uncertain_band_lies_below_the_threshold(fmr: float, subjects: int) 
 
 
 def test_a_face_is_known_uncertain_or_unknown_by_its_first_candidate() -> None:
-    point = IdentifyPoint(threshold=0.4, uncertain=0.3, fmr=1e-4, fpir=0.01)
+    point = IdentifyPoint(
+        threshold=0.4, uncertain=0.3, fmr=1e-4, fpir=0.01, calibration=DecidedBy("package", "made-up")
+    )
     decisions = [decide(score, point) for score in (None, -1.0, 0.299, 0.3, 0.399, 0.4, 1.0)]
     assert decisions == ["unknown", "unknown", "unknown", "uncertain", "uncertain", "known", "known"]
 

@@ -9,7 +9,7 @@ from app import decisions, enrollment, operations, types
 from app.api import schemas
 from app.duplicate_check import Resemblance
 from app.gallery import records
-from app.inference.manifest import Manifest
+from app.inference.manifest import DecidedBy, Manifest
 from app.inference.package import Package
 
 
@@ -67,6 +67,10 @@ def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
     )
 
 
+def decided_by(found: DecidedBy) -> schemas.DecidedBy:
+    return schemas.DecidedBy(source=found.source, name=found.name, fallback=found.fallback)
+
+
 def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
     both = [found.first, found.second]
     return schemas.VerifyAnswer(
@@ -75,6 +79,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
         threshold=found.point.threshold,
         fmr=found.point.fmr,
         fmr_asked=fmr_asked,
+        calibration=decided_by(found.point.calibration),
         face1=chosen_face(found.first),
         face2=chosen_face(found.second),
         model=found.model,
@@ -97,6 +102,7 @@ def verify_subject(
         threshold=found.point.threshold,
         fmr=found.point.fmr,
         fmr_asked=fmr_asked,
+        calibration=decided_by(found.point.calibration),
         face=chosen_face(chosen),
         model=found.model,
         explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
@@ -113,6 +119,8 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         fpir=found.point.fpir,
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
+        limited=found.point.limited,
+        calibration=decided_by(found.point.calibration),
         subjects=found.subjects,
         model=found.model,
         explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,

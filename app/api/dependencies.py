@@ -33,6 +33,7 @@ from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.recalibration.job import Calibrator
 from app.reembedding.job import Reembedder
 from app.review.job import Reviewer
 
@@ -49,6 +50,7 @@ class Service:
     liveness: LivenessPackages
     galleries: Galleries
     reembedder: Reembedder
+    calibrator: Calibrator
     reviewer: Reviewer
     workers: WorkerPool
     limits: body.BodyLimits

@@ -11,6 +11,7 @@ from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, AnyOperation, 
 READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.ADMIN
 GALLERIES = "/v1/galleries"
 GALLERY = f"{GALLERIES}/{{gallery}}"
+CALIBRATION = f"{GALLERY}/calibration"
 REEMBED = f"{GALLERY}/reembed"
 REVIEW = f"{GALLERY}/review"
 FINDING = f"{REVIEW}/{{finding}}"
@@ -132,7 +133,14 @@ CREATE_GALLERY = Operation(
 )
 SHOW_GALLERY = Operation("show_gallery", "GET", GALLERY, schemas.Gallery, READ)
 UPDATE_GALLERY = Operation(
-    "update_gallery", "PATCH", GALLERY, schemas.Gallery, ADMIN, changes=True, body=schemas.GalleryPatch, codes=SEARCH
+    "update_gallery",
+    "PATCH",
+    GALLERY,
+    schemas.Gallery,
+    ADMIN,
+    changes=True,
+    body=schemas.GalleryPatch,
+    codes=(*SEARCH, "package_unavailable"),
 )
 DELETE_GALLERY = Operation(
     "delete_gallery", "DELETE", GALLERY, NoneType, ADMIN, changes=True, unrestricted=True, status=204
@@ -150,6 +158,21 @@ IMPORT_FACES = Operation(
     codes=("package_mismatch", "two_packages"),
 )
 EXPORT_GALLERY = Operation("export", "POST", f"{GALLERY}/export", schemas.Job, ADMIN, changes=True, status=202)
+
+# A gallery's own operating points
+CALIBRATE_GALLERY = Operation(
+    "calibrate_gallery",
+    "POST",
+    CALIBRATION,
+    schemas.GalleryCalibration,
+    ADMIN,
+    changes=True,
+    status=202,
+    codes=("package_unavailable",),
+)
+SHOW_CALIBRATION = Operation(
+    "show_calibration", "GET", CALIBRATION, schemas.GalleryCalibration, ADMIN, codes=("package_unavailable",)
+)
 
 # What is probably wrong in a gallery
 REVIEW_GALLERY = Operation(

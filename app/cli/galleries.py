@@ -14,6 +14,12 @@ from app.cli.connect import Data, connect
 from app.cli.output import Exit
 from app.client import Client
 
+WHY = {
+    "not_measured": "the gallery's is not measured yet",
+    "too_few_subjects": "the gallery has too few subjects",
+    "other_model": "the gallery's was measured with another model",
+    "rate_not_supported": "the gallery's pairs do not support the rate",
+}
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
 
@@ -184,6 +190,78 @@ def dismiss(
     with connect(server, key) as client:
         (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
     output.say_done(finding, "reopened" if undo else "right, not asked again", as_json=as_json)
+
+
+@galleries.command(epilog="Example: likeness galleries calibrate staff --use gallery")
+def calibrate(
+    gallery: options.Gallery,
+    use: Annotated[
+        Literal["package", "gallery"] | None, typer.Option(help="Whose operating points are to decide.")
+    ] = None,
+    allow_laxer: Annotated[
+        bool | None,
+        typer.Option("--allow-laxer/--no-allow-laxer", help="Whether the gallery's may be laxer than the floor."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Show the last measurement; make none.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure operating points among a gallery's own subjects, and choose whose decide."""
+    with connect(server, key) as client:
+        changes = {"calibration": use, "allow_laxer": allow_laxer}
+        if any(value is not None for value in changes.values()):
+            client.update_gallery(gallery, {name: value for name, value in changes.items() if value is not None})
+        code = Exit.DONE
+        if not show:
+            started = client.calibrate_gallery(gallery).job
+            if started is not None:
+                job = jobs.await_job(client, started.id)
+                code = jobs.exit_code(job)
+                if code is not Exit.DONE:
+                    jobs.say(job, as_json=as_json)
+                    raise typer.Exit(code)
+        found = client.calibration(gallery)
+    if as_json:
+        output.say_json(found)
+    else:
+        _say_calibration(found)
+
+
+def _say_calibration(found: schemas.GalleryCalibration) -> None:
+    measured, decides = found.measured, found.decides
+    if measured is None:
+        output.say(f"{found.gallery}: not measured yet")
+    else:
+        output.say(
+            f"{found.gallery}: {measured.compared_faces:,} of {measured.faces:,} faces compared, "
+            f"{measured.compared_subjects:,} of {measured.subjects:,} subjects, "
+            f"{measured.comparisons:,} pairs of different ones, {measured.measured_at:%Y-%m-%d}"
+        )
+    rows = [
+        [
+            f"{point.fmr:g}",
+            "-" if point.threshold is None else f"{point.threshold:.4f}",
+            "-" if point.threshold_low is None else f"{point.threshold_low:.4f}-{point.threshold_high:.4f}",
+            "-" if point.package is None else f"{point.package:.4f}",
+            "-" if point.found is None else f"{point.found:.1e} ({point.found_low:.1e}-{point.found_high:.1e})",
+            "-" if point.decides is None else f"{point.decides:.4f}",
+        ]
+        for point in found.points
+    ]
+    heads = ["FMR", "gallery", "95 % interval", "package", "FMR here at the package's", "with --use gallery"]
+    output.say_table(heads, rows)
+    if measured is not None and measured.suspicious:
+        expected = "" if measured.suspicious_expected is None else f", {measured.suspicious_expected:.2g} by chance"
+        output.say(
+            f"{measured.suspicious} pairs of subjects may be one person{expected}; left out, so that each FMR may be "
+            f"too low by {measured.missed:.1e} at most:"
+        )
+    for pair in found.pairs:
+        one, other = pair.first, pair.second
+        output.say(f"  {pair.score:.3f} {one.subject} ({one.face_id}), {other.subject} ({other.face_id})")
+    why = f" ({WHY[decides.fallback]})" if decides.fallback else ""
+    output.say(f"Decides: the {decides.source}'s calibration{f' {decides.name}' if decides.name else ''}{why}")
 
 
 @reembed.command(epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")

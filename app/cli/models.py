@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,7 +14,7 @@ import typer
 from app.cli import add_liveness, options, output
 from app.cli.connect import Data, connect
 from app.config import PREFIX, PROJECT, load_settings
-from app.errors import InvalidImage, InvalidInput, Unusable
+from app.errors import InvalidInput, Unusable
 
 if TYPE_CHECKING:
     from app.adding.add import Added, Crops
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from app.config import Settings
     from app.inference.package import Package
     from app.tuning.contest import Speeds
-    from app.types import Pixels
+    from app.types import Pixels, Vector
 
 CALIBRATION_PHOTOS = 2000
 """Photos that are searched for calibration faces, at most."""
@@ -333,7 +334,70 @@ def _say_added(added: Added, *, as_json: bool) -> None:
     ]
     output.say_table(["input", "separation d'", "mated", "non-mated", "95 % interval"], rows)
     output.say(f"{added.package.id}: {added.package.folder}, prepared; its templates equal the file's own.")
-    output.say("It has no operating points yet: docs/tutorials/your-own-thresholds.md measures them.")
+    output.say(f"It has no operating points yet: likeness models measure {added.package.manifest.name} --photos DIR")
+
+
+@models.command(epilog="Example: likeness models measure auraface --photos people/")
+def measure(
+    name: options.Package,
+    *,
+    photos: Annotated[Path, typer.Option(help="Folder with a folder of photos for each person, of nobody twice.")],
+    calibration: Annotated[str, typer.Option("--name", help="What the calibration is called.")] = "measured",
+    same_above: Annotated[
+        float | None,
+        typer.Option(help="Leave out pairs of people whose photos' mean score is this or more: one person twice."),
+    ] = None,
+    default: Annotated[bool, typer.Option("--default/--no-default", help="Whether these points decide.")] = True,
+    draw: Annotated[Path | None, typer.Option(help="SVG file to draw the scores and the DET curve into.")] = None,
+    aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure a package's operating points on photos of people, and write them into its manifest.
+
+    Each threshold has a 95 % interval over people. A running server decides by them at once.
+    """
+    from app.calibration.operating_points import rising  # noqa: PLC0415 - slow to import
+    from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select, write_manifest  # noqa: PLC0415 - slow to import
+    from app.machine import cores  # noqa: PLC0415 - slow to import
+    from app.measuring import charts  # noqa: PLC0415 - slow to import
+    from app.measuring import people as measuring  # noqa: PLC0415 - slow to import
+
+    if re.fullmatch(NAME_PATTERN, calibration) is None:
+        raise typer.BadParameter("must be up to 100 of a-z, 0-9 and . _ -", param_hint="--name")
+    settings = load_settings()
+    packages = find_packages(settings.models_dir)
+    package = select(packages, name)
+    files = [(person, path) for person, paths in people(photos).items() for path in paths]
+    with measuring.opened(package, select(packages, settings.detector), settings.data_dir / "models") as tools:
+        embed = tools.template_of_crop if aligned else tools.template_of
+        rows = each(lambda file: _unless_refused(embed, file[1]), files, "embed", jobs=cores())
+        found = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
+        manifest = tools.with_golden(package.manifest)
+    done = measuring.measure_package(found, same_above=same_above)
+    on = f"{len(found.paths)} photos of {found.count} people, {datetime.now(UTC):%Y-%m-%d}"
+    about = f"all pairs of {len(found.paths)} photos, without {done.left_out} that show one person"
+    manifest = measuring.with_points(manifest, done, name=calibration, measured_on=on, about=about, default=default)
+    write_manifest(package.folder, manifest)
+    written = next(each for each in manifest.calibrations if each.name == calibration)
+    if draw is not None:
+        draw.write_text(charts.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
+    if as_json:
+        output.say_json({"model": package.id, "calibration": written.model_dump(mode="json", exclude={"scores"})})
+        return
+    output.say(f"{package.id}, {calibration}: {on}: {written.comparisons:,} non-mated, {written.mated:,} mated pairs")
+    output.say_table(measuring.HEADS, measuring.rows(rising(done.measurement.points)))
+    for line in measuring.remarks(done, found.count, settings.fpir):
+        output.say(line)
+    output.say(f"Written to {package.folder}/manifest.json; a running server decides by it at once." if default else "")
+
+
+def _unless_refused(embed: Callable[[bytes], Vector], path: Path) -> Vector | None:
+    try:
+        return embed(path.read_bytes())
+    except InvalidInput as error:
+        output.warn(f"{path}: left out: {error.message}")
+        return None
 
 
 @models.command(epilog="Example: likeness models quantize sface --photos photos/")
@@ -359,6 +423,7 @@ def quantize(
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
+    from app.measuring.people import aligned_crop  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
@@ -368,7 +433,7 @@ def quantize(
     pipeline = Pipeline(open_detector(select(packages, settings.detector), cache), Limits())
     crops: list[Pixels] = []
     for photo in load(photos or SAMPLES, CALIBRATION_CROPS if aligned else CALIBRATION_PHOTOS):
-        crops += [_crop(photo)] if aligned else [face.crop for face in pipeline.detect(photo).faces]
+        crops += [aligned_crop(photo)] if aligned else [face.crop for face in pipeline.detect(photo).faces]
         if len(crops) >= CALIBRATION_CROPS:
             break
     source = "the packaged photos" if photos is None else "photos given"
@@ -387,20 +452,7 @@ def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool)
         return
     output.say(f"{made.id}: {made.folder}, from {faces} faces")
     output.say(f"Cosine to {source.id}'s vectors: mean {mean}, lowest {lowest}")
-    output.say("Measure its operating points before you use it: docs/how-to/int8.md says how.")
-
-
-def _crop(image: bytes) -> Pixels:
-    """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
-    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
-    from app.face.image import decode  # noqa: PLC0415 - slow to import
-    from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
-
-    pixels = decode(image, Limits()).pixels
-    if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
-        found = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        raise InvalidImage(f"An aligned crop has {CROP_SIDE}×{CROP_SIDE} pixels; this one has {found}.")
-    return pixels
+    output.say(f"It has no operating points yet: likeness models measure {made.manifest.name} --photos DIR")
 
 
 @commands.command(epilog="Examples: likeness tune\n\nlikeness tune --photos camera/ --dry-run")

@@ -158,13 +158,15 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     known = False
+    limited: schemas.IdentifyAnswer | None = None
     warned: set[str] = set()
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
-        nonlocal known
+        nonlocal known, limited
         answer = client.identify(
             gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
         )
+        limited = answer if answer.limited else limited
         for warning in answer.warnings or ():
             if warning.message not in warned:
                 warned.add(warning.message)
@@ -174,6 +176,11 @@ def identify(
 
     with connect(server, key) as client:
         code = _say_all(_answers(ask, files, "identify", jobs), as_json, _identify_lines)
+    if limited is not None:
+        output.warn(
+            f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
+            f"{limited.subjects:,} subjects, at FMR {limited.fmr:g}."
+        )
     if missing or code:
         raise typer.Exit(Exit.REFUSED)
     raise typer.Exit(Exit.DONE if known else Exit.NO)

@@ -211,7 +211,8 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search`` (how vectors are searched), ``on_conflict``, ``population`` or ``liveness``."""
+    """Change the settings: ``search``, ``on_conflict``, ``population``, ``liveness``, ``calibration`` (whose operating
+    points decide), ``allow_laxer``."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
@@ -223,6 +224,16 @@ def delete_gallery(gallery: str) -> Call[None]:
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     """Check that database and index hold the same faces."""
     return _call(endpoints.CHECK_GALLERY, gallery=gallery)
+
+
+def calibrate_gallery(gallery: str) -> Call[schemas.GalleryCalibration]:
+    """Measure a gallery's own operating points, as a job."""
+    return _call(endpoints.CALIBRATE_GALLERY, gallery=gallery)
+
+
+def calibration(gallery: str) -> Call[schemas.GalleryCalibration]:
+    """Return a gallery's own operating points, beside the package's."""
+    return _call(endpoints.SHOW_CALIBRATION, gallery=gallery)
 
 
 def start_review(gallery: str) -> Call[schemas.Job]:

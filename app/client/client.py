@@ -106,6 +106,8 @@ class _Operations:
     delete_gallery = _Operation(calls.delete_gallery)
     check_gallery = _Operation(calls.check_gallery)
 
+    calibrate_gallery = _Operation(calls.calibrate_gallery)
+    calibration = _Operation(calls.calibration)
     start_review = _Operation(calls.start_review)
     review = _Operation(calls.review)
     dismiss_finding = _Operation(calls.dismiss_finding)

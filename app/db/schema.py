@@ -44,6 +44,8 @@ GALLERIES = Table(
     Column("last_stamp", BigInteger, nullable=False, server_default="0"),
     Column("search", String(16), nullable=False, server_default="fp32"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("calibration", String(16), nullable=False, server_default="package"),
+    Column("allow_laxer", Boolean, nullable=False, server_default=false()),
     Column("on_conflict", String(8), nullable=False, server_default="warn"),
     Column("population", Text),  # a JSON list of groups; NULL: not declared
     Column("liveness", String(8), nullable=False, server_default="off"),
@@ -154,6 +156,31 @@ REEMBEDDINGS = Table(
     Column("keep_until", String(32)),
 )
 """Galleries that are being re-embedded; see `app.reembedding.steps`."""
+
+GALLERY_CALIBRATIONS = Table(
+    "gallery_calibrations",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("job", String(32)),
+    Column("package", Text),
+    Column("document", Text),  # JSON: rates and counts, no ids; NULL until a job has measured
+    Column("calibration", Text),  # JSON as in a manifest; NULL if the gallery supports none
+    Column("changes", BigInteger, nullable=False, server_default="0"),
+    Column("measured_at", String(32)),
+)
+"""Operating points measured among a gallery's own subjects; see `app.recalibration`."""
+
+CALIBRATION_PAIRS = Table(
+    # Faces of two subjects who may be one person, left out of a calibration; gone with either face.
+    "calibration_pairs",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("first_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("second_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("score", Float, nullable=False),
+    Index(None, "first_key"),
+    Index(None, "second_key"),
+)
 
 CHANGES = Table(
     # Keys only, never a template or a name, so that erased subjects leave nothing here.

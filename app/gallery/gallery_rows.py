@@ -38,6 +38,8 @@ def to_gallery(row: Row[Any]) -> Gallery:
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
         search=row.search,
+        calibration=row.calibration,
+        allow_laxer=bool(row.allow_laxer),
         on_conflict=row.on_conflict,
         population=() if row.population is None else tuple(json.loads(row.population)),
         liveness=row.liveness,

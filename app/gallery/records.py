@@ -11,6 +11,7 @@ import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
+from app.inference.manifest import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, LivenessMode, Pixels, Quality, Template
 
@@ -46,6 +47,10 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
+    calibration: Source = "package"
+    """Whose operating points are to decide: the package's, or the gallery's own (`app.recalibration`)."""
+    allow_laxer: bool = False
+    """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
     on_conflict: OnConflict = "warn"
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""

@@ -46,6 +46,7 @@ from app.gallery.records import (
 )
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
+from app.inference.manifest import Source
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend, Searchable
 from app.search.registry import IndexRegistry
@@ -184,11 +185,19 @@ class Galleries:
         on_conflict: OnConflict | None = None,
         population: Sequence[str] | None = None,
         liveness: LivenessMode | None = None,
+        calibration: Source | None = None,
+        allow_laxer: bool | None = None,
     ) -> Gallery:
         """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
-        given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
-        changes: dict[str, str | None] = {name: value for name, value in given.items() if value is not None}
+        given = {
+            "search": search,
+            "on_conflict": on_conflict,
+            "liveness": liveness,
+            "calibration": calibration,
+            "allow_laxer": allow_laxer,
+        }
+        changes: dict[str, str | bool | None] = {name: value for name, value in given.items() if value is not None}
         if population is not None:
             changes["population"] = population_column(population)
         if not changes:

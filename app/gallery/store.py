@@ -164,9 +164,8 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | None]) -> Gallery:
-        """Change the gallery's columns ``search``, ``on_conflict``, ``population``, ``liveness``. Raises NotFound
-        ``gallery_not_found``."""
+    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | bool | None]) -> Gallery:
+        """Change these columns of the gallery. Raises NotFound ``gallery_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(changes))

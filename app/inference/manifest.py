@@ -11,9 +11,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -477,6 +479,20 @@ def liveness_digest(manifests: Iterable[Manifest]) -> str:
     return hashlib.sha256("".join(sorted(each.recipe_digest for each in manifests)).encode()).hexdigest()
 
 
+Source: TypeAlias = Literal["package", "gallery"]
+Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
+"""Why the package's calibration decides in a gallery that is to decide by its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBy:
+    """The calibration that a threshold is from; ``name`` is None for a package without operating points."""
+
+    source: Source
+    name: str | None
+    fallback: Fallback | None = None
+
+
 class Thresholds:
     """Thresholds by error rate, from the default calibration of a manifest or the one named.
 
@@ -484,24 +500,50 @@ class Thresholds:
     """
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
-        self.package = manifest.id
         self.bias_card = manifest.bias_card
         chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
-        self.calibration = next(chosen, None)
-        points = self.calibration.points if self.calibration else ()
+        self.package, self.recipe = manifest.id, manifest.recipe_digest
+        self._use(next(chosen, None))
+        self._package_calibration = self.calibration
+        self._gallery: Calibration | None = None
+        self._fallback: Fallback | None = None
+
+    def _use(self, calibration: Calibration | None) -> None:
+        self.calibration = calibration
+        self.points = calibration.points if calibration else ()
         # ascending in log10(FMR), so thresholds fall
-        self._log_fmr = np.log10(np.array([point.fmr for point in reversed(points)], np.float64))
-        self._threshold = np.array([point.threshold for point in reversed(points)], np.float64)
+        self._log_fmr = np.log10(np.array([point.fmr for point in reversed(self.points)], np.float64))
+        self._threshold = np.array([point.threshold for point in reversed(self.points)], np.float64)
+
+    def with_gallery(self, own: Calibration, deciding: Calibration) -> Thresholds:
+        """Return the thresholds of a gallery: those of ``deciding``, which are its ``own`` where it supports a rate."""
+        found = copy(self)
+        found._use(deciding)
+        found._gallery, found._fallback = own, None
+        return found
+
+    def without_gallery(self, fallback: Fallback) -> Thresholds:
+        """Return the same thresholds, with the reason why no gallery's own decide."""
+        found = copy(self)
+        found._fallback = fallback
+        return found
+
+    def decided_by(self, fmr: float) -> DecidedBy:
+        """Return whose measurement the threshold at ``fmr`` is."""
+        if self._gallery is not None and fmr >= self._gallery.points[-1].fmr * (1 - RATE_TOLERANCE):
+            return DecidedBy("gallery", self._gallery.name)
+        name = self._package_calibration.name if self._package_calibration else None
+        return DecidedBy("package", name, self._fallback if self._gallery is None else "rate_not_supported")
 
     @property
     def lowest(self) -> float | None:
         """The lowest FMR that was measured."""
-        return self.calibration.points[-1].fmr if self.calibration else None
+        return self.points[-1].fmr if self.points else None
 
     @property
     def highest(self) -> float | None:
         """The highest FMR that was measured."""
-        return self.calibration.points[0].fmr if self.calibration else None
+        return self.points[0].fmr if self.points else None
 
     def threshold(self, fmr: float) -> float:
         """Return the lowest score at which a pair matches at false match rate ``fmr``.

@@ -12,6 +12,8 @@ const PROBLEMS = {
   not_found: "There is nothing here any more. Go back and look again.",
   gallery_not_found: "This gallery doesn't exist, or your key has no access to it.",
   subject_not_found: "This person is not in the gallery; somebody may have deleted them.",
+  review_not_found: "This gallery was never reviewed.",
+  finding_not_found: "This finding is gone: its faces were changed, or the gallery was reviewed again.",
   face_not_found: "This face no longer exists; somebody may have deleted it.",
   crop_not_stored: "This gallery keeps no pictures of its faces.",
   key_not_found: "There is no such key.",
@@ -126,6 +128,19 @@ export function power(rate) {
   const factor = Math.round(rate / 10 ** exponent);
   const ten = `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => POWERS[digit]).join("")}`;
   return factor === 1 ? ten : `${factor}·${ten}`;
+}
+
+const FALLBACKS = {
+  not_measured: "the gallery's own is not measured yet",
+  too_few_subjects: "the gallery has too few people",
+  other_model: "the gallery's own was measured with another model",
+  rate_not_supported: "the gallery's people do not support the rate",
+};
+
+/** Which calibration decided, as answers name it. */
+export function decidedBy({ source, name, fallback }) {
+  const whose = source === "gallery" ? "the gallery's own calibration" : name ? `the package's calibration ${name}` : "nothing, since the package has no operating points";
+  return fallback ? `${whose}, because ${FALLBACKS[fallback]}` : whose;
 }
 
 export const percent = (share) => (share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);

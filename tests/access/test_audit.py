@@ -37,7 +37,11 @@ NOW = 1_800_000_000.0
 WAIT_S = 20.0
 CHANGES = {one.name for one in ENDPOINTS if one.changes}
 OF_REVIEWS = {"review", "dismiss_finding", "reopen_finding"}
-OF_JOBS = {"cancel_job", "import", "export"} | OF_REVIEWS | {name for name in CHANGES if "reembed" in name}
+OF_JOBS = (
+    {"calibrate_gallery", "cancel_job", "import", "export"}
+    | OF_REVIEWS
+    | {name for name in CHANGES if "reembed" in name}
+)
 
 
 class Slow(AuditStore):
@@ -284,6 +288,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
         exported = do("export", "POST", f"{gallery}/export")
         ids = {imported["id"], exported["id"]}
         soon(lambda: ids <= {job["id"] for job in client.get("/v1/jobs?state=done").json()["jobs"]})
+        do("calibrate_gallery", "POST", f"{gallery}/calibration")
         client.post("/v1/galleries/g%2F1/subjects/eileen%20again/faces", files={"images": AGAIN}).raise_for_status()
         review = f"{gallery}/review"
         do("review", "POST", review)

@@ -96,6 +96,11 @@ ON_CONFLICT = (
     "so in its row. `reject`: don't enroll it. `allow`: don't look."
 )
 SearchKind: TypeAlias = Literal["fp32", "int8"]
+CalibrationSource: TypeAlias = Literal["package", "gallery"]
+CALIBRATION_SOURCES = (
+    "Whose operating points decide: the model package's, or those measured among the gallery's own subjects, where "
+    "these support the rate."
+)
 SEARCH_KINDS = (
     "How the vectors are searched; the answers are the same. `fp32`: as they are. `int8`: first by a copy of a quarter "
     "of their size, then the best are scored exactly; faster, but uses a quarter more memory."

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
+    CALIBRATION_SOURCES,
     GALLERY_LIVENESS,
     MAX_ID_LENGTH,
     MODEL,
@@ -16,6 +17,7 @@ from app.api.schemas.base import (
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
+    CalibrationSource,
     Example,
     Id,
     LivenessMode,
@@ -58,6 +60,12 @@ class GalleryCreate(Params):
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    calibration: CalibrationSource | None = Field(default=None, description=CALIBRATION_SOURCES)
+    allow_laxer: bool | None = Field(
+        default=None,
+        description="Whether the gallery's own thresholds may be laxer than the package's at 3.2 times the false match "
+        "rate.",
+    )
     on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
     population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
     liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
@@ -69,6 +77,8 @@ class Gallery(Wire):
         "embedder": MODEL,
         "store": "crop",
         "search": "fp32",
+        "calibration": "package",
+        "allow_laxer": False,
         "on_conflict": "warn",
         "metadata": {},
         "population": [],
@@ -81,6 +91,8 @@ class Gallery(Wire):
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
+    calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
+    allow_laxer: bool
     on_conflict: OnConflict
     metadata: Metadata
     population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")

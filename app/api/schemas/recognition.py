@@ -20,6 +20,7 @@ from app.api.schemas.base import (
     Rate,
     Wire,
 )
+from app.api.schemas.calibration import DecidedBy
 
 Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
@@ -303,6 +304,7 @@ class VerifyAnswer(Wire):
         "threshold": 0.412,
         "fmr": 0.0001,
         "fmr_asked": None,
+        "calibration": DecidedBy.example,
         "face1": ChosenFace.example,
         "face2": ChosenFace.example,
         "model": MODEL,
@@ -313,6 +315,7 @@ class VerifyAnswer(Wire):
     threshold: float
     fmr: float = Field(description="The false match rate measured at this threshold.")
     fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face1: ChosenFace
     face2: ChosenFace
     model: str
@@ -347,6 +350,7 @@ class SubjectVerifyAnswer(Wire):
         "threshold": 0.412,
         "fmr": 0.0001,
         "fmr_asked": 0.0001,
+        "calibration": DecidedBy.example,
         "face": ChosenFace.example,
         "model": MODEL,
         "explain": None,
@@ -366,6 +370,7 @@ class SubjectVerifyAnswer(Wire):
     threshold: float
     fmr: float
     fmr_asked: float | None
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face: ChosenFace
     model: str
     explain: Explain | None = None
@@ -411,6 +416,8 @@ class IdentifyAnswer(Wire):
         "fpir": 0.01,
         "fmr_asked": None,
         "fpir_asked": 0.01,
+        "limited": False,
+        "calibration": DecidedBy.example,
         "subjects": 500,
         "model": MODEL,
         "explain": None,
@@ -421,6 +428,10 @@ class IdentifyAnswer(Wire):
     fpir: float = Field(description="The expected false positive identification rate for the whole gallery.")
     fmr_asked: float | None
     fpir_asked: float | None
+    limited: bool = Field(
+        description="Whether the server's default FPIR needs a rate that was not measured: `fpir` is what to expect."
+    )
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")
     model: str
     explain: Explain | None = None

@@ -108,7 +108,10 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
         photo = _embed(service, gallery, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         templates = [_template(face) for face in faces]
-        similarity, scores = _scale(service, templates[0].package), _scores(request, service, templates[0].package)
+        similarity, scores = (
+            _scale_in(service, gallery, templates[0].package),
+            _scores(request, service, templates[0].package),
+        )
         rankings = _rank(service, gallery, templates, params.prediction_count, scores)
         result = [
             face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
@@ -136,7 +139,7 @@ async def recognize_embeddings(
     service.guard.admit_vectors(grant_of(request), len(embeddings))
 
     def work() -> Json:
-        similarity = _scale(service, gallery.embedder)
+        similarity = _scale_in(service, gallery, gallery.embedder)
         scores = CoarseScores.of(service.operations.thresholds(gallery.embedder))
         templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
         rankings = _rank(service, gallery, templates, query.prediction_count, scores)
@@ -162,7 +165,7 @@ async def verify_face(
 
     def work() -> Json:
         enrolled = service.galleries.store.find_face(gallery, wanted)
-        similarity, scores = _scale(service, enrolled.package), _scores(request, service, enrolled.package)
+        similarity, scores = _scale_in(service, gallery, enrolled.package), _scores(request, service, enrolled.package)
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         result = [
@@ -196,7 +199,7 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
 
     def work() -> Json:
         enrolled = _stored(service.galleries.store.find_face(gallery, wanted))
-        similarity = _scale(service, enrolled.package)
+        similarity = _scale_in(service, gallery, enrolled.package)
         scores = CoarseScores.of(service.operations.thresholds(enrolled.package))
         return _compared(enrolled, embeddings, lambda score: _answered(similarity, scores, score))
 
@@ -248,6 +251,11 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
 
 def _scale(service: Service, package: str) -> Similarity:
     return Similarity.of(service.operations.thresholds(package))
+
+
+def _scale_in(service: Service, gallery: Gallery, package: str) -> Similarity:
+    """Return the map to similarities in this gallery, by the calibration that decides there."""
+    return Similarity.of(service.operations.thresholds_in(gallery, package))
 
 
 def _similarity(similarity: Similarity, one: Template, other: Template) -> float:

@@ -76,6 +76,10 @@ class Call:
         """Return the map from cosines of this package to similarities."""
         return Similarity.of(self.service.operations.thresholds(package))
 
+    def scale_in(self, gallery: Gallery) -> Similarity:
+        """Return the map from cosines to similarities in this gallery, by the calibration that decides there."""
+        return Similarity.of(self.service.operations.thresholds_in(gallery, gallery.embedder))
+
     def scores(self, package: str, threshold: float) -> AnsweredScores:
         """Return how scores of this package's enrolled faces are answered; ``threshold``: the request's, a cosine."""
         thresholds = self.service.operations.thresholds(package)

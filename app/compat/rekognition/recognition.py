@@ -97,7 +97,7 @@ def match_faces(
     A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
     is among the best; so all faces of those subjects are compared.
     """
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
     scores = call.scores(gallery.embedder, floor)
     near = [one for one in _rank(call, gallery, probe, limit + 1, scores) if one.exact >= floor]
@@ -121,7 +121,7 @@ def match_users(
     leave_out: str | None = None,
 ) -> list[Shape]:
     """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
     scores = call.scores(gallery.embedder, floor)
     best: dict[str, float] = {}

@@ -172,7 +172,7 @@ def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None
 
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     probe = stored_template(call.stored(gallery, face))
     score = call.service.galleries.verify(gallery.id, wanted.UserId, probe).score
     threshold = scale.cosine_of(wanted.UserMatchThreshold / 100)

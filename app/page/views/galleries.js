@@ -8,17 +8,21 @@ import { busy, filling, problemPlace, showing } from "../problem.js";
 import { go, link } from "../router.js";
 import * as session from "../session.js";
 import { count, when } from "../words.js";
+import { calibration } from "./calibration.js";
 import { enrolling } from "./enroll.js";
 import { people } from "./people.js";
 import { person } from "./person.js";
+import { review } from "./review.js";
 import { settings } from "./settings.js";
 
-/** `#/galleries`, `#/galleries/ID`, `#/galleries/ID/enroll`, `#/galleries/ID/settings`, `#/galleries/ID/people/SUBJECT`. */
+/** `#/galleries`, `#/galleries/ID`, and below it `enroll`, `settings`, `review`, `calibration` and `people/SUBJECT`. */
 export function galleries([gallery, what, subject]) {
   if (!gallery) return all();
   if (what === "people" && subject) return person(gallery, subject);
+  if (what === "review") return review(gallery);
   if (what === "settings" && session.may("admin")) return settings(gallery);
   if (what === "enroll" && session.may("enroll")) return enrolling(gallery);
+  if (what === "calibration" && session.may("admin")) return calibration(gallery);
   return people(gallery);
 }
 

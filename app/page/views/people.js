@@ -59,6 +59,7 @@ function offered(gallery, place) {
   return [
     session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
     session.may("recognize") && h("a.button", { href: `${link("identify")}?${new URLSearchParams({ gallery: gallery.id })}` }, icon("identify"), "Identify here"),
+    h("a.button", { href: link("galleries", gallery.id, "review") }, icon("check"), "Review"),
     session.may("admin") && h("a.button", { href: link("galleries", gallery.id, "settings") }, icon("settings"), "Settings"),
     session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
     session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),

@@ -30,7 +30,7 @@ export function settings(id) {
   );
   const load = async () => {
     const gallery = await get(path("galleries", id));
-    return await Promise.all([conflictsOf, searchOf, modelOf].map((section) => section(gallery)));
+    return await Promise.all([conflictsOf, searchOf, calibrationOf, modelOf].map((section) => section(gallery)));
   };
   return { element, ready: filling(place, body, load) };
 }
@@ -50,6 +50,9 @@ export function stored(gallery, label, name, pairs, hint) {
 
 const conflictsOf = (gallery) => section("Conflicts", stored(gallery, "A new face that is enrolled already, or matches somebody else", "on_conflict", CONFLICTS, "For everything that is enrolled without saying otherwise."));
 const searchOf = (gallery) => section("Search", stored(gallery, "How the vectors are searched", "search", SEARCHES, "The answers are the same."));
+
+const calibrationOf = (gallery) =>
+  section("Calibration", h("p", {}, "Which thresholds decide here, and how alike its own people are."), h("div.row", {}, h("a.button", { href: link("galleries", gallery.id, "calibration") }, "Calibration")));
 
 async function modelOf(gallery) {
   const home = h("div.stack", {});
