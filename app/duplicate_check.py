@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decisions import answered_scores, identify_point
+from app.decisions import CoarseScores, identify_point
 from app.errors import InvalidInput
 from app.gallery.records import Candidate, OnConflict
 from app.gallery.service import Galleries
@@ -65,15 +65,6 @@ class Findings:
             return _error("duplicate_face", "The face is enrolled already.", self.duplicate)
         return None
 
-    def answered(self, answer: Callable[[float], float | None]) -> Findings:
-        """Return the findings with the scores as they are answered."""
-        both = (self.duplicate, self.conflict)
-        duplicate, conflict = (
-            None if one is None else replace(one, score=None if one.score is None else answer(one.score))
-            for one in both
-        )
-        return replace(self, duplicate=duplicate, conflict=conflict)
-
     def as_details(self) -> dict[str, object]:
         """Return the findings as an error's details, in the fields of an answer."""
         both = {"duplicate": self.duplicate, "conflict": self.conflict}
@@ -91,18 +82,17 @@ def look(
     on_conflict: OnConflict,
     *,
     tell: bool = True,
-    exact: bool = False,
 ) -> list[Findings]:
     """Return what each face, given with its subject's id, resembles; `thresholds` are a package's, by its id.
 
-    With `tell`, findings name whom a face resembles; with `exact`, their scores are not coarsened. A package
-    without measured operating points has no conflicts.
+    With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
     Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
     """
-    measured, conflict_at = thresholds(faces[0][1].package), None
+    measured, conflict_at, scores = thresholds(faces[0][1].package), None, None
     if measured.calibration is not None:
         point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(gallery))
         conflict_at = point.threshold
+        scores = CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
     templates = [template for _, template in faces]
     rankings = [
         ranking
@@ -111,11 +101,18 @@ def look(
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")
-    if not tell:
-        return [_silent(one) for one in found]
-    points = [DUPLICATE_SCORE, *([] if conflict_at is None else [conflict_at])]
-    scores = answered_scores(measured, *points, exact=exact) if exact or measured.calibration else None
-    return [one.answered(lambda score: None if scores is None else scores.answered(score)) for one in found]
+    return [_answered(one, scores) for one in found] if tell else [_silent(one) for one in found]
+
+
+def _answered(found: Findings, scores: CoarseScores | None) -> Findings:
+    """Return the findings with scores as coarse as they are answered; without any if none were measured."""
+
+    def one_answered(one: Resemblance | None) -> Resemblance | None:
+        if one is None or one.score is None:
+            return one
+        return replace(one, score=None if scores is None else scores.answered(one.score))
+
+    return replace(found, duplicate=one_answered(found.duplicate), conflict=one_answered(found.conflict))
 
 
 def named(found: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:

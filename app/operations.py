@@ -253,8 +253,9 @@ class Operations:
         with self._used_by(gallery) as used:
             store = self._galleries.store
             found = store.gallery(gallery)
-            point = verify_point(self._calibrated(found, used.thresholds), fmr, self.fmr)
-            scores = answered_scores(used.thresholds, point.threshold, exact=exact)
+            thresholds = self._calibrated(found, used.thresholds)
+            point = verify_point(thresholds, fmr, self.fmr)
+            scores = answered_scores(thresholds, point.threshold, exact=exact)
             store.subject(found, subject)  # fails before any work on the photo
             (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
             warnings = _warnings(used, self._populations(gallery, population), point)
@@ -319,7 +320,7 @@ class Operations:
             subjects = self._galleries.subjects_with_faces(gallery)
             thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
-            scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
+            scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
@@ -369,7 +370,6 @@ class Operations:
         face: int | None = None,
         on_conflict: OnConflict | None = None,
         tell: bool = True,
-        exact: bool = False,
     ) -> Enrollment:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
@@ -399,9 +399,7 @@ class Operations:
         with self._embedders.use(own) as used:
             faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
-        found = self.look(
-            gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, exact=exact, stages=stages
-        )
+        found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, stages=stages)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
         rejected += [
@@ -427,7 +425,6 @@ class Operations:
         on_conflict: OnConflict | None = None,
         *,
         tell: bool = True,
-        exact: bool = False,
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
@@ -436,9 +433,7 @@ class Operations:
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         with timed({} if stages is None else stages, "search"):
-            return look(
-                self._galleries, gallery, faces, partial(self.thresholds_in, home), policy, tell=tell, exact=exact
-            )
+            return look(self._galleries, gallery, faces, partial(self.thresholds_in, home), policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.

@@ -172,7 +172,6 @@ async def enroll(
             face=params.face,
             on_conflict=params.on_conflict,
             tell=tell,
-            exact=grant_of(request).sees_exact_scores,
         )
 
     found = await service.run(enroll)
