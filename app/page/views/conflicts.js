@@ -16,7 +16,7 @@ const nameOf = (other) => other.name ?? other.subject ?? "somebody else";
 export function said(found, subject) {
   const other = finding(found);
   if (!found.conflict) return other.subject === subject ? "The same photo is enrolled for this person already." : `The same photo is enrolled already, as ${nameOf(other)}.`;
-  return other.subject ? `This face matches ${nameOf(other)}, score ${score(other.score)}: one of the two is enrolled as the wrong person, or both are one.` : "This face matches somebody else of this gallery.";
+  return other.subject ? `This face matches ${nameOf(other)}, score ${score(other.score)}. Either both are one person, or one of the two faces is the wrong person's.` : "This face matches somebody else of this gallery.";
 }
 
 /** The photo at `url` beside the enrolled face. */
