@@ -247,8 +247,9 @@ class Operations:
         with self._used_by(gallery) as used:
             store = self._galleries.store
             found = store.gallery(gallery)
-            point = verify_point(self._calibrated(found, used.thresholds), fmr, self.fmr)
-            scores = answered_scores(used.thresholds, point.threshold, exact=exact)
+            thresholds = self._calibrated(found, used.thresholds)
+            point = verify_point(thresholds, fmr, self.fmr)
+            scores = answered_scores(thresholds, point.threshold, exact=exact)
             store.subject(found, subject)  # fails before any work on the photo
             (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
             warnings = _warnings(used, self._populations(gallery, population), point)
@@ -310,7 +311,7 @@ class Operations:
             subjects = self._galleries.subjects_with_faces(gallery)
             thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
-            scores = answered_scores(used.thresholds, point.threshold, point.uncertain, exact=exact)
+            scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}

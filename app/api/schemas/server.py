@@ -54,7 +54,7 @@ class GroupRate(Wire):
     high: float
 
 
-class ErrorRate(Wire):
+class LivenessRate(Wire):
     """A measured error rate with its 95 % interval."""
 
     value: float
@@ -82,8 +82,8 @@ class LivenessPoint(Wire):
     """The errors at one threshold (ISO/IEC 30107-3)."""
 
     threshold: float
-    apcer: ErrorRate = Field(description="Attacks judged live: of the kind of attack with the most.")
-    bpcer: ErrorRate = Field(description="Live faces not judged live.")
+    apcer: LivenessRate = Field(description="Attacks judged live: of the kind of attack with the most.")
+    bpcer: LivenessRate = Field(description="Live faces not judged live.")
 
 
 class LivenessCalibration(Wire):
