@@ -358,7 +358,7 @@ def _build_background(
         storage.galleries,
         Reviews(storage.database),
         storage.jobs,
-        lambda gallery: embedders.thresholds(gallery.embedder),
+        lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
         runner.wake,
         fmr=settings.fmr,
         fpir=settings.fpir,

@@ -82,6 +82,7 @@ ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
         "updated_at": "When the subject was last changed.",
         "expires_at": "When the subject expires, or null.",
         "consent": "`note` and `given_at`, or null.",
+        "cover": "Id of the face that shows the subject, or null.",
     },
     "faces.jsonl": {
         "subject": "Id of the subject.",

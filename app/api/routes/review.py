@@ -45,7 +45,9 @@ async def get_review(
         page = service.reviewer.findings(gallery, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
         coarse = None
         if page.items and found.review.summary and not grant.has(Scope.ADMIN):
-            coarse = CoarseScores.of(service.operations.thresholds(found.review.summary.package))
+            done = found.review.summary
+            package = service.operations.thresholds(done.package)
+            coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
         return schemas.Review(
             gallery=found.gallery,
             job=None if found.job is None else jobs.answer(found.job),

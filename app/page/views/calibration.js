@@ -86,7 +86,7 @@ function figures({ gallery, measured, points }) {
       h("th", { scope: "row" }, power(point.fmr)),
       h("td.number", {}, number(point.threshold) + range(point)),
       h("td.number", {}, number(point.package)),
-      h("td.number", {}, point.found ? point.found.toExponential(1).replace("-", "−") : "–"),
+      h("td.number", {}, point.found === null ? "–" : point.found ? point.found.toExponential(1).replace("-", "−") : "0"),
       h("td.number", {}, number(point.decides)),
     );
   const heads = ["FMR", "Threshold here (95 % interval)", "Package's", "FMR here at the package's", "With the gallery's switched on"];
