@@ -316,7 +316,7 @@ def test_what_begins_and_ends_jobs_is_recorded_when_it_is_answered(tmp_path: Pat
 def test_every_operation_is_recorded_with_its_key_and_ids(service: httpx.Client, operation: AnyOperation) -> None:
     """Also if there is nothing of these ids."""
     ids = {"gallery": "no g/1", "subject": "no one/\u738b", "face_id": "a" * 32, "key": "no-key"}
-    named = dict.fromkeys(("job", "receipt", "finding"), "b" * 32) | ids
+    named = dict.fromkeys(("job", "receipt", "finding", "correction"), "b" * 32) | ids
     path = operation.path
     for name, value in named.items():
         path = path.replace(f"{{{name}}}", quote(value, safe=""))
