@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import httpx
@@ -31,6 +32,8 @@ MODELS = [model for model in vars(schemas).values() if isinstance(model, type) a
 COMPATIBLE = {"CompreFace", "Amazon Rekognition"}
 OPEN = {"/livez", "/readyz", "/version"}
 WITHOUT_PARAMETERS = {"/metrics", "/v1/models", "/v1/server-key", "/v1/key", "/v1/sign-in", "/v1/sign-in-codes"}
+AS_TOLD = {"liveness_unavailable", "liveness_not_measured"}
+"""Codes of 503 that a request asks for by requiring what this server doesn't have."""
 CHECKS = [
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -98,6 +101,11 @@ OPERATIONS = [
     f"DELETE {FACE}",
     f"GET {FACE}/crop",
     f"POST {FACE}/move",
+    f"POST {SUBJECT}/faces/move",
+    f"POST {SUBJECT}/merge",
+    f"GET {SUBJECT}/corrections",
+    f"POST {SUBJECT}/corrections",
+    f"DELETE {SUBJECT}/corrections/{{correction}}",
     "GET /v1/models",
     f"POST {SUBJECT}/erase",
     "GET /v1/receipts",
@@ -239,6 +247,7 @@ def test_every_code_that_is_raised_while_serving_is_in_the_table() -> None:
         "audit_export_broken",
         "invalid_backup",  # ...to here
         "index_driver_missing",  # at the start
+        "package_templates_differ",  # when a package is opened
         "conflict",  # a base class's; each conflict says which
         "key_unusable",  # at the start
         "data_dir_in_use",
@@ -331,7 +340,8 @@ def hold(api: httpx.Client, cases: SearchStrategy[Case], examples_each: int) -> 
         headers: Any = {name: value for name, value in made.headers.items() if name.lower() not in KEY_HEADERS}
         response = api.request(made.method or "", made.url or "", headers=headers, content=body)
         response.elapsed = timedelta()  # schemathesis wants to know, and in process nobody measures
-        case.validate_response(response, checks=CHECKS)
+        refused = response.status_code == HTTPStatus.SERVICE_UNAVAILABLE and response.json()["error"]["code"] in AS_TOLD
+        case.validate_response(response, checks=CHECKS[1:] if refused else CHECKS)
 
     check()
 

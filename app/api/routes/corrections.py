@@ -58,6 +58,6 @@ async def delete_correction(
 ) -> None:
     """Delete a correction.
 
-    It no longer counts.
+    The correction no longer counts when people are identified.
     """
     await service.run(lambda: service.corrections.delete(service.galleries.store.gallery(gallery), subject, correction))
