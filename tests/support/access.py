@@ -14,7 +14,7 @@ import httpx
 
 from app.api.router import Router
 from tests.support.jobs import NOBODYS, waiting_job
-from tests.support.service import COLLINS, running
+from tests.support.service import COLLINS, HOPPER, running
 
 OWN, OTHER = "own", "elsewhere"
 SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
@@ -32,6 +32,7 @@ LET_IN = {
     f"DELETE {GALLERY}/reembed": (404, "reembedding_not_found"),
     f"POST {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
     f"DELETE {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
+    f"POST {SUBJECT}/merge": (404, "subject_not_found"),
     f"POST {GALLERY}/reembed/rollback": (404, "reembedding_not_found"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
@@ -65,6 +66,10 @@ class Ground:
             found = self.admin("POST", faces, files={"images": COLLINS}).raise_for_status().json()["enrolled"]
         if self.admin("GET", f"/v1/galleries/{OWN}/review").status_code == NOT_FOUND:
             self.admin("POST", f"/v1/galleries/{OWN}/review").raise_for_status()
+        calibration = f"/v1/galleries/{OWN}/calibration"
+        while self.admin("GET", calibration).status_code == NOT_FOUND:
+            self.admin("POST", calibration).raise_for_status()
+            time.sleep(0.05)
         key = f"spare-{next(self.numbers)}"
         self.admin("POST", "/v1/keys", json={"id": key, "scopes": ["read"]}).raise_for_status()
         face = found[0]["face_id"]
@@ -75,6 +80,7 @@ class Ground:
             "key": key,
             "job": self.job(),
             "finding": "b" * 32,
+            "correction": self.correction(),
             "exported": self.exported(),
             "receipt": self.receipt(),
         }
@@ -86,6 +92,13 @@ class Ground:
             self.admin("POST", f"/v1/galleries/{OWN}/subjects", json={"id": "gone"})
             done = [self.admin("POST", f"/v1/galleries/{OWN}/subjects/gone/erase").raise_for_status().json()]
         return str(done[0]["id"])
+
+    def correction(self) -> str:
+        """The id of a correction of eileen's."""
+        path = f"/v1/galleries/{OWN}/subjects/eileen/corrections"
+        found = self.admin("GET", path).json()["corrections"]
+        made = found or [self.admin("POST", path, files={"image": HOPPER}).raise_for_status().json()]
+        return str(made[0]["id"])
 
     def job(self) -> str:
         """A queued job in the key's own gallery."""
@@ -131,6 +144,8 @@ class Ground:
             f"PATCH {SUBJECT}": {"name": f"new-{number}"},
             "POST /v1/keys": {"scopes": ["read"]},
             f"POST {FACE}/move": {"subject": "eileen"},
+            f"POST {SUBJECT}/faces/move": {"faces": ["0" * 32], "subject": "eileen"},
+            f"POST {SUBJECT}/merge": {"into": "nobody"},
             "POST /v1/keys/{key}/rotate": {},
             "POST /v1/audit/export": {},
         }
@@ -227,6 +242,6 @@ def check_access(ground: Ground, scope: str, way: str, names: Iterable[str]) -> 
         changed = answer.is_success
         if not changed and not name.startswith("GET"):
             refused.append(name)
-    assert got == due
+    assert got == due, {name: (got[name], due[name]) for name in due if got[name] != due[name]}
     if refused:
         nothing_has_changed()

@@ -45,14 +45,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def packages(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = tmp_path_factory.mktemp("models")
-    unseen = flat_people(10, 8, seed=8)
+    unseen = flat_people(30, 6, seed=8)
     export(
         run,
         About("small", licence="Apache-2.0", non_commercial=False),
         models,
         variants=("fp32", "fp16", "int8"),
         calibration=flat_people().images(range(24)),
-        evaluation=Evaluation(unseen, "ten people of flat colours"),
+        evaluation=Evaluation(unseen, "thirty people of flat colours"),
     )
     return models
 
@@ -125,12 +125,12 @@ def test_the_manifest_holds_both_exporters_parity_and_points_measured_on_the_fil
         assert set(differences) == {"1", "3", "7"}
         assert all(float(str(value)) <= PARITY for value in differences.values())
     (calibration,) = manifest.calibrations
-    assert calibration.measured_on == "ten people of flat colours"
-    assert (calibration.mated, calibration.comparisons) == (10 * 28, 80 * 79 // 2 - 10 * 28)
-    unseen = flat_people(10, 8, seed=8)
-    vectors = Session(packages / "small" / "model.onnx", "cpu").run(unseen.images(range(80)))[0].astype(np.float64)
+    assert calibration.measured_on == "thirty people of flat colours"
+    assert (calibration.mated, calibration.comparisons) == (30 * 15, 180 * 179 // 2 - 30 * 15)
+    unseen = flat_people(30, 6, seed=8)
+    vectors = Session(packages / "small" / "model.onnx", "cpu").run(unseen.images(range(180)))[0].astype(np.float64)
     scores = vectors @ vectors.T
-    rows, columns = np.triu_indices(80, 1)
+    rows, columns = np.triu_indices(180, 1)
     nonmated = scores[rows, columns][unseen.labels[rows] != unseen.labels[columns]]
     for point in calibration.points:
         assert np.mean(nonmated >= point.threshold + 1e-6) <= point.fmr
