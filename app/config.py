@@ -59,6 +59,7 @@ def _network(value: str) -> str:
 
 Origins: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_split)]
 Hosts: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], NoDecode, BeforeValidator(_split)]
+Names: TypeAlias = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 Networks: TypeAlias = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -123,6 +124,17 @@ class Settings(BaseSettings):
     fpir: Rate = Field(
         default=0.01,
         description="False positive identification rate that identification decides at unless asked otherwise.",
+    )
+    liveness: Names = Field(
+        default=(),
+        description="Liveness packages whose scores are averaged, separated by commas; by default the only one "
+        "installed (`docs/how-to/liveness.md`).",
+    )
+    apcer: Rate = Field(
+        default=0.05, description="Share of attacks, of any kind, that may be judged `live` (ISO/IEC 30107-3's APCER)."
+    )
+    bpcer: Rate = Field(
+        default=0.05, description="Share of live faces that may be judged `spoof` (ISO/IEC 30107-3's BPCER)."
     )
     min_face: int = Field(default=20, ge=10, le=1000, description="Smallest face to look for, in pixels.")
     max_image_bytes: int = Field(default=10 * MIB, ge=1024, description="Largest image file, in bytes.")
@@ -240,6 +252,13 @@ class Settings(BaseSettings):
     )
     audit_days: float = Field(
         default=365, ge=0, allow_inf_nan=False, description="How long audit entries are kept; 0: for ever."
+    )
+    correction_days: float = Field(
+        default=365,
+        gt=0,
+        le=3650,
+        allow_inf_nan=False,
+        description="How long a correction (a probe that is not a subject) counts, unless the call says otherwise.",
     )
     max_import_bytes: int = Field(
         default=10 * 1024 * MIB, ge=1024, description="Largest upload of an import, packed and unpacked, in bytes."

@@ -9,9 +9,10 @@ false positive identification rate (FPIR): FMR = 1 - (1 - FPIR)^(1/subjects), co
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, TypeAlias
 
@@ -20,11 +21,25 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import RATE_TOLERANCE, BiasCard, Group, GroupRate, Thresholds
-from app.types import Face, Template
+from app.inference.manifest import (
+    RATE_TOLERANCE,
+    BiasCard,
+    DecidedBy,
+    Group,
+    GroupRate,
+    LivenessCalibration,
+    Thresholds,
+)
+from app.types import Box, DoubtReason, Face, Liveness, Template, Verdict
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
+CORRECTION_MARGIN = 0.0
+"""By how much a probe must be more like a recorded wrong probe than like the subject's own faces."""
+
+UNNAMED = DecidedBy("package", None)
+SCORE_DIGITS = 9
+"""Decimals of a rounded score, so that none is 0.7300000000000001."""
 
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_measured"]
@@ -36,6 +51,7 @@ class VerifyPoint:
 
     threshold: float
     fmr: float
+    calibration: DecidedBy = UNNAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,9 @@ class IdentifyPoint:
     uncertain: float
     fmr: float
     fpir: float
+    calibration: DecidedBy = UNNAMED
+    limited: bool = False
+    """Whether the default FPIR needs a rate that was not measured, so that ``fpir`` is another."""
 
 
 def verify_point(thresholds: Thresholds, asked: float | None, default: float) -> VerifyPoint:
@@ -53,10 +72,8 @@ def verify_point(thresholds: Thresholds, asked: float | None, default: float) ->
 
     Raises OperatingPointUnavailable if the rate asked for was not measured.
     """
-    if asked is not None:
-        return VerifyPoint(thresholds.threshold(asked), asked)
-    fmr = _measured(thresholds, default)
-    return VerifyPoint(thresholds.threshold(fmr), fmr)
+    fmr = _measured(thresholds, default) if asked is None else asked
+    return VerifyPoint(thresholds.threshold(fmr), fmr, thresholds.decided_by(fmr))
 
 
 def identify_point(
@@ -68,13 +85,14 @@ def identify_point(
     nearest measured one is used, and the point's ``fpir`` says what to expect from it.
     Raises OperatingPointUnavailable if a rate asked for was not measured.
     """
+    limited = False
     if fmr is None:
-        fmr = fmr_for(default if fpir is None else fpir, subjects)
-        if fpir is None:
-            fmr = _measured(thresholds, fmr)
+        wanted = fmr_for(default if fpir is None else fpir, subjects)
+        fmr = _measured(thresholds, wanted) if fpir is None else wanted
+        limited = fmr > wanted
     threshold = thresholds.threshold(fmr)
     uncertain = thresholds.threshold(_measured(thresholds, fmr * UNCERTAIN_FACTOR))
-    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects))
+    return IdentifyPoint(threshold, uncertain, fmr, fpir_of(fmr, subjects), thresholds.decided_by(fmr), limited=limited)
 
 
 def fmr_for(fpir: float, subjects: int) -> float:
@@ -87,41 +105,94 @@ def fpir_of(fmr: float, subjects: int) -> float:
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class CoarseScores:
-    """Scores as they are answered for vectors that the caller chose: as fine as decisions need, and no finer.
+def subjects_for(fpir: float, fmr: float) -> int:
+    """Return how many subjects a gallery may have for ``fpir`` if ``fmr`` is the lowest rate measured."""
+    return math.floor(math.log1p(-fpir) / math.log1p(-fmr) * (1 + 1e-12))
 
-    A score counts as the nearest value below it among the steps and the operating points, so that every decision at a
-    measured operating point stays what it was. Below ``floor``, the most lenient of them, nothing is answered.
+
+@dataclass(frozen=True, slots=True)
+class AnsweredCandidate:
+    """A candidate as it is answered. ``exact`` orders and decides, and never leaves the service."""
+
+    subject: str
+    name: str | None
+    face_id: str
+    score: float | None
+    """None: below the floor."""
+    template_score: float | None
+    exact: float = field(repr=False)
+
+
+class AnsweredScores(ABC):
+    """How the scores of a probe and enrolled faces are answered. Decisions and order always go by the exact ones."""
+
+    @abstractmethod
+    def answered(self, score: float) -> float | None:
+        """Return the score that is answered; None below the floor."""
+
+    def candidate(self, found: Candidate) -> AnsweredCandidate:
+        return AnsweredCandidate(
+            found.subject,
+            found.name,
+            found.face_id,
+            self.answered(found.score),
+            self.answered(found.template_score),
+            found.score,
+        )
+
+    def candidates(self, ranking: Iterable[Candidate]) -> list[AnsweredCandidate]:
+        """Return the candidates whose score is answered."""
+        return [one for one in map(self.candidate, ranking) if one.score is not None]
+
+
+class ExactScores(AnsweredScores):
+    """For keys that may have the templates: those with the scope `templates`."""
+
+    def answered(self, score: float) -> float:
+        return score
+
+
+@dataclass(frozen=True, slots=True)
+class CoarseScores(AnsweredScores):
+    """For everybody else: as fine as decisions need, and no finer, since exact scores show the enrolled templates.
+
+    A score counts as the nearest value below it among the steps and the thresholds, so that every decision at a
+    threshold stays what it was. Below ``floor``, the most lenient operating point, nothing is answered.
     """
 
-    points: tuple[float, ...]
-    """The thresholds of the operating points, rising."""
+    floor: float
     step: float
+    thresholds: tuple[float, ...]
+    """Those of the operating points and of the request, rising, from the floor on."""
 
     @classmethod
-    def of(cls, thresholds: Thresholds) -> CoarseScores:
-        """Return the scores of a package. The step is the largest power of ten within the points' narrowest gap.
+    def of(cls, thresholds: Thresholds, *asked: float) -> CoarseScores:
+        """Return the scores of a package; ``asked`` are the request's own thresholds.
 
-        Raises OperatingPointUnavailable for a package without measured operating points.
+        The step is the largest power of ten within the narrowest gap between operating points. Raises
+        OperatingPointUnavailable for a package without measured operating points.
         """
         if thresholds.calibration is None:
-            message = f"{thresholds.package} has no measured operating points, so no embedding is compared with faces"
+            message = (
+                f"{thresholds.package} has no measured operating points, so no score of enrolled faces is answered"
+            )
             raise OperatingPointUnavailable(message)
         points = tuple(point.threshold for point in thresholds.calibration.points)
-        narrowest = min(later - earlier for earlier, later in pairwise(points))
-        return cls(points, 10.0 ** math.floor(math.log10(narrowest)))
+        narrowest = min((later - earlier for earlier, later in pairwise(points)), default=1.0)
+        step = 10.0 ** math.floor(math.log10(narrowest))
+        return cls(points[0], step, tuple(sorted({*points, *(one for one in asked if one > points[0])})))
 
-    @property
-    def floor(self) -> float:
-        return self.points[0]
-
-    def coarse(self, score: float) -> float | None:
-        """Return the score that is answered; None below the floor."""
+    def answered(self, score: float) -> float | None:
         if score < self.floor:
             return None
-        below = self.points[bisect_right(self.points, score) - 1]
-        return max(below, math.floor(score / self.step) * self.step)
+        below = self.thresholds[bisect_right(self.thresholds, score) - 1]
+        rounded = round(math.floor(score / self.step) * self.step, SCORE_DIGITS)
+        return max(below, rounded) if rounded <= score else below
+
+
+def answered_scores(thresholds: Thresholds, *asked: float, exact: bool) -> AnsweredScores:
+    """Return how scores are answered; ``exact``: whether the key sees exact ones. Raises as `CoarseScores.of` does."""
+    return ExactScores() if exact else CoarseScores.of(thresholds, *asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +290,55 @@ def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[C
     ]
 
 
+def is_ruled_out(score: float, wrong: float | None) -> bool:
+    """Return whether a probe is more like a recorded wrong probe of the subject (``wrong``, its best score among them)
+    than like the subject's own faces (``score``)."""
+    return wrong is not None and wrong > score + CORRECTION_MARGIN
+
+
 def decide(score: float | None, point: IdentifyPoint) -> Decision:
     """Decide from the first candidate's ``score``; None means that there is no candidate."""
     if score is None or score < point.uncertain:
         return "unknown"
     return "known" if score >= point.threshold else "uncertain"
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessPoint:
+    """Where liveness decides: from ``live_from`` on a face is live, below ``spoof_below`` a spoof, else uncertain."""
+
+    live_from: float
+    spoof_below: float
+    smallest_face: float
+    """Longer side of the smallest face that was measured, in pixels."""
+
+
+def liveness_point(calibration: LivenessCalibration | None, apcer: float, bpcer: float) -> LivenessPoint | None:
+    """Return the point for error rates of at most ``apcer`` and ``bpcer``; None if they were not measured.
+
+    A rate of 1 in N takes N photos, of each kind of attack or of live people.
+
+    A face is live from the lowest threshold on at which no more than ``apcer`` of the attacks passed, and a spoof below
+    the highest at which no more than ``bpcer`` of the live were refused. Where that is the higher of the two, it alone
+    decides and keeps both rates.
+    """
+    if calibration is None or apcer * min(calibration.attacks.values()) < 1 or bpcer * calibration.live < 1:
+        return None
+    strict = [each.threshold for each in calibration.points if each.apcer.value <= apcer]
+    lenient = [each.threshold for each in calibration.points if each.bpcer.value <= bpcer]
+    if not strict or not lenient:
+        return None
+    return LivenessPoint(max(strict[0], lenient[-1]), lenient[-1], calibration.smallest_face)
+
+
+def judge(score: float, box: Box, point: LivenessPoint | None) -> Liveness:
+    """Decide whether a face with this liveness score is live. Without a point nothing is decided."""
+    if point is None:
+        return Liveness(score, Verdict.NOT_MEASURED, DoubtReason.NO_OPERATING_POINTS)
+    if score < point.spoof_below:
+        return Liveness(score, Verdict.SPOOF, DoubtReason.LOW_SCORE)
+    if score < point.live_from:
+        return Liveness(score, Verdict.UNCERTAIN, DoubtReason.BETWEEN_THRESHOLDS)
+    if max(box.width, box.height) < point.smallest_face:
+        return Liveness(score, Verdict.UNCERTAIN, DoubtReason.SMALL_FACE)
+    return Liveness(score, Verdict.LIVE, None)

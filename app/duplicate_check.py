@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decisions import identify_point
+from app.decisions import CoarseScores, identify_point
 from app.errors import InvalidInput
 from app.gallery.records import Candidate, OnConflict
 from app.gallery.service import Galleries
@@ -88,10 +88,11 @@ def look(
     With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
     Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
     """
-    measured, conflict_at = thresholds(faces[0][1].package), None
+    measured, conflict_at, scores = thresholds(faces[0][1].package), None, None
     if measured.calibration is not None:
         point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(gallery))
         conflict_at = point.threshold
+        scores = CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
     templates = [template for _, template in faces]
     rankings = [
         ranking
@@ -100,7 +101,18 @@ def look(
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")
-    return found if tell else [_silent(one) for one in found]
+    return [_answered(one, scores) for one in found] if tell else [_silent(one) for one in found]
+
+
+def _answered(found: Findings, scores: CoarseScores | None) -> Findings:
+    """Return the findings with scores as coarse as they are answered; without any if none were measured."""
+
+    def one_answered(one: Resemblance | None) -> Resemblance | None:
+        if one is None or one.score is None:
+            return one
+        return replace(one, score=None if scores is None else scores.answered(one.score))
+
+    return replace(found, duplicate=one_answered(found.duplicate), conflict=one_answered(found.conflict))
 
 
 def named(found: Findings, ids: Mapping[int, tuple[int, str]]) -> Findings:

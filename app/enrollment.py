@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from app.duplicate_check import NOTHING, Findings
 from app.errors import InvalidInput
 from app.gallery.records import FaceRow, NewFace, Origin
 from app.pipeline import Choice
-from app.types import Face, Photo, Template
+from app.types import Face, Liveness, Photo, Template
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class Enrollment:
     chosen: tuple[Chosen, ...]
     stages: Mapping[str, float]
     model: str
+    liveness: Mapping[int, Liveness | None] = field(default_factory=dict)
+    """The verdict on each image's face, by index."""
 
 
 def template_of(face: Face) -> Template:

@@ -3,7 +3,7 @@
 LikenessError
 ├── InvalidInput            the caller must send something else
 │   ├── EmptyImage  InvalidImage  UnsupportedImage  ImageTooLarge  ImageTooSmall  MissingImage
-│   ├── NoFace  AmbiguousFace  LowQuality
+│   ├── NoFace  AmbiguousFace  LowQuality  NotLive
 │   ├── FileMissing  InvalidSource  VaultKeyMissing
 │   └── OperatingPointUnavailable
 ├── NotFound                something named in the call doesn't exist
@@ -16,7 +16,8 @@ LikenessError
     ├── InvalidSetting
     │   └── UnknownSetting
     ├── DatabaseUnavailable  SealedUnreadable
-    └── PackageUnavailable  ModelNotLoadable  DeviceUnavailable
+    ├── PackageUnavailable  ModelNotLoadable  DeviceUnavailable
+    └── LivenessUnavailable  LivenessNotMeasured
 
 There is a class for each error that code handles; others differ by ``code`` only.
 """
@@ -80,6 +81,12 @@ class AmbiguousFace(InvalidInput):
 
 class LowQuality(InvalidInput):
     code = "low_quality"
+
+
+class NotLive(InvalidInput):
+    """Liveness is required, and the face is a spoof or uncertain."""
+
+    code = "not_live"
 
 
 class OperatingPointUnavailable(InvalidInput):
@@ -188,6 +195,18 @@ class PackageUnavailable(Unusable):
     """The model package isn't installed, or its file is missing or damaged."""
 
     code = "package_unavailable"
+
+
+class LivenessUnavailable(Unusable):
+    """Liveness was asked for, and no package can judge it."""
+
+    code = "liveness_unavailable"
+
+
+class LivenessNotMeasured(Unusable):
+    """Liveness is required, and the packages have no operating points to decide at."""
+
+    code = "liveness_not_measured"
 
 
 class PackageTemplatesDiffer(Unusable):

@@ -10,6 +10,8 @@ import gc
 import os
 import platform
 import sys
+import time
+from functools import cache
 from pathlib import Path
 
 SWITCH_S = 0.0005
@@ -37,6 +39,23 @@ def cpuinfo(field: str) -> str:
     except OSError:
         return ""
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(field)), "")
+
+
+def uptime() -> tuple[str, float] | None:
+    """Return the id of the machine's boot and the seconds since, sleep included; None where the system hides either.
+
+    All processes of a machine see the same, containers too, and nobody can set it.
+    """
+    boot = _boot_id()
+    return (boot, time.clock_gettime(time.CLOCK_BOOTTIME)) if boot and hasattr(time, "CLOCK_BOOTTIME") else None
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 # Settings of the process

@@ -29,6 +29,7 @@ from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
+from app.access.sign_in_codes import SignInCodes
 from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
@@ -49,6 +50,7 @@ from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
+from app.corrections import Corrections
 from app.db import usage
 from app.db.clock import ClockGuard
 from app.db.engine import Database
@@ -59,6 +61,7 @@ from app.db.secrets import SIGNING_KEY, SecretStore
 from app.db.signing import Signer
 from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
 from app.face.formats import Limits
+from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures, Expiry
 from app.gallery.service import SNAPSHOT_S, Galleries
 from app.gallery.store import Store
@@ -69,9 +72,12 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.operations import Operations
 from app.pipeline import Pipeline
+from app.recalibration.job import KIND as CALIBRATE
+from app.recalibration.job import Calibrator
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings
@@ -101,8 +107,9 @@ JOBS = 2
 IMPORT_THREADS = 4
 """Threads for the photos of an import; the other threads are for requests."""
 REEMBEDDINGS_S = 60.0
-"""Between looks for re-embeddings that can no longer be rolled back."""
+"""Between looks for re-embeddings that can no longer be rolled back, and for stale calibrations."""
 PRUNE_AUDIT_S = 3600.0
+PRUNE_CODES_S = 600.0
 """Between deletions of old audit entries."""
 WRITE_RETRY_S = 2.0
 """Between attempts to write to the database after a write has failed."""
@@ -172,11 +179,13 @@ class _Storage:
 
     database: Database
     galleries: Galleries
+    corrections: Corrections
     reembeddings: Reembeddings
     secrets: SecretStore
     signer: Signer
     erasures: Erasures
     keys: KeyStore
+    codes: SignInCodes
     audit: AuditLog
     audit_exports: AuditExports
     jobs: JobStore
@@ -185,11 +194,13 @@ class _Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Inference:
-    """The loaded models, and the semaphore of the threads that find faces."""
+    """The loaded models, the semaphore of the threads that find faces, and which thresholds decide."""
 
     models: Models
     cores: FairSemaphore
     embedders: Embedders
+    calibrator: Calibrator
+    liveness: LivenessPackages
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +211,7 @@ class _Background:
     reembedder: Reembedder
     reviewer: Reviewer
     bulk: BulkService
+    clock: ClockGuard
 
 
 def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack, counted: metrics.Metrics) -> Service:
@@ -211,7 +223,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     storage = _build_storage(settings, stack)
     api_keys = _keys(settings, storage.keys, storage.secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
-    inference = _build_inference(opening.result() if opening else open_models(settings), stack)
+    inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
     operations = _build_recognition(settings, storage, inference, counted)
     workers = WorkerPool(
@@ -225,8 +237,10 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     return Service(
         operations=operations,
         embedders=inference.embedders,
+        liveness=inference.liveness,
         galleries=storage.galleries,
         reembedder=background.reembedder,
+        calibrator=inference.calibrator,
         reviewer=background.reviewer,
         workers=workers,
         limits=BodyLimits(
@@ -243,14 +257,17 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
             _rate("vector_rate", settings.vector_rate),
         ),
         keys=api_keys,
+        codes=storage.codes,
         audit=storage.audit,
         audit_exports=storage.audit_exports,
         signatures=SeenSignatures(storage.database, KEPT_S),
         signer=storage.signer,
         erasures=storage.erasures,
+        corrections=storage.corrections,
         jobs=storage.jobs,
         runner=background.runner,
         bulk=background.bulk,
+        clock=background.clock,
         open_paths=auth.OPEN_PATHS | ({METRICS.path} if settings.metrics == "open" else frozenset()),
         models=partial(_models, inference),
         skipped_models=partial(_skipped_models, settings.models_dir),
@@ -281,11 +298,13 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     return _Storage(
         database=sql.database,
         galleries=galleries,
+        corrections=Corrections(sql, settings.correction_days),
         reembeddings=Reembeddings(sql),
         secrets=secrets,
         signer=signer,
         erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
+        codes=SignInCodes(sql.database, rings.secrets),
         audit=audit,
         audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
         jobs=JobStore(sql.database, sql.blobs),
@@ -293,13 +312,17 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
     )
 
 
-def _build_inference(models: Models, stack: ExitStack) -> _Inference:
+def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _Inference:
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
     semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
     embedders = _embedders(models, semaphore)
     stack.callback(embedders.close)
-    return _Inference(models, semaphore, embedders)
+    liveness = LivenessPackages(embedders.packages, models.liveness, models.settings.liveness)
+    stack.callback(liveness.close)
+    recorded = partial(storage.audit.recorded, "calibrate_gallery")
+    calibrator = Calibrator(storage.galleries, embedders, storage.jobs, recorded=recorded)
+    return _Inference(models, semaphore, embedders, calibrator, liveness)
 
 
 def _build_recognition(
@@ -310,8 +333,11 @@ def _build_recognition(
         Pipeline(inference.models.detector, limits, cores=inference.cores),
         inference.embedders,
         storage.galleries,
+        storage.corrections,
+        liveness=LivenessGates(inference.liveness, apcer=settings.apcer, bpcer=settings.bpcer),
         fmr=settings.fmr,
         fpir=settings.fpir,
+        calibrated=inference.calibrator.thresholds,
         observe=counted.stages,
     )
 
@@ -325,12 +351,14 @@ def _build_background(
     clock.trusted()  # before the first request writes a later time
     kept = timedelta(days=settings.job_days)
     runner = Runner(storage.jobs, files=storage.files, workers=JOBS, kept=kept, may_delete=clock.trusted)
-    reembedder = Reembedder(storage.galleries, storage.reembeddings, embedders, storage.jobs, runner.wake)
+    reembedder = Reembedder(
+        storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs, wake=runner.wake
+    )
     reviewer = Reviewer(
         storage.galleries,
         Reviews(storage.database),
         storage.jobs,
-        lambda gallery: embedders.thresholds(gallery.embedder),
+        lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
         runner.wake,
         fmr=settings.fmr,
         fpir=settings.fpir,
@@ -338,6 +366,7 @@ def _build_background(
     context = BulkContext(
         operations=operations,
         galleries=storage.galleries,
+        corrections=storage.corrections,
         files=storage.files,
         max_image_bytes=settings.max_image_bytes,
         max_bytes=settings.max_import_bytes,
@@ -350,13 +379,17 @@ def _build_background(
     scheduler = stack.enter_context(Scheduler())
     storage.galleries.start(scheduler, snapshot_s=settings.snapshot_seconds or SNAPSHOT_S, may_prune=clock.trusted)
     scheduler.every(settings.expiry_seconds, "expiry", clock.guarded(expiry.sweep))
+    scheduler.every(settings.expiry_seconds, "corrections", clock.guarded(storage.corrections.prune))
     scheduler.every(PRUNE_AUDIT_S, "audit log", clock.guarded(storage.audit.prune), at_once=True)
+    scheduler.every(PRUNE_CODES_S, "sign-in codes", storage.codes.prune, at_once=True)
     scheduler.every(REEMBEDDINGS_S, "reembeddings", clock.guarded(reembedder.look))
+    scheduler.every(REEMBEDDINGS_S, "calibrations", inference.calibrator.look)
     scheduler.every(MEMORY_S, "memory", release_memory)
     scheduler.every(WRITE_RETRY_S, "database", storage.database.retry_write)
     stack.callback(runner.close)
-    runner.start({**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work}, scheduler)
-    return _Background(runner, reembedder, reviewer, bulk)
+    works = {**bulk.works(), REEMBED: reembedder.work, REVIEW: reviewer.work, CALIBRATE: inference.calibrator.work}
+    runner.start(works, scheduler)
+    return _Background(runner, reembedder, reviewer, bulk, clock)
 
 
 def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
@@ -463,7 +496,8 @@ def _open_embedders(embedders: Embedders, galleries: Galleries, count: int) -> N
 def _models(inference: _Inference) -> list[schemas.Model]:
     """List the installed packages, and the device that each loaded one runs on."""
     detector, embedders = inference.models.detector_package, inference.embedders
-    device, devices = inference.models.detector.device, embedders.devices()
+    liveness = inference.liveness.scorer
+    device, devices = inference.models.detector.device, embedders.devices() | (liveness.devices if liveness else {})
     running = {name: (device, PROVIDERS[device]) for name, device in devices.items()}
     running[detector.id] = (device, PROVIDERS[device])
     return [answers.model(package, *running.get(package.id, NOT_RUNNING)) for package in embedders.packages().values()]

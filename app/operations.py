@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import Literal, TypeAlias, TypeVar
 
 from app.concurrency.deadline import check_deadline
+from app.corrections import Correction, Corrections, RuledOut
 from app.decisions import (
+    AnsweredCandidate,
+    AnsweredScores,
     Decision,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
+    answered_scores,
     assign,
     check_quality,
     cosine,
@@ -45,15 +50,20 @@ from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
+from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
 from app.pipeline import Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
-from app.types import Face, Photo, Template
+from app.types import Face, LivenessMode, Photo, Template
 
 AMBIGUOUS_SHARE = 0.5
 """A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
 ATTEMPTS = 3
 """How often an operation is tried while its gallery's packages change under it."""
+LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
+"""Which photos of a comparison must be live: the other may be of a document."""
 T = TypeVar("T")
+Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
+"""Returns the thresholds that decide in a gallery, given its package's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +85,14 @@ class Verified:
 @dataclass(frozen=True, slots=True)
 class SubjectVerified:
     match: bool
-    candidate: Candidate
+    candidate: AnsweredCandidate
     point: VerifyPoint
     chosen: Chosen
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
     stages: Mapping[str, float]
     model: str
     warnings: Sequence[PopulationWarning] | None = None
+    ruled_out: RuledOut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +101,10 @@ class Identified:
 
     face: Face
     decision: Decision
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[AnsweredCandidate, ...]
     margin: float | None
-    nearest_other: Candidate | None
+    nearest_other: AnsweredCandidate | None
+    ruled_out: tuple[RuledOut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +121,8 @@ class Identification:
 class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
-    Operations on a gallery use the gallery's package and its operating points, all others the default package's.
+    Operations on a gallery use the gallery's package and its operating points, all others the default package's. Scores
+    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`app.decisions` says why).
     Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
     of `app.face.image.decode`.
     """
@@ -119,17 +132,25 @@ class Operations:
         pipeline: Pipeline,
         embedders: Embedders,
         galleries: Galleries,
+        corrections: Corrections,
         *,
+        liveness: LivenessGates,
         fmr: float,
         fpir: float,
+        calibrated: Calibrated = lambda _gallery, package: package,
         observe: Callable[[Mapping[str, float]], None] = lambda _: None,
     ) -> None:
-        """``observe`` receives the milliseconds that each stage of a photo or an operation took."""
+        """``calibrated`` returns the thresholds that decide in a gallery, by default its package's; ``observe``
+        receives the milliseconds that each stage of a photo or an operation took.
+        """
         self._pipeline = pipeline
         self._embedders = embedders
         self._galleries = galleries
+        self._corrections = corrections
+        self._liveness = liveness
         self.fmr = fmr
         self.fpir = fpir
+        self._calibrated = calibrated
         self._observe = observe
 
     @property
@@ -141,8 +162,16 @@ class Operations:
         """Return the operating points of a package by its id; None means the default package."""
         return self._embedders.thresholds(model or self.package)
 
+    def thresholds_in(self, gallery: Gallery, model: str) -> Thresholds:
+        """Return the operating points that decide in a gallery about templates of this package."""
+        return self._calibrated(gallery, self._embedders.thresholds(model))
+
     def detect(self, image: bytes) -> Photo:
         return self._observed(self._pipeline.detect(image))
+
+    def _gate(self, gallery: str, asked: LivenessMode | None = None) -> Gate:
+        """Return the gate of a request to a gallery. Raises NotFound, and what `LivenessGates.open` raises."""
+        return self._liveness.open(effective_mode(asked, self._galleries.store.gallery(gallery).liveness))
 
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
         """Return all faces with their templates, and the id of the package that made them.
@@ -162,18 +191,25 @@ class Operations:
         population: str | None = None,
         *,
         faces: tuple[int | None, int | None] = (None, None),
+        liveness: LivenessMode = "off",
+        liveness_of: LivenessOf = "both",
     ) -> Verified:
         """Compare two photos' ``faces``, by their indexes in `detect`; None: the most prominent one.
 
         ``population``: whom the photos show, as the caller declares.
 
-        Raises OperatingPointUnavailable, NoFace (``details.image`` names the photo), and what `embed` says of
-        ``model``.
+        Raises OperatingPointUnavailable, NoFace and NotLive (``details.image`` names the photo), what `embed` says of
+        ``model``, and what `LivenessGates.open` raises.
         """
+        gate = self._liveness.open(liveness)
         with self._embedders.use(self._embedders.choose(model).id) as used:
             point = verify_point(used.thresholds, fmr, self.fmr)
-            both = self._one_face(image1, "image1", faces[0]), self._one_face(image2, "image2", faces[1])
-            first, second = self._embedded(both, used)
+            images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
+            both = {
+                name: self._one_face(image, name, gate if liveness_of in {"both", name} else OFF, index)
+                for name, (image, index) in images.items()
+            }
+            first, second = self._embedded(self._live(both, gate), used)
         score = cosine(first.template, second.template)
         warnings = _warnings(used, (population,) if population else (), point)
         return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
@@ -185,7 +221,9 @@ class Operations:
         image: bytes,
         fmr: float | None = None,
         *,
+        exact: bool,
         population: str | None = None,
+        liveness: LivenessMode | None = None,
         explain: bool = False,
     ) -> SubjectVerified:
         """Compare the photo's most prominent face with one subject; ``explain`` also finds the nearest other subject.
@@ -194,69 +232,131 @@ class Operations:
         raises.
         """
         return retried(
-            lambda: self._verify_subject(gallery, subject, image, fmr, population=population, explain=explain)
+            lambda: self._verify_subject(
+                gallery, subject, image, fmr, exact=exact, population=population, liveness=liveness, explain=explain
+            )
         )
 
     def _verify_subject(
-        self, gallery: str, subject: str, image: bytes, fmr: float | None, *, population: str | None, explain: bool
+        self,
+        gallery: str,
+        subject: str,
+        image: bytes,
+        fmr: float | None,
+        *,
+        exact: bool,
+        population: str | None,
+        liveness: LivenessMode | None,
+        explain: bool,
     ) -> SubjectVerified:
+        gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
-            point = verify_point(used.thresholds, fmr, self.fmr)
             store = self._galleries.store
-            store.subject(store.gallery(gallery), subject)  # fails before any work on the photo
-            (chosen,) = self._embedded([self._one_face(image, "image")], used)
+            found = store.gallery(gallery)
+            thresholds = self._calibrated(found, used.thresholds)
+            point = verify_point(thresholds, fmr, self.fmr)
+            scores = answered_scores(thresholds, point.threshold, exact=exact)
+            store.subject(found, subject)  # fails before any work on the photo
+            (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
+            ((_, ruled_out),) = self._corrections.sift(found, [chosen.template], [[candidate]], point.threshold)
         self._observe(stages)
-        nearest = next((other for other in others if other.subject != candidate.subject), None)
-        match = candidate.score >= point.threshold
-        return SubjectVerified(match, candidate, point, chosen, nearest, stages, used.id, warnings)
+        nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
+        match = candidate.score >= point.threshold and not ruled_out
+        other = nearest[0] if nearest else None
+        out = ruled_out[0].answered(scores.answered) if ruled_out else None
+        answered = scores.candidate(candidate)
+        return SubjectVerified(match, answered, point, chosen, other, stages, used.id, warnings, out)
 
     def identify(
         self,
         gallery: str,
         image: bytes,
         *,
+        exact: bool,
         limit: int = 5,
         fmr: float | None = None,
         fpir: float | None = None,
         population: str | None = None,
+        liveness: LivenessMode | None = None,
     ) -> Identification:
         """Search the gallery for every face of the photo; a photo without a face gives an empty answer.
 
-        ``population`` replaces the gallery's. Raises NotFound, OperatingPointUnavailable.
+        ``population`` replaces the gallery's. Faces that liveness is required of and that are not live are not searched
+        for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
+        `LivenessGates.open` raises.
         """
-        return retried(lambda: self._identify(gallery, image, limit=limit, fmr=fmr, fpir=fpir, population=population))
+        return retried(
+            lambda: self._identify(
+                gallery,
+                image,
+                exact=exact,
+                limit=limit,
+                fmr=fmr,
+                fpir=fpir,
+                population=population,
+                liveness=liveness,
+            )
+        )
 
     def _identify(
         self,
         gallery: str,
         image: bytes,
         *,
+        exact: bool,
         limit: int,
         fmr: float | None,
         fpir: float | None,
         population: str | None,
+        liveness: LivenessMode | None,
     ) -> Identification:
+        gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
-            point = identify_point(used.thresholds, fmr, fpir, self.fpir, subjects)
-            photo = self._embed(image, used)
+            thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
+            point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
+            scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
+            photo, places = self._embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
-            probes = [template_of(face) for face in photo.faces]
+            probes = [template_of(photo.faces[place]) for place in places]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
+            home = self._galleries.store.gallery(gallery)
+            sifted = self._corrections.sift(home, probes, rankings, point.uncertain)
         self._observe(stages)
+        found = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
+        out = {
+            place: tuple(one.answered(scores.answered) for one in some)
+            for place, (_, some) in zip(places, sifted, strict=True)
+        }
         faces = [
-            _identified(face, ranking, point, limit)
-            for face, ranking in zip(photo.faces, assign(rankings, point.uncertain), strict=True)
+            replace(_identified(face, found.get(place, []), point, scores, limit), ruled_out=out.get(place, ()))
+            for place, face in enumerate(photo.faces)
         ]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
+
+    def correct(
+        self, gallery: str, subject: str, image: bytes, face: int | None = None, expires_at: str | None = None
+    ) -> Correction:
+        """Record that a face of the photo, by default the most prominent one, is not the subject (`app.corrections`).
+
+        Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict.
+        """
+        chosen = self._one_face(image, "image", OFF, face)
+
+        def record() -> Correction:
+            with self._used_by(gallery) as used:
+                (probe,) = self.complete(gallery, [new_face(one) for one in self._embedded([chosen], used)])
+            return self._corrections.add(self._galleries.store.gallery(gallery), subject, probe, expires_at)
+
+        return retried(record)
 
     def enroll(
         self,
@@ -265,6 +365,7 @@ class Operations:
         images: Sequence[bytes],
         quality: QualityLevel = QualityLevel.MEDIUM,
         *,
+        liveness: LivenessMode | None = None,
         terms: Terms = NO_TERMS,
         face: int | None = None,
         on_conflict: OnConflict | None = None,
@@ -274,18 +375,25 @@ class Operations:
 
         ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
         ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
-        Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict.
+        Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
+        what `LivenessGates.open` raises.
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
         own, *_ = self._galleries.enrolled_by(gallery)
+        gate = self._gate(gallery, liveness)
         taken: dict[int, Chosen] = {}
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality, face)
+                taken[index] = self._enrollable(image, quality, gate, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
+        taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
+        not_live = {index: refusal for index, one in taken.items() if (refusal := gate.refusal(one.face))}
+        taken = {index: one for index, one in taken.items() if index not in not_live}
+        rejected += [Rejected(index, refusal) for index, refusal in not_live.items()]
+        rejected.sort(key=lambda one: one.index)
         if not taken:
             raise all_rejected(rejected)
         with self._embedders.use(own) as used:
@@ -307,7 +415,8 @@ class Operations:
         ids = {place: (images_of[place], row.face_id) for place, row in rows.items()}
         enrolled = tuple((images_of[place], row, named(found[place], ids)) for place, row in rows.items())
         refused = tuple(replace(one, findings=named(one.findings, ids)) for one in rejected)
-        return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id)
+        verdicts = {index: one.face.liveness for index, one in taken.items()}
+        return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id, verdicts)
 
     def look(
         self,
@@ -319,19 +428,29 @@ class Operations:
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
-        policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
+        home = self._galleries.store.gallery(gallery)
+        policy = on_conflict or home.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         with timed({} if stages is None else stages, "search"):
-            return look(self._galleries, gallery, faces, self._embedders.thresholds, policy, tell=tell)
+            return look(self._galleries, gallery, faces, partial(self.thresholds_in, home), policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
-        """Return all faces of a photo with templates of the gallery's package. Raises NotFound."""
-        with self._used_by(gallery) as used:
-            return self._embed(image, used)
+        """Return all faces of a photo with templates of the gallery's package.
 
-    def rank(self, gallery: str, templates: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """Return the ``limit`` best candidates of each template; nothing is decided.
+        Raises NotFound, and NotLive if the gallery requires liveness and one of the faces is not live.
+        """
+        gate = self._gate(gallery, "off")
+        with self._used_by(gallery) as used:
+            photo, _ = self._embed_live(image, used, gate)
+        for face in photo.faces:
+            gate.check(face)
+        return photo
+
+    def rank(
+        self, gallery: str, templates: Sequence[Template], limit: int, scores: AnsweredScores
+    ) -> list[list[AnsweredCandidate]]:
+        """Return those of the ``limit`` best candidates of each template that are answered; nothing is decided.
 
         Raises NotFound, InvalidInput (``invalid_template``), Conflict (``package_mismatch``).
         """
@@ -339,7 +458,7 @@ class Operations:
         with timed(stages, "search"):
             rankings = self._galleries.search(gallery, templates, limit)
         self._observe(stages)
-        return rankings
+        return [scores.candidates(ranking) for ranking in rankings]
 
     def enroll_face(
         self,
@@ -371,8 +490,10 @@ class Operations:
 
         Raises NotFound, and the InvalidInput that `enroll` would reject the photo with.
         """
+        gate = self._gate(gallery)
         with self._used_by(gallery) as used:
-            (chosen,) = self._embedded([self._enrollable(image, quality)], used)
+            one = {"image": self._enrollable(image, quality, gate)}
+            (chosen,) = self._embedded(self._live(one, gate), used)
             return new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
@@ -397,6 +518,7 @@ class Operations:
         *,
         on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -413,6 +535,7 @@ class Operations:
                 search=search,
                 on_conflict=on_conflict,
                 population=population,
+                liveness=liveness,
             )
 
     @contextmanager
@@ -441,6 +564,29 @@ class Operations:
     def _embed(self, image: bytes, used: Model) -> Photo:
         return self._observed(self._pipeline.embed(image, used.embedder))
 
+    def _embed_live(self, image: bytes, used: Model, gate: Gate) -> tuple[Photo, list[int]]:
+        """Judge all faces and embed those that the gate accepts; return the photo and these faces' indices."""
+        photo = self._pipeline.detect(image, gate.cuts)
+        (photo,) = gate.judged([photo], [range(len(photo.faces))])
+        places = gate.accepted(photo)
+        (photo,) = embed_faces([photo], used.embedder, [places])
+        return self._observed(photo), places
+
+    def _judged(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
+        """Judge the chosen faces, and no others, together."""
+        which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
+        photos = gate.judged([one.photo for one in chosen], which)
+        for photo in photos:
+            self._observe({name: spent for name, spent in photo.stages.items() if name == "liveness"})
+        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
+
+    def _live(self, chosen: Mapping[str, Chosen], gate: Gate) -> list[Chosen]:
+        """Judge the faces of photos by name. Raises NotLive for the first that is refused."""
+        judged = self._judged(chosen.values(), gate)
+        for name, one in zip(chosen, judged, strict=True):
+            gate.check(one.face, name)
+        return judged
+
     def _embedded(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
         """Embed the chosen faces, and no others, in one batch."""
         photos = embed_faces([one.photo for one in chosen], used.embedder, [[one.choice.index] for one in chosen])
@@ -452,9 +598,9 @@ class Operations:
         self._observe(photo.stages)
         return photo
 
-    def _one_face(self, image: bytes, name: str, index: int | None = None) -> Chosen:
+    def _one_face(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
         try:
-            photo = self.detect(image)
+            photo = self._observed(self._pipeline.detect(image, gate.cuts))
             if index is not None:
                 return Chosen(photo, pick_face(photo, index))
         except InvalidInput as error:
@@ -463,8 +609,8 @@ class Operations:
             raise NoFace(f"{name}: no face was found", image=name)
         return Chosen(photo, choose_face(photo))
 
-    def _enrollable(self, image: bytes, level: QualityLevel, index: int | None = None) -> Chosen:
-        photo = self.detect(image)
+    def _enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
+        photo = self._observed(self._pipeline.detect(image, gate.cuts))
         if not photo.faces:
             raise NoFace("no face was found")
         chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
@@ -483,11 +629,15 @@ def _warnings(
     return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
 
 
-def _identified(face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, limit: int) -> Identified:
+def _identified(
+    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
+) -> Identified:
     decision = decide(ranking[0].score if ranking else None, point)
-    margin = ranking[0].score - ranking[1].score if len(ranking) > 1 else None
-    others = ranking if decision == "unknown" else ranking[1:]
-    return Identified(face, decision, tuple(ranking[:limit]), margin, others[0] if others else None)
+    found = scores.candidates(ranking)
+    first, second = ([one.score for one in found] + [None, None])[:2]
+    margin = None if first is None or second is None else first - second
+    others = found if decision == "unknown" else found[1:]
+    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)
 
 
 def retried(work: Callable[[], T]) -> T:

@@ -17,6 +17,7 @@ from app.face.align import CANONICAL_LANDMARKS, align, scale_of, similarity_tran
 from app.face.detect import Detector
 from app.face.formats import Limits
 from app.face.image import REDUCTIONS, Decoded, EncodedImage, open_image
+from app.face.liveness import Cut, cut_face
 from app.face.quality import assess
 from app.inference.embedder import Embedder
 from app.types import Box, Detection, Face, Landmarks, Photo, Pixels
@@ -66,8 +67,10 @@ class Pipeline:
         self._refine = refine
         self._cores = cores or FairSemaphore(ANY_NUMBER)
 
-    def detect(self, image: bytes) -> Photo:
+    def detect(self, image: bytes, cuts: Sequence[Cut] = ()) -> Photo:
         """Return every face of a photo with its aligned crop and quality, highest detector score first.
+
+        ``cuts``: what liveness models are shown of each face, kept with it.
 
         A photo without a face is an answer, not an error. Raises EmptyImage, UnsupportedImage, InvalidImage,
         ImageTooLarge and ImageTooSmall; within a request also LikenessError (``request_timeout``) and Overloaded.
@@ -82,28 +85,34 @@ class Pipeline:
                 decoded = encoded.decode(factor)
             with timed(stages, "detect"):
                 found, turned = self._find(decoded)
-            if decoded.scale == 1 or not any(_enlarged(detection) for detection in found):
-                return self._finished(decoded, found, turned, stages)
+            if decoded.scale == 1 or not any(_enlarged(detection, cuts) for detection in found):
+                return self._finished(decoded, found, turned, cuts, stages)
             found = [_scaled(detection, decoded) for detection in found]
             del decoded
         # The crop of a small face needs all the pixels there are.
         with self._cores.hold(encoded.pixels()):
             with timed(stages, "decode"):
                 whole = open_image(image, self._limits).decode()
-            return self._finished(whole, found, turned, stages)
+            return self._finished(whole, found, turned, cuts, stages)
 
-    def _finished(self, decoded: Decoded, found: list[Detection], turned: int, stages: dict[str, float]) -> Photo:
-        """Align the faces and assess their quality."""
+    def _finished(
+        self, decoded: Decoded, found: list[Detection], turned: int, cuts: Sequence[Cut], stages: dict[str, float]
+    ) -> Photo:
+        """Align the faces, assess their quality, and cut out what liveness models are shown."""
         check_deadline()
         with timed(stages, "align"):
             if self._refine:
                 found = [self._refined(decoded.pixels, detection) for detection in found]
             crops = [align(decoded.pixels, detection.landmarks) for detection in found]
+            shown = [
+                tuple(cut_face(decoded.pixels, detection.box, cut, turned=turned) for cut in cuts)
+                for detection in found
+            ]
         with timed(stages, "quality"):
             originals = [_scaled(detection, decoded) for detection in found]
             faces = tuple(
-                Face(detection, assess(crop, detection, decoded.width, decoded.height), crop)
-                for detection, crop in zip(originals, crops, strict=True)
+                Face(detection, assess(crop, detection, decoded.width, decoded.height), crop, cuts=pictures)
+                for detection, crop, pictures in zip(originals, crops, shown, strict=True)
             )
         return Photo(decoded.width, decoded.height, faces, turned, stages)
 
@@ -260,8 +269,10 @@ def _points_back(points: Landmarks, degrees: int, width: int, height: int) -> La
     return np.stack([width - 1 - y, x], axis=1)
 
 
-def _enlarged(detection: Detection) -> bool:
-    """Return whether the crop would have more pixels than the face it is taken from."""
+def _enlarged(detection: Detection, cuts: Sequence[Cut]) -> bool:
+    """Return whether the crop or a cut would have more pixels than the part of the photo it is taken from."""
+    if any(cut.enlarges(detection.box) for cut in cuts):
+        return True
     return scale_of(similarity_transform(detection.landmarks, CANONICAL_LANDMARKS)) > 1
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,28 @@ class Reason(StrEnum):
     EXTREME_POSE = "extreme_pose"
     CUT_OFF = "cut_off"
     LOW_SCORE = "low_score"
+
+
+LivenessMode: TypeAlias = Literal["off", "report", "require"]
+"""What is asked of liveness: nothing, a verdict on each face, or that the faces that are used are live."""
+
+
+class Verdict(StrEnum):
+    """Whether a face is live, or a picture of one."""
+
+    LIVE = "live"
+    SPOOF = "spoof"
+    UNCERTAIN = "uncertain"
+    NOT_MEASURED = "not_measured"
+
+
+class DoubtReason(StrEnum):
+    """Why a face is not judged live."""
+
+    LOW_SCORE = "low_score"
+    BETWEEN_THRESHOLDS = "between_thresholds"
+    SMALL_FACE = "small_face"
+    NO_OPERATING_POINTS = "no_operating_points"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +90,16 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True)
+class Liveness:
+    """``score`` 0-1 is the models' probability that a face is live; the ``verdict`` is a decision at measured
+    thresholds, with its reason."""
+
+    score: float
+    verdict: Verdict
+    reason: DoubtReason | None
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """A face's unit vector and the id of the package that made it; only equal ids may be compared."""
 
@@ -83,6 +115,9 @@ class Face:
     quality: Quality
     crop: Pixels
     template: Template | None = None
+    cuts: tuple[Pixels, ...] = ()
+    """What liveness models are shown of it, (S, S, 3) uint8 RGB each; empty where liveness was not asked for."""
+    liveness: Liveness | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +131,6 @@ class Photo:
     """Clockwise degrees by which the photo had to be turned before a face was found: 0, 90, 180 or 270.
     Boxes and landmarks are in pixels of the photo as given all the same."""
     stages: dict[str, float] = field(default_factory=dict)
-    """Milliseconds spent in each stage: decode, detect, align, quality, embed (waiting included)."""
+    """Milliseconds spent in each stage: decode, detect, align, quality, liveness, embed (waiting included)."""
     batch_size: int | None = None
     """How many faces shared this photo's largest embedding batch, other requests' faces included."""

@@ -69,7 +69,10 @@ def _take(browser: Browser, url: str, key: str, theme: str) -> None:
     context = browser.new_context(color_scheme=theme, viewport=WINDOW, reduced_motion="reduce")  # type: ignore[arg-type]  # one of its words
     context.set_default_timeout(WAIT_MS)
     page = context.new_page()
-    page.goto(f"{url}/#key={key}")
+    made = httpx.post(f"{url}/v1/sign-in-codes", headers={"x-api-key": key}, timeout=START_S).raise_for_status().json()
+    page.goto(f"{url}/#code={made['code']}")
+    page.get_by_role("heading", name="Overview", level=1).wait_for()
+    page.evaluate("location.hash = '#/compare'")
     page.get_by_role("heading", name="Compare", level=1).wait_for()
     for place, photo in (("First photo", "collins.jpg"), ("Second photo", "collins_again.jpg")):
         page.get_by_role("region", name=place).locator("input[type=file]").set_input_files(str(SAMPLES / photo))

@@ -82,6 +82,7 @@ ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
         "updated_at": "When the subject was last changed.",
         "expires_at": "When the subject expires, or null.",
         "consent": "`note` and `given_at`, or null.",
+        "cover": "Id of the face that shows the subject, or null.",
     },
     "faces.jsonl": {
         "subject": "Id of the subject.",
@@ -225,7 +226,9 @@ def _file_name(tag: str) -> str:
 def _scope(operation: Mapping[str, Any]) -> str:
     if not operation.get("security", True):
         return "no key"
-    scope = operation.get("x-scope", "any")
+    scope = operation.get("x-scope")
+    if scope is None:
+        return "a sign-in code"
     if isinstance(scope, dict):
         return "by `X-Amz-Target`: " + ", ".join(f"{name} `{one}`" for name, one in scope.items())
     return f"`{scope}`" + (" (unrestricted key)" if operation.get("x-unrestricted") else "")
@@ -325,8 +328,8 @@ def errors_page() -> str:
 
 def scopes_page() -> str:
     return (
-        "# Scopes\n\nA key has one or more scopes; `admin` includes all of them but `templates`, which is "
-        "for [two calls of CompreFace](drop-ins.md). The names below are those of the "
+        "# Scopes\n\nA key has one or more scopes; `admin` includes all of them but `templates`, which "
+        "shows [exact scores](../explanation/security.md#templates-from-scores). The names below are those of the "
         "audit log. Operations with * need a key that is not restricted to galleries. "
         f"[API keys](../how-to/keys.md) shows how to make one.\n\n{scopes_table()}\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.decisions import (
+    AnsweredCandidate,
     IdentifyPoint,
+    answered_scores,
     assign,
     cosine,
     decide,
@@ -22,7 +25,7 @@ from app.decisions import (
 )
 from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
-from app.inference.manifest import Calibration, Point, Thresholds
+from app.inference.manifest import Calibration, DecidedBy, Point, Thresholds
 from app.inference.package import find_packages, select
 from app.types import Template
 from tests.conftest import PROJECT
@@ -124,7 +127,9 @@ def test_the_uncertain_band_lies_below_the_threshold(fmr: float, subjects: int) 
 
 
 def test_a_face_is_known_uncertain_or_unknown_by_its_first_candidate() -> None:
-    point = IdentifyPoint(threshold=0.4, uncertain=0.3, fmr=1e-4, fpir=0.01)
+    point = IdentifyPoint(
+        threshold=0.4, uncertain=0.3, fmr=1e-4, fpir=0.01, calibration=DecidedBy("package", "made-up")
+    )
     decisions = [decide(score, point) for score in (None, -1.0, 0.299, 0.3, 0.399, 0.4, 1.0)]
     assert decisions == ["unknown", "unknown", "unknown", "uncertain", "uncertain", "known", "known"]
 
@@ -206,3 +211,35 @@ def test_templates_of_different_packages_do_not_compare() -> None:
     with pytest.raises(Conflict) as caught:
         cosine(Template(vector, "a@1"), Template(vector, "b@1"))
     assert caught.value.code == "package_mismatch"
+
+
+@given(
+    gaps=st.lists(st.floats(min_value=0.003, max_value=0.2), min_size=1, max_size=6),
+    asked=st.lists(st.floats(min_value=-1, max_value=1), max_size=2),
+    found=st.lists(st.floats(min_value=-1, max_value=1), max_size=6),
+)
+def test_answered_scores_decide_and_order_as_the_exact_ones(
+    gaps: list[float], asked: list[float], found: list[float]
+) -> None:
+    """At every measured operating point, whatever they are, and at the request's own thresholds."""
+    points = [min(0.1 + sum(gaps[:n]), 1.0) for n in range(len(gaps) + 1)]
+    thresholds = thresholds_of({10.0 ** -(2 + n): point for n, point in enumerate(sorted(set(points)))})
+    scores = answered_scores(thresholds, *asked, exact=False)
+    deciding = [*points, *(one for one in asked if one > points[0])]
+    ranking = [candidate(str(n), score) for n, score in enumerate(sorted(found, reverse=True))]
+    answered = scores.candidates(ranking)
+    assert [one.subject for one in answered] == [one.subject for one in ranking if one.score >= points[0]]
+    assert all(one.score >= later.score for one, later in pairwise(answered) if one.score and later.score)
+    for one in answered:
+        assert one.score is not None
+        assert one.score <= one.exact
+        assert all((one.score >= point) == (one.exact >= point) for point in deciding)
+    assert answered_scores(thresholds, exact=True).candidates(ranking) == [
+        AnsweredCandidate(one.subject, None, one.subject, one.score, one.score, one.score) for one in ranking
+    ]
+
+
+def test_without_operating_points_only_exact_scores_are_answered() -> None:
+    with pytest.raises(OperatingPointUnavailable):
+        answered_scores(thresholds_of({}), exact=False)
+    assert answered_scores(thresholds_of({}), exact=True).answered(-0.2) == -0.2

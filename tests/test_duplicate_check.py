@@ -83,7 +83,7 @@ def test_the_face_before_is_named_by_its_place_and_then_by_its_id() -> None:
     assert (duplicate.place, duplicate.face_id, duplicate.subject) == (4, "f" * 32, "ann")
 
 
-@pytest.mark.parametrize("subject", [unnamed_id(), "ann"])
+@pytest.mark.parametrize("subject", [unnamed_id(), "ann"], ids=["without an id", "with one"])
 def test_an_unidentified_person_is_in_conflict_with_nobody(subject: str) -> None:
     near = [Candidate("bob" if subject != "ann" else unnamed_id(), None, "f", 0.7, 0.7)]
     assert compare([subject], [at(0)], [near], CONFLICT_AT, refuse=True) == [Findings()]

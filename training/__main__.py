@@ -16,6 +16,7 @@ PARTS = {
     "evaluate": ("commands.evaluate", "app", "Measure a model package. Needs no torch."),
     "experiments": ("commands.experiments", "experiments", "Train a grid of recipes over seeds and compare them."),
     "export": ("commands.train", "export_package", "Export a checkpoint as a model package that the service loads."),
+    "halves": ("commands.halves", "halves", "Calibrate on half of the people, measure on the other half."),
     "prepare": ("commands.train", "prepare", "Do beforehand what a recipe needs done once with its data."),
     "prune": ("adaptation.narrow", "prune_package", "Make a narrower, faster copy of a package like SFace."),
     "train": ("commands.train", "train", "Train a recipe."),

@@ -62,7 +62,7 @@ class AuditLog:
         return AuditEntry(utc_text(self._clock()), key, operation, request_id)
 
     @contextmanager
-    def recorded(self, operation: str, gallery: str, subject: str) -> Iterator[None]:
+    def recorded(self, operation: str, gallery: str | None = None, subject: str | None = None) -> Iterator[None]:
         """Record work that the server does by itself, without a key. Exceptions pass through."""
         entry = self.entry(None, operation, secrets.token_hex(16))
         entry.gallery, entry.subject = gallery, subject

@@ -25,7 +25,7 @@ class Scope(StrEnum):
     """Deletions through CompreFace's and Rekognition's interfaces, where one call may delete everybody."""
     METRICS = "metrics"
     TEMPLATES = "templates"
-    """Scores of vectors that the caller chose; enough of them show the enrolled templates."""
+    """Exact scores of enrolled faces, and scores of vectors that the caller chose: enough of them show templates."""
 
 
 Scopes: TypeAlias = frozenset[Scope]
@@ -70,6 +70,11 @@ class Grant:
         """Whether the key has the scope; `admin` implies all but those in EXPLICIT, the data folder's key has all."""
         implied = Scope.ADMIN in self.scopes and (scope not in EXPLICIT or self.key_id == ADMIN_KEY_ID)
         return scope in self.scopes or implied
+
+    @property
+    def sees_exact_scores(self) -> bool:
+        """Whether answers hold exact scores of enrolled faces, enough of which show the faces' templates."""
+        return self.has(Scope.TEMPLATES)
 
     def sees(self, gallery: str) -> bool:
         return self.galleries is None or gallery in self.galleries

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 from app.adding.zip_member import extract
 from app.errors import Unusable
-from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, Name, Sha256
+from app.inference.manifest import DEFAULT_MAX_BYTES, Licence, LivenessContract, Name, Sha256
 from app.inference.package import sha256_of
 
 CATALOGUE = Path(__file__).with_name("catalogue.json")
@@ -45,6 +45,7 @@ class KnownModel(BaseModel):
 
     name: Name
     title: str
+    task: Literal["embed", "liveness"] = "embed"
     url: str = Field(pattern=r"^https?://")
     """Of the ONNX file, or of its archive, at a fixed revision."""
     archive: Archive | None = None
@@ -57,6 +58,8 @@ class KnownModel(BaseModel):
     colour: Literal["rgb", "bgr"] | None
     normalisation: Literal["0-255", "127.5", "128", "0-1", "imagenet"] | None
     dimension: int | None
+    liveness: LivenessContract | None = None
+    """Liveness only."""
     figures: Mapping[str, JsonValue] | None
     """Published figures, with their source."""
     source: str

@@ -1,4 +1,4 @@
-"""What an embedder's ONNX file says of itself: the form of its input and output, found by reading and running it."""
+"""What a model's ONNX file says of itself: the form of its input and output, found by reading and running it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto
 
 from app.errors import Unusable
 from app.inference.graph import keep_data_inputs
-from app.inference.manifest import CROP_SIDE
+from app.inference.manifest import CROP_SIDE, LEAST_CUT_SIDE, MOST_CUT_SIDE
 from app.inference.reference import plain_session
 from app.types import Vectors
 
@@ -20,6 +20,8 @@ Layout: TypeAlias = Literal["nhwc", "nchw"]
 DTYPES: dict[int, Literal["uint8", "float32"]] = {TensorProto.UINT8: "uint8", TensorProto.FLOAT: "float32"}
 LEAST_DIMENSION = 8
 """Shorter outputs are scores or classes: face templates have 64 to 1,024 numbers."""
+MOST_CLASSES = 16
+"""Of a liveness model: live, and kinds of attack."""
 UNIT_TOLERANCE = 1e-5
 """How far from 1 the lengths of outputs may be that the file normalises itself."""
 
@@ -36,12 +38,63 @@ class GraphFacts:
     unit_output: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ClassifierFacts:
+    """The form of one liveness model's input and output."""
+
+    layout: Layout
+    dtype: Literal["uint8", "float32"]
+    shape: str
+    """The input's shape as the file declares it, for people."""
+    side: int
+    """Of its square input, in pixels."""
+    classes: int
+    probabilities: bool
+    """Whether its outputs are probabilities already, not logits."""
+
+
 def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
-    """Return the file's graph and its facts.
+    """Return an embedder's graph and its facts.
 
     Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that takes no 112×112 crops, an
     output that is no vector.
     """
+    model, dtype, sizes = _read(path)
+    shape = "×".join(str(size or "N") for size in sizes)
+    layout = _layout(sizes, CROP_SIDE)
+    if layout is None:
+        raise _unsuitable(path, f"its input {shape} takes no {CROP_SIDE}×{CROP_SIDE} crops with 3 channels")
+    vectors = _outputs(path, model, layout, dtype, CROP_SIDE)
+    if vectors.shape[1] < LEAST_DIMENSION:
+        raise _unsuitable(path, f"its output has {vectors.shape[1]} numbers, too few for a face's vector")
+    lengths = np.linalg.norm(vectors, axis=1)
+    unit = bool(np.allclose(lengths, 1, atol=UNIT_TOLERANCE))
+    return model, GraphFacts(layout, dtype, shape, vectors.shape[1], unit)
+
+
+def read_classifier(path: Path) -> tuple[ModelProto, ClassifierFacts]:
+    """Return a liveness model's graph and its facts.
+
+    Raises Unusable ``model_unsuitable``: no ONNX file, weights in other files, an input that is no square of a fixed
+    size with 3 channels, an output that is no class scores.
+    """
+    model, dtype, sizes = _read(path)
+    shape = "×".join(str(size or "N") for size in sizes)
+    side = max((size for size in sizes[1:] if size is not None), default=0)
+    layout = _layout(sizes, side)
+    if layout is None or None in sizes[1:] or not LEAST_CUT_SIDE <= side <= MOST_CUT_SIDE:
+        raise _unsuitable(
+            path, f"its input {shape} is no square of {LEAST_CUT_SIDE} to {MOST_CUT_SIDE} pixels with 3 channels"
+        )
+    rows = _outputs(path, model, layout, dtype, side)
+    if not 2 <= rows.shape[1] <= MOST_CLASSES:
+        raise _unsuitable(path, f"its output has {rows.shape[1]} numbers, not 2 to {MOST_CLASSES} classes")
+    probabilities = bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=UNIT_TOLERANCE))
+    return model, ClassifierFacts(layout, dtype, shape, side, rows.shape[1], probabilities)
+
+
+def _read(path: Path) -> tuple[ModelProto, Literal["uint8", "float32"], list[int | None]]:
+    """Return the graph, and the type and sizes of its one input."""
     try:
         model = ModelProto.FromString(path.read_bytes())
         onnx.checker.check_model(model)
@@ -58,32 +111,25 @@ def read_graph(path: Path) -> tuple[ModelProto, GraphFacts]:
     tensor = model.graph.input[0].type.tensor_type
     dtype = DTYPES.get(tensor.elem_type)
     sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-    shape = "×".join(str(size or "N") for size in sizes)
     if dtype is None:
         raise _unsuitable(path, f"its input is {TensorProto.DataType.Name(tensor.elem_type).lower()}, not uint8, float")
-    layout = _layout(sizes)
-    if layout is None:
-        raise _unsuitable(path, f"its input {shape} takes no {CROP_SIDE}×{CROP_SIDE} crops with 3 channels")
-    vectors = _outputs(path, model, layout, dtype)
-    lengths = np.linalg.norm(vectors, axis=1)
-    unit = bool(np.allclose(lengths, 1, atol=UNIT_TOLERANCE))
-    return model, GraphFacts(layout, dtype, shape, vectors.shape[1], unit)
+    return model, dtype, sizes
 
 
-def _layout(sizes: list[int | None]) -> Layout | None:
+def _layout(sizes: list[int | None], side: int) -> Layout | None:
     """Return the axis order of an input; of a shape that leaves its channels open, the usual one of PyTorch."""
     if len(sizes) != 4 or sizes[0] not in {None, 1}:
         return None
-    wanted: dict[Layout, list[int]] = {"nchw": [3, CROP_SIDE, CROP_SIDE], "nhwc": [CROP_SIDE, CROP_SIDE, 3]}
+    wanted: dict[Layout, list[int]] = {"nchw": [3, side, side], "nhwc": [side, side, 3]}
     for layout, expected in wanted.items():
         if all(size in {None, needed} for size, needed in zip(sizes[1:], expected, strict=True)):
             return layout
     return None
 
 
-def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: str) -> Vectors:
+def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: str, side: int) -> Vectors:
     """Return the (2, D) outputs for two different inputs, black and noise."""
-    noise = np.random.default_rng(0).integers(0, 256, (CROP_SIDE, CROP_SIDE, 3)).astype(dtype)
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3)).astype(dtype)
     pair = [np.zeros_like(noise), noise]
     inputs = [(each.transpose(2, 0, 1) if layout == "nchw" else each)[None] for each in pair]
     try:
@@ -92,8 +138,8 @@ def _outputs(path: Path, model: ModelProto, layout: Layout, dtype: str) -> Vecto
     except Exception as error:  # ONNX Runtime's errors have no common class
         raise _unsuitable(path, f"ONNX Runtime cannot run it ({str(error).splitlines()[0]})") from error
     shape = rows[0].shape
-    if len(shape) != 2 or shape[0] != 1 or shape[1] < LEAST_DIMENSION or rows[0].dtype != np.float32:
-        raise _unsuitable(path, f"its output is {shape} {rows[0].dtype}, not a vector of float32 for each crop")
+    if len(shape) != 2 or shape[0] != 1 or rows[0].dtype != np.float32:
+        raise _unsuitable(path, f"its output is {shape} {rows[0].dtype}, not a vector of float32 for each picture")
     if not np.isfinite(rows).all():
         raise _unsuitable(path, "it answers numbers that are not finite")
     vectors: Vectors = np.concatenate(rows)

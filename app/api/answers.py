@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import cast
 
-from app import decisions, enrollment, operations, types
+from app import corrections, decisions, enrollment, operations, types
 from app.api import schemas
 from app.duplicate_check import Resemblance
 from app.gallery import records
+from app.inference.manifest import DecidedBy, Manifest
 from app.inference.package import Package
 
 
@@ -23,6 +25,16 @@ def detected(face: types.Face) -> schemas.DetectedFace:
         landmarks=[(float(x), float(y)) for x, y in found.landmarks],
         score=found.score,
         quality=quality(face.quality),
+    )
+
+
+def liveness(found: types.Liveness | None) -> schemas.Liveness | None:
+    if found is None:
+        return None
+    return schemas.Liveness(
+        live=found.verdict.value,
+        live_score=found.score,
+        reason=found.reason.value if found.reason else None,
     )
 
 
@@ -52,7 +64,12 @@ def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
         faces=len(chosen.photo.faces),
+        liveness=liveness(chosen.face.liveness),
     )
+
+
+def decided_by(found: DecidedBy) -> schemas.DecidedBy:
+    return schemas.DecidedBy(source=found.source, name=found.name, fallback=found.fallback)
 
 
 def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
@@ -63,6 +80,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
         threshold=found.point.threshold,
         fmr=found.point.fmr,
         fmr_asked=fmr_asked,
+        calibration=decided_by(found.point.calibration),
         face1=chosen_face(found.first),
         face2=chosen_face(found.second),
         model=found.model,
@@ -85,15 +103,25 @@ def verify_subject(
         threshold=found.point.threshold,
         fmr=found.point.fmr,
         fmr_asked=fmr_asked,
+        calibration=decided_by(found.point.calibration),
         face=chosen_face(chosen),
         model=found.model,
-        explain=explained([chosen.photo], [chosen], found.stages, [found.nearest_other]) if explain else None,
+        explain=explained(
+            [chosen.photo],
+            [chosen],
+            found.stages,
+            [found.nearest_other],
+            [[found.ruled_out] if found.ruled_out else []],
+        )
+        if explain
+        else None,
         warnings=_warnings(found.warnings),
     )
 
 
 def identify(found: operations.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
+    ruled_out = [face.ruled_out for face in found.faces]
     return schemas.IdentifyAnswer(
         image=schemas.ImageSize.model_validate(found.photo),
         faces=[_identified(face, found.point) for face in found.faces],
@@ -101,9 +129,11 @@ def identify(found: operations.Identification, asked: schemas.IdentifyParams) ->
         fpir=found.point.fpir,
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
+        limited=found.point.limited,
+        calibration=decided_by(found.point.calibration),
         subjects=found.subjects,
         model=found.model,
-        explain=explained([found.photo], (), found.stages, nearest) if asked.explain else None,
+        explain=explained([found.photo], (), found.stages, nearest, ruled_out) if asked.explain else None,
         warnings=_warnings(found.warnings),
     )
 
@@ -132,6 +162,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
         margin=face.margin,
         threshold=point.threshold,
         threshold_uncertain=point.uncertain,
+        liveness=liveness(face.face.liveness),
     )
 
 
@@ -148,6 +179,7 @@ def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
                 box=schemas.Box.model_validate(row.box),
                 duplicate=_resemblance(findings.duplicate),
                 conflict=_resemblance(findings.conflict),
+                liveness=liveness(found.liveness.get(index)),
             )
             for index, row, findings in found.enrolled
         ],
@@ -179,7 +211,8 @@ def explained(
     photos: Iterable[types.Photo],
     chosen: Iterable[enrollment.Chosen] = (),
     stages: Mapping[str, float] | None = None,
-    nearest: Iterable[records.Candidate | None] = (),
+    nearest: Iterable[decisions.AnsweredCandidate | None] = (),
+    ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),
 ) -> schemas.Explain:
     """Return how an answer came about. ``stages``: milliseconds beside those of the photos, which are summed."""
     photos = list(photos)
@@ -199,6 +232,22 @@ def explained(
             for one in chosen
         ],
         nearest_other=[None if one is None else schemas.NearestOther.model_validate(one) for one in nearest],
+        ruled_out=[[_ruled_out(one) for one in some] for some in ruled_out],
+    )
+
+
+def _ruled_out(found: corrections.RuledOut) -> schemas.RuledOut:
+    return schemas.RuledOut.model_validate(found)
+
+
+def correction(found: corrections.Correction) -> schemas.Correction:
+    return schemas.Correction(
+        id=found.id,
+        subject=found.subject,
+        model=found.package,
+        has_crop=found.has_crop,
+        created_at=datetime.fromisoformat(found.created_at),
+        expires_at=datetime.fromisoformat(found.expires_at),
     )
 
 
@@ -236,8 +285,24 @@ def model(package: Package, device: str | None = None, providers: Iterable[str] 
         dimension=manifest.dimension,
         calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
         bias_card=None if manifest.bias_card is None else schemas.BiasCard.model_validate(manifest.bias_card),
+        liveness=_liveness_model(manifest),
         device=device,
         providers=list(providers),
         provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),
         warnings=list(package.warnings),
+    )
+
+
+def _liveness_model(manifest: Manifest) -> schemas.LivenessModel | None:
+    contract = manifest.liveness
+    if contract is None:
+        return None
+    return schemas.LivenessModel(
+        classes=list(contract.classes),
+        live=contract.live,
+        scale=contract.cut.scale,
+        side=int(manifest.input.shape[1]),
+        calibrations=[
+            schemas.LivenessCalibration.model_validate(one.model_dump()) for one in manifest.liveness_calibrations
+        ],
     )

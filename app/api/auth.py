@@ -114,9 +114,10 @@ class Guard:
         Raises InvalidInput (``missing_key``, ``wrong_key``, ``expired_key``, ``revoked_key``) and Overloaded
         (``too_many_failures``, ``rate_limited``). Secrets are compared in constant time (`hmac.compare_digest`).
         """
-        given = given_key(headers, path)
-        if given is None:
-            raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
+        return await self.check_key(required_key(headers, path), address)
+
+    async def check_key(self, given: str, address: str) -> Grant:
+        """Return what a key allows. Raises as `check` does."""
         if self.admin.matches(given):
             return ADMIN
         return await self.admit(
@@ -196,6 +197,14 @@ def authorize(grant: Grant, matched: MatchedOperation) -> None:
         raise InvalidInput("This needs a key that is not restricted to galleries.", code="gallery_restricted")
     if matched.gallery is not None and not grant.sees(matched.gallery):
         raise gallery_not_found(matched.gallery)
+
+
+def required_key(headers: Headers, path: str) -> str:
+    """Return the key that a request sends. Raises InvalidInput (``missing_key``)."""
+    given = given_key(headers, path)
+    if given is None:
+        raise InvalidInput("Send the key: `Authorization: Bearer KEY` or `x-api-key: KEY`.", code="missing_key")
+    return given
 
 
 def given_key(headers: Headers, path: str) -> str | None:

@@ -17,19 +17,24 @@ from app.access.audit_store import AuditEntry
 from app.access.grants import Grant
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
+from app.access.sign_in_codes import SignInCodes
 from app.api import body, schemas
 from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
+from app.corrections import Corrections
+from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
+from app.face.liveness import LivenessPackages
 from app.gallery.erasure import Erasures
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.operations import Operations
+from app.recalibration.job import Calibrator
 from app.reembedding.job import Reembedder
 from app.review.job import Reviewer
 
@@ -43,21 +48,26 @@ class Service:
 
     operations: Operations
     embedders: Embedders
+    liveness: LivenessPackages
     galleries: Galleries
     reembedder: Reembedder
+    calibrator: Calibrator
     reviewer: Reviewer
     workers: WorkerPool
     limits: body.BodyLimits
     guard: Guard
     keys: Keys
+    codes: SignInCodes
     audit: AuditLog
     audit_exports: AuditExports
     signatures: SeenSignatures
     signer: Signer
     erasures: Erasures
+    corrections: Corrections
     jobs: JobStore
     runner: Runner
     bulk: BulkService
+    clock: ClockGuard
     models: Callable[[], Sequence[schemas.Model]]
     """Returns the installed model packages."""
     skipped_models: Callable[[], Sequence[schemas.SkippedModel]]
@@ -132,6 +142,9 @@ GalleryId: TypeAlias = Annotated[str, _path_id(f"The gallery's id, {_HOW}.", "st
 SubjectId: TypeAlias = Annotated[str, _path_id(f"The subject's id, {_HOW}.", "collins"), _DECODED]
 FaceId: TypeAlias = Annotated[
     str, _path_id("The face's id, as enrollment gave it.", "6f1f2d5f0f0c4c3a9a3e0c6d7b8a9f10"), _DECODED
+]
+CorrectionId: TypeAlias = Annotated[
+    str, _path_id("The correction's id, as its creation gave it.", "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c"), _DECODED
 ]
 ReceiptId: TypeAlias = Annotated[
     str, _path_id("The receipt's id, as the erasure gave it.", "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"), _DECODED

@@ -11,6 +11,7 @@ from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES, AnyOperation, 
 READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scope.ADMIN
 GALLERIES = "/v1/galleries"
 GALLERY = f"{GALLERIES}/{{gallery}}"
+CALIBRATION = f"{GALLERY}/calibration"
 REEMBED = f"{GALLERY}/reembed"
 REVIEW = f"{GALLERY}/review"
 FINDING = f"{REVIEW}/{{finding}}"
@@ -18,11 +19,14 @@ SUBJECTS = f"{GALLERY}/subjects"
 SUBJECT = f"{SUBJECTS}/{{subject}}"
 FACES = f"{SUBJECT}/faces"
 FACE = f"{FACES}/{{face_id}}"
+CORRECTIONS = f"{SUBJECT}/corrections"
 JOBS = "/v1/jobs"
 JOB = f"{JOBS}/{{job}}"
 KEYS = "/v1/keys"
 KEY = f"{KEYS}/{{key}}"
 RECEIPTS = "/v1/receipts"
+SIGN_IN_LINK = "{url}/#code={code}"
+"""Signs a browser in. Browsers send nothing behind the `#`, but keep it in their history."""
 
 TAR_TYPE, GZIP_TYPES = "application/x-tar", ("application/gzip", "application/x-gzip")
 LINES_TYPE, CSV_TYPE, JPEG_TYPE = "application/x-ndjson", "text/csv", "image/jpeg"
@@ -32,6 +36,7 @@ ARCHIVE = File(
 
 RATES = ("operating_point_unavailable",)
 PACKAGE = ("package_unknown", "package_ambiguous", "package_unavailable")
+LIVENESS = ("not_live", "liveness_unavailable", "liveness_not_measured")
 TEMPLATES = ("package_mismatch", "package_unavailable")
 SEARCH = ("search_unavailable",)
 SUBJECT_FIELDS = ("invalid_name", "invalid_metadata", "invalid_expiry", "invalid_consent")
@@ -66,7 +71,7 @@ VERIFY = Operation(
     RECOGNIZE,
     body=schemas.VerifyRequest,
     images=TWO_IMAGES,
-    codes=(*RATES, *PACKAGE, "no_face"),
+    codes=(*RATES, *PACKAGE, *LIVENESS, "no_face"),
 )
 IDENTIFY = Operation(
     "identify",
@@ -76,7 +81,7 @@ IDENTIFY = Operation(
     RECOGNIZE,
     body=schemas.IdentifyRequest,
     images=ONE_IMAGE,
-    codes=(*RATES, *TEMPLATES),
+    codes=(*RATES, *TEMPLATES, *LIVENESS),
 )
 VERIFY_SUBJECT = Operation(
     "verify_subject",
@@ -86,7 +91,7 @@ VERIFY_SUBJECT = Operation(
     RECOGNIZE,
     body=schemas.SubjectVerifyRequest,
     images=ONE_IMAGE,
-    codes=(*RATES, *TEMPLATES, "no_face", "subject_not_found", "subject_without_faces"),
+    codes=(*RATES, *TEMPLATES, *LIVENESS, "no_face", "subject_not_found", "subject_without_faces"),
 )
 ENROLL_FACES = Operation(
     "enroll",
@@ -100,6 +105,7 @@ ENROLL_FACES = Operation(
     images=MANY_IMAGES,
     codes=(
         *TEMPLATES,
+        *LIVENESS,
         "no_face",
         "ambiguous_face",
         "low_quality",
@@ -128,7 +134,14 @@ CREATE_GALLERY = Operation(
 )
 SHOW_GALLERY = Operation("show_gallery", "GET", GALLERY, schemas.Gallery, READ)
 UPDATE_GALLERY = Operation(
-    "update_gallery", "PATCH", GALLERY, schemas.Gallery, ADMIN, changes=True, body=schemas.GalleryPatch, codes=SEARCH
+    "update_gallery",
+    "PATCH",
+    GALLERY,
+    schemas.Gallery,
+    ADMIN,
+    changes=True,
+    body=schemas.GalleryPatch,
+    codes=(*SEARCH, "package_unavailable"),
 )
 DELETE_GALLERY = Operation(
     "delete_gallery", "DELETE", GALLERY, NoneType, ADMIN, changes=True, unrestricted=True, status=204
@@ -146,6 +159,21 @@ IMPORT_FACES = Operation(
     codes=("package_mismatch", "two_packages"),
 )
 EXPORT_GALLERY = Operation("export", "POST", f"{GALLERY}/export", schemas.Job, ADMIN, changes=True, status=202)
+
+# A gallery's own operating points
+CALIBRATE_GALLERY = Operation(
+    "calibrate_gallery",
+    "POST",
+    CALIBRATION,
+    schemas.GalleryCalibration,
+    ADMIN,
+    changes=True,
+    status=202,
+    codes=("package_unavailable",),
+)
+SHOW_CALIBRATION = Operation(
+    "show_calibration", "GET", CALIBRATION, schemas.GalleryCalibration, ADMIN, codes=("package_unavailable",)
+)
 
 # What is probably wrong in a gallery
 REVIEW_GALLERY = Operation(
@@ -233,7 +261,7 @@ UPDATE_SUBJECT = Operation(
     ENROLL,
     changes=True,
     body=schemas.SubjectPatch,
-    codes=(*NO_SUBJECT, *SUBJECT_FIELDS),
+    codes=(*NO_FACE, *SUBJECT_FIELDS),
 )
 DELETE_SUBJECT = Operation(
     "delete_subject", "DELETE", SUBJECT, NoneType, ENROLL, changes=True, status=204, codes=NO_SUBJECT
@@ -284,6 +312,31 @@ MOVE_FACES = Operation(
     codes=NO_FACE,
 )
 
+# Corrections: who a subject is not
+LIST_CORRECTIONS = Operation("list_corrections", "GET", CORRECTIONS, schemas.CorrectionList, READ, codes=NO_SUBJECT)
+ADD_CORRECTION = Operation(
+    "add_correction",
+    "POST",
+    CORRECTIONS,
+    schemas.Correction,
+    ENROLL,
+    changes=True,
+    status=201,
+    body=schemas.CorrectionRequest,
+    images=ONE_IMAGE,
+    codes=(*TEMPLATES, *NO_SUBJECT, "no_face", "subject_expired", "invalid_expiry"),
+)
+DELETE_CORRECTION = Operation(
+    "delete_correction",
+    "DELETE",
+    f"{CORRECTIONS}/{{correction}}",
+    NoneType,
+    ENROLL,
+    changes=True,
+    status=204,
+    codes=(*NO_SUBJECT, "correction_not_found"),
+)
+
 # Jobs
 LIST_JOBS = Operation("list_jobs", "GET", JOBS, schemas.JobPage, READ, codes=("invalid_cursor", "invalid_id"))
 SHOW_JOB = Operation("show_job", "GET", JOB, schemas.Job, READ, codes=NO_JOB)
@@ -309,6 +362,19 @@ FETCH_RESULT = Operation(
 
 # Keys, the audit log, receipts of erasures
 SHOW_OWN_KEY = Operation("show_own_key", "GET", "/v1/key", schemas.OwnKey, None)
+CREATE_SIGN_IN_CODE = Operation(
+    "create_sign_in_code", "POST", "/v1/sign-in-codes", schemas.SignInCode, None, changes=True, status=201
+)
+SIGN_IN = Operation(
+    "sign_in",
+    "POST",
+    "/v1/sign-in",
+    schemas.SignedIn,
+    None,
+    changes=True,
+    by_code=True,
+    codes=("wrong_sign_in_code",),
+)
 LIST_KEYS = Operation("list_keys", "GET", KEYS, schemas.KeyPage, ADMIN, unrestricted=True, codes=CURSOR)
 CREATE_KEY = Operation(
     "create_key",
@@ -386,7 +452,7 @@ def scopes_table() -> str:
     """Return the operations of each scope as a Markdown table."""
     lines = ["| scope | operations |", "|---|---|"]
     for scope in (None, *Scope):
-        some = [one for one in ENDPOINTS if one.scope == scope and not one.public]
+        some = [one for one in ENDPOINTS if one.scope == scope and not (one.public or one.by_code)]
         names = [f"`{one.name}`{'*' if one.unrestricted else ''}" for one in some]
         lines.append(f"| {f'`{scope}`' if scope else 'any'} | {', '.join(names)} |")
     return "\n".join(lines)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
 """The label of unknown methods, of paths without a route, and of requests without a key."""
-STAGES = ("decode", "detect", "align", "quality", "embed", "search", "store")
+STAGES = ("decode", "detect", "align", "quality", "liveness", "embed", "search", "store")
 REQUEST_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 STAGE_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -118,12 +118,18 @@ class _ServiceCollector(Collector):
 
     def _batches(self) -> Iterator[Metric]:
         embedders, galleries = self._service.embedders, self._service.galleries
+        liveness = self._service.liveness.scorer
         waiting = GaugeMetricFamily("likeness_batcher_waiting", "Items that wait for a batch.", labels=["batcher"])
         waiting.add_metric(["embed"], embedders.waiting)
+        waiting.add_metric(["liveness"], liveness.waiting if liveness else 0)
         waiting.add_metric(["search"], galleries.searches.waiting)
         yield waiting
         sizes = HistogramMetricFamily("likeness_batch_size", "Items in a batch.", labels=["batcher"])
-        for name, found in (("embed", embedders.batch_sizes), ("search", galleries.searches.batch_sizes)):
+        for name, found in (
+            ("embed", embedders.batch_sizes),
+            ("liveness", liveness.batch_sizes if liveness else {}),
+            ("search", galleries.searches.batch_sizes),
+        ):
             sizes.add_metric([name], _buckets(found), sum(size * count for size, count in found.items()))
         yield sizes
 

@@ -117,7 +117,7 @@ def document(app: FastAPI) -> dict[str, Any]:
         for method, operation in methods.items():
             declared = by_path[method.upper(), path]
             operation["security"] = [] if declared.public else [{name: []} for name in SECURITY[declared.compat]]
-            if not declared.public:
+            if not (declared.public or declared.by_code):
                 operation.setdefault("x-scope", declared.scope or "any")
                 operation["x-unrestricted"] = declared.unrestricted
     return document

@@ -113,6 +113,8 @@ class Operation(Generic[Answer]):
     """Whether it is about the server alone: counts as no request in progress, and is not audited."""
     public: bool = False
     """Whether it needs no key."""
+    by_code: bool = False
+    """Whether it takes a sign-in code where others take a key."""
     more_models: tuple[type[BaseModel], ...] = ()
     """Further models of bodies that the OpenAPI document refers to."""
     compat: str | None = None

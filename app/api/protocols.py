@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope
 from app.access.grants import Grant
 from app.access.grants import Scope as KeyScope
 from app.access.rate_limits import address_group
-from app.api.auth import is_browser_path
+from app.api.auth import is_browser_path, required_key
 from app.api.dependencies import Service
+from app.api.endpoints import SIGN_IN
 from app.api.operation import MatchedOperation, Operation, OperationTable
 from app.api.problems import answer_problem
 from app.errors import LikenessError
@@ -58,6 +59,14 @@ class OwnProtocol(WireProtocol):
         if found is None and path.startswith(OWN_PREFIX):
             return MatchedOperation(Operation("unknown", method, path, bytes, KeyScope.ADMIN, unrestricted=True))
         return found
+
+    async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
+        if (scope["method"], scope["path"]) != (SIGN_IN.method, SIGN_IN.path):
+            return await super().authenticate(scope, receive, service)
+        code, address = required_key(Headers(scope=scope), scope["path"]), address_of(scope)
+        key = await service.guard.attempt(lambda: service.codes.spend(code), address)
+        scope["signed_in_key"] = key
+        return await service.guard.check_key(key, address), receive
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:
         found = answer_problem(error, request_id)

@@ -1,30 +1,34 @@
 """Export of a gallery into one signed file, and its import.
 
 The file is a tar with, in this order: `manifest.json`, `signature.json` (Ed25519 over the manifest's bytes), and the
-files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy` and, with crops,
-`crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`. Faces and templates have the same order.
+files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy`; with crops,
+`crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`; and `corrections.jsonl` if there are any.
+Faces and templates have the same order.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from app.bulk import json_lines, npy
 from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of, refuse
-from app.bulk.json_lines import FaceLine, SubjectLine
+from app.bulk.json_lines import CorrectionLine, FaceLine, SubjectLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
 from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
+from app.corrections import StoredCorrection
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
@@ -39,6 +43,7 @@ from app.timestamps import utc_now
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 SUBJECTS, FACES, TEMPLATES, CROPS = "subjects.jsonl", "faces.jsonl", "templates.npy", "crops.bin"
+CORRECTIONS = "corrections.jsonl"
 MEDIA_TYPE = "application/x-tar"
 PURPOSE = b"gallery archive"
 MAX_MANIFEST = 64 * 1024
@@ -150,10 +155,21 @@ def _write_parts(
                 return None
         job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
         job.counts["left_out"] = found.left_out
+    if found.gallery.corrected:
+        part = _Part(CORRECTIONS, tools.files.draft(), secret)
+        stack.callback(part.remove)
+        for one in tools.corrections.read_all(found.gallery, crops=crops):
+            document = asdict(one) | {"template": _base64(one.template), "crop": one.crop and _base64(one.crop)}
+            part.writer.write(json_lines.write(document))
+        parts.append(part)
     for part in parts:
         part.writer.finish()
     job.checkpoint({})
     return found.gallery, parts
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
 
 
 def _face_line(one: BulkFace) -> dict[str, Any]:
@@ -208,10 +224,14 @@ def import_archive(tools: BulkContext, job: Running) -> None:
         manifest = _verify(upload, tools, str(job.params["trust"]))
         _check_fit(manifest, gallery, tools)
         job.progress(0, manifest.subjects + manifest.faces)
-        job.checkpoint({"subjects": 0, "faces": 0, "crops": any(one.name == CROPS for one in manifest.members)})
+        names = {one.name for one in manifest.members}
+        extra = {"crops": CROPS in names, "corrections": 0 if CORRECTIONS in names else None}
+        job.checkpoint({"subjects": 0, "faces": 0, "first_subject": manifest.faces} | extra)
     _import_subjects(tools, job, upload, gallery)
     if not job.cancelled:
         _import_faces(tools, job, upload, gallery)
+    if not job.cancelled and job.saved.get("corrections") is not None:
+        _import_corrections(tools, job, upload, gallery)
 
 
 def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
@@ -219,7 +239,12 @@ def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: 
     found = islice(json_lines.split(upload.member(SUBJECTS).pieces()), at, None)
     weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
     for lines in json_lines.batches(weighed, WRITTEN_AT_ONCE):
-        batch = Batch(subjects=[_subject(json_lines.parse(line, SubjectLine)) for line in lines])
+        batch = Batch()
+        for place, line in enumerate(lines):
+            subject = _subject(json_lines.parse(line, SubjectLine))
+            item = int(job.saved.get("first_subject", 0)) + at + place  # the report numbers the faces first
+            if (kept := _visible(tools, job, item, subject)) is not None:
+                batch.subjects.append(kept)
         at += len(lines)
         job.progress(at)
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "subjects": at})
@@ -230,6 +255,21 @@ def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: 
 def _subject(line: SubjectLine) -> BulkSubject:
     consent = None if line.consent is None else Consent(line.consent.note, line.consent.given_at)
     return BulkSubject(**line.model_dump(exclude={"consent"}), consent=consent)
+
+
+def _visible(tools: BulkContext, job: Running, item: int, subject: BulkSubject) -> BulkSubject | None:
+    """Return the subject; without its name, or None, if that or the id holds characters that nobody sees.
+
+    The report says so. Raises InvalidInput as `Store.check_subject` does for everything else.
+    """
+    try:
+        tools.galleries.store.check_subject(subject)
+    except InvalidInput as error:
+        if error.code not in {"invalid_id", "invalid_name"}:
+            raise
+        refuse(job, item, subject.id, error)
+        return replace(subject, name=None) if error.code == "invalid_name" else None
+    return subject
 
 
 def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
@@ -249,13 +289,12 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
             crop = _crop(crops, one)
             kept = crop if gallery.store == "crop" else None
             name = one.face_id or one.subject
-            if kept is not None and not _is_crop(kept):
-                refuse(
-                    job,
-                    at + place,
-                    name,
-                    InvalidInput("The crop is not a JPEG of 112x112 pixels.", code="invalid_image"),
-                )
+            try:
+                tools.galleries.store.check_subject(BulkSubject(one.subject))
+                if kept is not None:
+                    _check_crop(kept)
+            except InvalidInput as error:
+                refuse(job, at + place, name, error)
                 continue
             face = face_of(one, vectors[place].astype("<f4").tobytes(), kept)
             batch.add(at + place, name, face, vectors[place])
@@ -264,6 +303,31 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
         batch.write(tools, job, gallery, gallery.embedder, {**job.saved, "faces": at})
         if job.cancelled:
             return
+
+
+def _import_corrections(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
+    at = int(job.saved["corrections"])
+    found = islice(json_lines.split(upload.member(CORRECTIONS).pieces()), at, None)
+    weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
+    for lines in json_lines.batches(weighed, ROWS_AT_ONCE):
+        some = [_correction(json_lines.parse(line, CorrectionLine), gallery) for line in lines]
+        at += len(lines)
+        saved = {**job.saved, "corrections": at}
+        job.counts["corrections"] += len(some)
+        tools.corrections.restore(gallery, some, lambda connection, saved=saved: job.checkpoint(saved, connection))  # type: ignore[misc]
+        if job.cancelled:
+            return
+
+
+def _correction(line: CorrectionLine, gallery: Gallery) -> StoredCorrection:
+    """Raises InvalidInput ``invalid_template``, ``invalid_image``."""
+    vector = np.frombuffer(line.template, "<f4") if len(line.template) == 4 * gallery.dimension else None
+    if vector is None or not is_unit(vector[None]).all():
+        raise InvalidInput("A correction's template is not a unit vector of its package.", code="invalid_template")
+    if line.crop is not None:
+        _check_crop(line.crop)
+    crop = line.crop if gallery.store == "crop" else None
+    return StoredCorrection(line.id, line.subject, line.template, crop, line.created_at, line.expires_at)
 
 
 def _face_lines(upload: Upload) -> Iterator[tuple[FaceLine, int]]:
@@ -283,12 +347,12 @@ def _crop(crops: PieceReader | None, face: FaceLine) -> bytes | None:
     return crop
 
 
-def _is_crop(data: bytes) -> bool:
+def _check_crop(data: bytes) -> None:
+    """Raise InvalidInput ``invalid_image`` unless the crop is one as the service writes them."""
     try:
         decode_crop(data)
     except InvalidInput:
-        return False
-    return True
+        raise InvalidInput("The crop is not a JPEG of 112x112 pixels.", code="invalid_image") from None
 
 
 def read_manifest(entries: Iterator[Entry]) -> tuple[Manifest, bytes, Signature]:
@@ -346,7 +410,8 @@ def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None
         message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, the archive's are of another package."
         raise PackageMismatch(message)
     names = [member.name for member in manifest.members]
-    if names not in ([SUBJECTS, FACES, TEMPLATES], [SUBJECTS, FACES, TEMPLATES, CROPS]):
+    optional = [name for name in (CROPS, CORRECTIONS) if name in names]
+    if names != [SUBJECTS, FACES, TEMPLATES, *optional]:
         raise InvalidInput("The archive does not hold the files of its format.", code="invalid_archive")
     if manifest.dimension != gallery.dimension:
         raise InvalidInput("The archive's templates have another length.", code="invalid_archive")

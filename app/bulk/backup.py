@@ -31,7 +31,7 @@ from sqlalchemy.engine import Connection
 from app.db import signing
 from app.db.engine import Database, fresh_database, migrate
 from app.db.key_file import FoundRings
-from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS
+from app.db.schema import API_KEYS, GALLERIES, JOBS, METADATA, SECRETS, SIGN_IN_CODES
 from app.db.sealed_columns import MARK_PREFIX, Blobs
 from app.db.secrets import SIGNING_KEY, purpose_of
 from app.db.signing import Signer
@@ -46,6 +46,9 @@ MAX_LINE = 64 * 1024 * 1024
 LEVEL = 1
 """Of gzip: at any level base64 shrinks by a quarter, and templates don't."""
 LEFT_OUT: Mapping[str, Collection[str]] = {"jobs": {JOBS.c.secret.name}}
+"""Columns that no backup holds."""
+TABLES = tuple(table for table in METADATA.sorted_tables if table is not SIGN_IN_CODES)
+"""What a backup holds. Sign-in codes end within a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def _write(database: Database, file: gzip.GzipFile, version: str, signer: Signer
     with database.read(one_moment=True) as connection:
         revision = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one()
         put({"format": FORMAT, "version": VERSION, "revision": revision, "made_by": version, "created_at": created_at})
-        for table in METADATA.sorted_tables:
+        for table in TABLES:
             columns = [column for column in table.c if column.name not in LEFT_OUT.get(table.name, ())]
             binary = [column.name for column in columns if isinstance(column.type, sa.LargeBinary)]
             put({"table": table.name, "columns": [column.name for column in columns], "binary": binary})

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection
 from app.bulk import tar_stream
 from app.bulk.json_lines import FaceLine
 from app.bulk.sealed_files import read_sealed
+from app.corrections import Corrections
 from app.db.encryption import Sealer
 from app.db.signing import Signer
 from app.duplicate_check import Findings
@@ -32,6 +33,7 @@ class BulkContext:
 
     operations: Operations
     galleries: Galleries
+    corrections: Corrections
     files: JobFiles
     max_image_bytes: int
     max_bytes: int

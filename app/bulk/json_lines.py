@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from app.errors import InvalidInput
 from app.gallery.face_rows import CROP_LIMITS
@@ -98,6 +98,18 @@ class SubjectLine(Line):
     updated_at: Time
     expires_at: Time | None = None
     consent: ConsentLine | None = None
+    cover: Annotated[str, AfterValidator(_hex_id)] | None = None
+
+
+class CorrectionLine(Line):
+    """A probe that is not the subject: template and crop in base64."""
+
+    id: Annotated[str, AfterValidator(_hex_id)]
+    subject: str
+    template: Base64Bytes
+    crop: Annotated[Base64Bytes, Field(max_length=CROP_LIMITS.max_bytes)] | None
+    created_at: Time
+    expires_at: Time
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)

@@ -14,9 +14,11 @@ import typer
 
 from app.access.grants import Scope
 from app.api import schemas
+from app.api.endpoints import SIGN_IN_LINK
 from app.cli import options, output
-from app.cli.connect import Data, connect, own_key, takes_key
+from app.cli.connect import Data, answering, connect, find_server, has_data, missing, own_key, takes_key
 from app.cli.erasure import read_public_key
+from app.client import Unreachable
 from app.config import load_settings
 from app.errors import Conflict, FileMissing
 from app.files import PRIVATE, sync_folder
@@ -107,6 +109,26 @@ def revoke(
     with connect(server, key) as client:
         client.revoke_key(key_id)
     output.say_done(key_id, "revoked", as_json=as_json)
+
+
+@keys.command(
+    epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…"
+)
+def link(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+    """Print a link that signs a browser in to the page of a running server: once, within a minute."""
+    found = find_server(server, key)
+    if found is None:
+        settings = load_settings()
+        if not has_data(settings):
+            raise missing(settings)
+        raise Unreachable("No server runs on the data folder. Start one with `likeness serve`, or name one: --server.")
+    with answering(found) as client:
+        made = client.create_sign_in_code()
+        text = SIGN_IN_LINK.format(url=client.url.rstrip("/"), code=made.code)
+    if as_json:
+        output.say_json({"link": text, "expires_at": made.expires_at.isoformat()})
+    else:
+        output.say(text)
 
 
 @keys.command("admin", epilog="Example: export LIKENESS_KEY=$(likeness keys admin)")

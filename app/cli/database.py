@@ -198,11 +198,14 @@ def status(as_json: options.AsJson = False) -> None:
     for name in dict.fromkeys([due, *counts]):
         kinds = Counter(counts.get(name))
         templates, crops, jobs = kinds["template"] + kinds["second"], kinds["crop"], kinds["job"]
+        corrections = kinds["correction"]
         state = "new ones too" if name == due else "to be changed: likeness vault " + ("seal" if ring else "unseal")
         if as_json:
-            output.say_json({"key": name, "templates": templates, "crops": crops, "job_keys": jobs, "due": name == due})
+            counted = {"templates": templates, "crops": crops, "job_keys": jobs, "corrections": corrections}
+            output.say_json({"key": name} | counted | {"due": name == due})
         else:
-            output.say(f"{name:8}  {templates} templates, {crops} crops, {jobs} job keys ({state})")
+            counts_said = f"{templates} templates, {crops} crops, {jobs} job keys, {corrections} corrections"
+            output.say(f"{name:8}  {counts_said} ({state})")
     if set(counts) - {due}:
         raise typer.Exit(output.Exit.NO)
 

@@ -14,6 +14,12 @@ from app.cli.connect import Data, connect
 from app.cli.output import Exit
 from app.client import Client
 
+WHY = {
+    "not_measured": "the gallery's is not measured yet",
+    "too_few_subjects": "the gallery has too few subjects",
+    "other_model": "the gallery's was measured with another model",
+    "rate_not_supported": "the gallery's pairs do not support the rate",
+}
 galleries = typer.Typer(no_args_is_help=True, epilog="Example: likeness galleries list")
 reembed = typer.Typer(no_args_is_help=True, epilog="Example: likeness reembed start staff arcface --wait")
 
@@ -35,8 +41,8 @@ def list_galleries(server: options.Server = None, key: options.Key = None, as_js
         for gallery in found:
             output.say_json(gallery)
     else:
-        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search] for g in found]
-        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search"], rows)
+        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search, g.liveness] for g in found]
+        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"], rows)
 
 
 @galleries.command(epilog="Example: likeness galleries create staff --store none")
@@ -49,6 +55,7 @@ def create(
     search: options.Search = None,
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -56,7 +63,13 @@ def create(
     """Create a gallery."""
     with connect(server, key, Data.CREATED) as client:
         made = client.create_gallery(
-            gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict, population=population
+            gallery,
+            embedder=embedder,
+            store=store,
+            search=search,
+            on_conflict=on_conflict,
+            population=population,
+            liveness=liveness,
         )
     if as_json:
         output.say_json(made)
@@ -71,12 +84,13 @@ def update(
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Change how a gallery is searched, what it does with duplicates, or whom it is for."""
-    given = {"search": search, "on_conflict": on_conflict}
+    """Change how a gallery is searched, what it does with duplicates, whom it is for, or what it asks of liveness."""
+    given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
     changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:
         changes["population"] = population or []
@@ -86,7 +100,10 @@ def update(
         output.say_json(updated)
     else:
         declared = f", for {', '.join(updated.population)}" if updated.population else ""
-        output.say(f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}{declared}")
+        output.say(
+            f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}, liveness "
+            f"{updated.liveness}{declared}"
+        )
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")
@@ -173,6 +190,78 @@ def dismiss(
     with connect(server, key) as client:
         (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
     output.say_done(finding, "reopened" if undo else "right, not asked again", as_json=as_json)
+
+
+@galleries.command(epilog="Example: likeness galleries calibrate staff --use gallery")
+def calibrate(
+    gallery: options.Gallery,
+    use: Annotated[
+        Literal["package", "gallery"] | None, typer.Option(help="Whose operating points are to decide.")
+    ] = None,
+    allow_laxer: Annotated[
+        bool | None,
+        typer.Option("--allow-laxer/--no-allow-laxer", help="Whether the gallery's may be laxer than the floor."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--show", help="Show the last measurement; make none.")] = False,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure operating points among a gallery's own subjects, and choose whose decide."""
+    with connect(server, key) as client:
+        changes = {"calibration": use, "allow_laxer": allow_laxer}
+        if any(value is not None for value in changes.values()):
+            client.update_gallery(gallery, {name: value for name, value in changes.items() if value is not None})
+        code = Exit.DONE
+        if not show:
+            started = client.calibrate_gallery(gallery).job
+            if started is not None:
+                job = jobs.await_job(client, started.id)
+                code = jobs.exit_code(job)
+                if code is not Exit.DONE:
+                    jobs.say(job, as_json=as_json)
+                    raise typer.Exit(code)
+        found = client.calibration(gallery)
+    if as_json:
+        output.say_json(found)
+    else:
+        _say_calibration(found)
+
+
+def _say_calibration(found: schemas.GalleryCalibration) -> None:
+    measured, decides = found.measured, found.decides
+    if measured is None:
+        output.say(f"{found.gallery}: not measured yet")
+    else:
+        output.say(
+            f"{found.gallery}: {measured.compared_faces:,} of {measured.faces:,} faces compared, "
+            f"{measured.compared_subjects:,} of {measured.subjects:,} subjects, "
+            f"{measured.comparisons:,} pairs of different ones, {measured.measured_at:%Y-%m-%d}"
+        )
+    rows = [
+        [
+            f"{point.fmr:g}",
+            "-" if point.threshold is None else f"{point.threshold:.4f}",
+            "-" if point.threshold_low is None else f"{point.threshold_low:.4f}-{point.threshold_high:.4f}",
+            "-" if point.package is None else f"{point.package:.4f}",
+            "-" if point.found is None else f"{point.found:.1e} ({point.found_low:.1e}-{point.found_high:.1e})",
+            "-" if point.decides is None else f"{point.decides:.4f}",
+        ]
+        for point in found.points
+    ]
+    heads = ["FMR", "gallery", "95 % interval", "package", "FMR here at the package's", "with --use gallery"]
+    output.say_table(heads, rows)
+    if measured is not None and measured.suspicious:
+        expected = "" if measured.suspicious_expected is None else f", {measured.suspicious_expected:.2g} by chance"
+        output.say(
+            f"{measured.suspicious} pairs of subjects may be one person{expected}; left out, so that each FMR may be "
+            f"too low by {measured.missed:.1e} at most:"
+        )
+    for pair in found.pairs:
+        one, other = pair.first, pair.second
+        output.say(f"  {pair.score:.3f} {one.subject} ({one.face_id}), {other.subject} ({other.face_id})")
+    why = f" ({WHY[decides.fallback]})" if decides.fallback else ""
+    output.say(f"Decides: the {decides.source}'s calibration{f' {decides.name}' if decides.name else ''}{why}")
 
 
 @reembed.command(epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")

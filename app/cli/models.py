@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from app.cli import options, output
+from app.cli import add_liveness, options, output
 from app.cli.connect import Data, connect
 from app.config import PREFIX, PROJECT, load_settings
-from app.errors import InvalidImage, InvalidInput, Unusable
+from app.errors import InvalidInput, Unusable
 
 if TYPE_CHECKING:
     from app.adding.add import Added, Crops
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from app.config import Settings
     from app.inference.package import Package
     from app.tuning.contest import Speeds
-    from app.types import Pixels
+    from app.types import Pixels, Vector
 
 CALIBRATION_PHOTOS = 2000
 """Photos that are searched for calibration faces, at most."""
@@ -168,6 +169,9 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
     from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
     from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
 
+    if known.task == "liveness":
+        add_liveness.add_known(known, path, settings, as_json=as_json)
+        return
     added = add_file(
         path,
         Description(known.name, known.licence, CANONICAL_LANDMARKS.tolist()),
@@ -180,7 +184,7 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
 
 @models.command(epilog="Example: likeness models add glintr100.onnx --name auraface --licence Apache-2.0")
 def add(
-    file: Annotated[Path, typer.Argument(help="ONNX file of a face embedder for aligned 112×112 crops.")],
+    file: Annotated[Path, typer.Argument(help="ONNX file: a face embedder for 112×112 crops, or a liveness model.")],
     *,
     name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
     task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
@@ -195,7 +199,23 @@ def add(
     ] = None,
     photos: Annotated[
         Path | None,
-        typer.Option(help="Folder with a folder of photos for each person. Default: the packaged drawn faces."),
+        typer.Option(
+            help="Folder with a folder of photos for each person (default: the packaged drawn faces). Liveness: photos "
+            "of live people."
+        ),
+    ] = None,
+    cut: Annotated[
+        Literal["square", "box"] | None,
+        typer.Option(
+            help="Liveness: what the model is shown. square: of the box's longer side, mirrored beyond the photo's "
+            "edge. box: in the box's proportions, moved into the photo."
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(min=1, max=8, help="Liveness: sides of the cut, in sides of the box.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Liveness: names of the outputs in order, one of them live: live,spoof.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -209,11 +229,24 @@ def add(
     from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
     from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
 
-    if task != "embed":
-        raise typer.BadParameter("only embedders can be added; write a manifest for other models", param_hint="--task")
+    if task == "detect":
+        raise typer.BadParameter("detectors can't be added; write a manifest for them", param_hint="--task")
     if re.fullmatch(NAME_PATTERN, name) is None:
         raise typer.BadParameter("must be up to 100 of a-z, 0-9 and . _ -", param_hint="--name")
     settings = load_settings()
+    if task == "liveness":
+        from app.adding.liveness import LivenessDescription, StatedLiveness  # noqa: PLC0415 - slow to import
+
+        if cut is None or scale is None:
+            message = "what the model is shown can't be measured: give --cut and --scale, as it was trained"
+            raise typer.BadParameter(message, param_hint="--cut, --scale")
+        about = LivenessDescription(name, Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial))
+        named = None if classes is None else tuple(one.strip() for one in classes.split(","))
+        if named is not None and not all(re.fullmatch(NAME_PATTERN, one) for one in named):
+            raise typer.BadParameter("names are of a-z, 0-9 and . _ -, separated by commas", param_hint="--classes")
+        stated = StatedLiveness(add_liveness.cut_of(cut, scale), named, colour, normalisation)
+        add_liveness.add(file, about, stated, settings, photos=photos, as_json=as_json)
+        return
     added = add_file(
         file,
         Description(
@@ -301,7 +334,70 @@ def _say_added(added: Added, *, as_json: bool) -> None:
     ]
     output.say_table(["input", "separation d'", "mated", "non-mated", "95 % interval"], rows)
     output.say(f"{added.package.id}: {added.package.folder}, prepared; its templates equal the file's own.")
-    output.say("It has no operating points yet: docs/tutorials/your-own-thresholds.md measures them.")
+    output.say(f"It has no operating points yet: likeness models measure {added.package.manifest.name} --photos DIR")
+
+
+@models.command(epilog="Example: likeness models measure auraface --photos people/")
+def measure(
+    name: options.Package,
+    *,
+    photos: Annotated[Path, typer.Option(help="Folder with a folder of photos for each person, of nobody twice.")],
+    calibration: Annotated[str, typer.Option("--name", help="What the calibration is called.")] = "measured",
+    same_above: Annotated[
+        float | None,
+        typer.Option(help="Leave out pairs of people whose photos' mean score is this or more: one person twice."),
+    ] = None,
+    default: Annotated[bool, typer.Option("--default/--no-default", help="Whether these points decide.")] = True,
+    draw: Annotated[Path | None, typer.Option(help="SVG file to draw the scores and the DET curve into.")] = None,
+    aligned: Annotated[bool, typer.Option("--aligned", help="The photos are aligned 112×112 crops already.")] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure a package's operating points on photos of people, and write them into its manifest.
+
+    Each threshold has a 95 % interval over people. A running server decides by them at once.
+    """
+    from app.calibration.operating_points import rising  # noqa: PLC0415 - slow to import
+    from app.cli.photos import each, people  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select, write_manifest  # noqa: PLC0415 - slow to import
+    from app.machine import cores  # noqa: PLC0415 - slow to import
+    from app.measuring import charts  # noqa: PLC0415 - slow to import
+    from app.measuring import people as measuring  # noqa: PLC0415 - slow to import
+
+    if re.fullmatch(NAME_PATTERN, calibration) is None:
+        raise typer.BadParameter("must be up to 100 of a-z, 0-9 and . _ -", param_hint="--name")
+    settings = load_settings()
+    packages = find_packages(settings.models_dir)
+    package = select(packages, name)
+    files = [(person, path) for person, paths in people(photos).items() for path in paths]
+    with measuring.opened(package, select(packages, settings.detector), settings.data_dir / "models") as tools:
+        embed = tools.template_of_crop if aligned else tools.template_of
+        rows = each(lambda file: _unless_refused(embed, file[1]), files, "embed", jobs=cores())
+        found = measuring.Photographed.of([(*file, vector) for file, vector in rows if vector is not None])
+        manifest = tools.with_golden(package.manifest)
+    done = measuring.measure_package(found, same_above=same_above)
+    on = f"{len(found.paths)} photos of {found.count} people, {datetime.now(UTC):%Y-%m-%d}"
+    about = f"all pairs of {len(found.paths)} photos, without {done.left_out} that show one person"
+    manifest = measuring.with_points(manifest, done, name=calibration, measured_on=on, about=about, default=default)
+    write_manifest(package.folder, manifest)
+    written = next(each for each in manifest.calibrations if each.name == calibration)
+    if draw is not None:
+        draw.write_text(charts.svg(written, f"{package.id}, {calibration}: {on}"), encoding="utf-8")
+    if as_json:
+        output.say_json({"model": package.id, "calibration": written.model_dump(mode="json", exclude={"scores"})})
+        return
+    output.say(f"{package.id}, {calibration}: {on}: {written.comparisons:,} non-mated, {written.mated:,} mated pairs")
+    output.say_table(measuring.HEADS, measuring.rows(rising(done.measurement.points)))
+    for line in measuring.remarks(done, found.count, settings.fpir):
+        output.say(line)
+    output.say(f"Written to {package.folder}/manifest.json; a running server decides by it at once." if default else "")
+
+
+def _unless_refused(embed: Callable[[bytes], Vector], path: Path) -> Vector | None:
+    try:
+        return embed(path.read_bytes())
+    except InvalidInput as error:
+        output.warn(f"{path}: left out: {error.message}")
+        return None
 
 
 @models.command(epilog="Example: likeness models quantize sface --photos photos/")
@@ -327,6 +423,7 @@ def quantize(
     from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.quantize import CALIBRATION_CROPS, quantize_package  # noqa: PLC0415 - slow to import
+    from app.measuring.people import aligned_crop  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
@@ -336,7 +433,7 @@ def quantize(
     pipeline = Pipeline(open_detector(select(packages, settings.detector), cache), Limits())
     crops: list[Pixels] = []
     for photo in load(photos or SAMPLES, CALIBRATION_CROPS if aligned else CALIBRATION_PHOTOS):
-        crops += [_crop(photo)] if aligned else [face.crop for face in pipeline.detect(photo).faces]
+        crops += [aligned_crop(photo)] if aligned else [face.crop for face in pipeline.detect(photo).faces]
         if len(crops) >= CALIBRATION_CROPS:
             break
     source = "the packaged photos" if photos is None else "photos given"
@@ -355,20 +452,7 @@ def _say_quantized(made: Package, source: Package, faces: int, *, as_json: bool)
         return
     output.say(f"{made.id}: {made.folder}, from {faces} faces")
     output.say(f"Cosine to {source.id}'s vectors: mean {mean}, lowest {lowest}")
-    output.say("Measure its operating points before you use it: docs/how-to/int8.md says how.")
-
-
-def _crop(image: bytes) -> Pixels:
-    """Return the pixels of an aligned crop, (112, 112, 3). Raises InvalidImage for any other size."""
-    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
-    from app.face.image import decode  # noqa: PLC0415 - slow to import
-    from app.inference.manifest import CROP_SIDE  # noqa: PLC0415 - slow to import
-
-    pixels = decode(image, Limits()).pixels
-    if pixels.shape != (CROP_SIDE, CROP_SIDE, 3):
-        found = f"{pixels.shape[1]}×{pixels.shape[0]}"
-        raise InvalidImage(f"An aligned crop has {CROP_SIDE}×{CROP_SIDE} pixels; this one has {found}.")
-    return pixels
+    output.say(f"It has no operating points yet: likeness models measure {made.manifest.name} --photos DIR")
 
 
 @commands.command(epilog="Examples: likeness tune\n\nlikeness tune --photos camera/ --dry-run")

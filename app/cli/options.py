@@ -69,6 +69,10 @@ Fmr: TypeAlias = Annotated[
 Quality: TypeAlias = Annotated[
     Literal["none", "low", "medium", "high"] | None, typer.Option(help="Lowest quality that is accepted.")
 ]
+Liveness: TypeAlias = Annotated[
+    Literal["off", "report", "require"] | None,
+    typer.Option(help="Whether faces are live: report a verdict, or require it (docs/how-to/liveness.md)."),
+]
 Search: TypeAlias = Annotated[
     Literal["fp32", "int8"] | None,
     typer.Option(help="How vectors are searched (docs/explanation/search.md)."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import typer
 from pydantic import BaseModel
@@ -52,6 +52,10 @@ def verify(
     face1: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO1, as detect lists them from 0.")] = None,
     face2: Annotated[int | None, typer.Option(min=0, help="The face of PHOTO2.")] = None,
     population: options.Population = None,
+    liveness: options.Liveness = None,
+    liveness_of: Annotated[
+        Literal["both", "image1", "image2"] | None, typer.Option(help="Which photos must be live: both by default.")
+    ] = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -60,7 +64,17 @@ def verify(
     for photo in (photo1, photo2):
         photos.collect([photo])
     with connect(server, key, Data.UNUSED) as client:
-        answer = client.verify(photo1, photo2, fmr=fmr, model=model, population=population, face1=face1, face2=face2)
+        answer = client.verify(
+            photo1,
+            photo2,
+            fmr=fmr,
+            model=model,
+            population=population,
+            face1=face1,
+            face2=face2,
+            liveness=liveness,
+            liveness_of=liveness_of,
+        )
     for warning in answer.warnings or ():
         output.warn(warning.message)
     if as_json:
@@ -68,6 +82,9 @@ def verify(
     else:
         word = "same person" if answer.match else "not the same person"
         output.say(f"{word}: score {answer.score:.4f}, threshold {answer.threshold:.4f} at FMR {answer.fmr:g}")
+        for path, face in ((photo1, answer.face1), (photo2, answer.face2)):
+            if face.liveness:
+                output.say(f"{path}: {_liveness_words(face.liveness)}")
     raise typer.Exit(Exit.DONE if answer.match else Exit.NO)
 
 
@@ -82,6 +99,7 @@ def enroll(
         Path | None, typer.Option(help="In place of SUBJECT and PATHS: a folder with one folder per person.")
     ] = None,
     quality: options.Quality = None,
+    liveness: options.Liveness = None,
     expires: Annotated[datetime | None, typer.Option(help="When these people are erased, in UTC.")] = None,
     consent: Annotated[str | None, typer.Option(help="A note on their consent.")] = None,
     face: Annotated[int | None, typer.Option(min=0, help="The face of a single photo, as detect lists them.")] = None,
@@ -105,6 +123,7 @@ def enroll(
                     gallery,
                     *item,
                     quality=quality,
+                    liveness=liveness,
                     expires_at=expires_at,
                     consent=consent,
                     face=face,
@@ -130,6 +149,7 @@ def identify(
         float | None, typer.Option(help="False positive identification rate that sets the threshold.")
     ] = None,
     population: options.Population = None,
+    liveness: options.Liveness = None,
     server: options.Server = None,
     key: options.Key = None,
     as_json: options.AsJson = False,
@@ -138,11 +158,15 @@ def identify(
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
     files, missing = photos.collect(paths)
     known = False
+    limited: schemas.IdentifyAnswer | None = None
     warned: set[str] = set()
 
     def ask(path: Path) -> schemas.IdentifyAnswer:
-        nonlocal known
-        answer = client.identify(gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population)
+        nonlocal known, limited
+        answer = client.identify(
+            gallery, path, limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness
+        )
+        limited = answer if answer.limited else limited
         for warning in answer.warnings or ():
             if warning.message not in warned:
                 warned.add(warning.message)
@@ -152,6 +176,11 @@ def identify(
 
     with connect(server, key) as client:
         code = _say_all(_answers(ask, files, "identify", jobs), as_json, _identify_lines)
+    if limited is not None:
+        output.warn(
+            f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
+            f"{limited.subjects:,} subjects, at FMR {limited.fmr:g}."
+        )
     if missing or code:
         raise typer.Exit(Exit.REFUSED)
     raise typer.Exit(Exit.DONE if known else Exit.NO)
@@ -210,13 +239,19 @@ def _identify_lines(path: Path, answer: schemas.IdentifyAnswer) -> Iterator[str]
         yield f"{path}: no face"
     for face in answer.faces:
         place = f"face at {face.box.x:.0f},{face.box.y:.0f}"
+        live = f", {_liveness_words(face.liveness)}" if face.liveness else ""
         if not face.candidates:
-            yield f"{path}: {place}: {face.decision}"
+            yield f"{path}: {place}: {face.decision}{live}"
             continue
         best = face.candidates[0]
         name = f" ({best.name})" if best.name else ""
         nearest = "" if face.decision == "known" else "nearest "
-        yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}"
+        yield f"{path}: {place}: {face.decision}: {nearest}{best.subject}{name}, score {best.score:.4f}{live}"
+
+
+def _liveness_words(found: schemas.Liveness) -> str:
+    reason = f" ({found.reason.replace('_', ' ')})" if found.reason else ""
+    return f"liveness: {found.live.replace('_', ' ')}{reason}, score {found.live_score:.3f}"
 
 
 def _enrollments(

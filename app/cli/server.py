@@ -41,6 +41,7 @@ class Status:
     """The answer of `likeness status`. ``health`` is `ok`, a state of the server, or `not running`."""
 
     health: str
+    warnings: Sequence[str]
     server: str | None
     version: str | None
     data_folder: str | None
@@ -77,12 +78,13 @@ def _of_server(client: Client, settings: Settings | None) -> Status:
     about = client.version()
     url, number, folder = client.url, about.version, str(settings.data_dir.absolute()) if settings else None
     try:
-        health = client.ready().status
+        ready = client.ready()
     except ApiError:  # 503: starting, stopping, or without Milvus
-        return Status("not ready", url, number, folder, [], [], [])
+        return Status("not ready", [], url, number, folder, [], [], [])
     models = client.models()
     return Status(
-        health=health,
+        health=ready.status,
+        warnings=ready.warnings,
         server=url,
         version=number,
         data_folder=folder,
@@ -100,6 +102,7 @@ def _of_data_folder(settings: Settings) -> Status:
     packages, database = scan_packages(settings.models_dir), inspect(settings.data_dir, settings.database)
     return Status(
         health="not running" if not database.problem else f"not running, database unreadable ({database.problem})",
+        warnings=[],
         server=None,
         version=None,
         data_folder=str(settings.data_dir.absolute()),
@@ -117,7 +120,7 @@ def _say(found: Status) -> None:
         *_listed("models", found.models),
         *_listed("skipped", found.skipped),
         *_listed("galleries", found.galleries),
-        ("health", found.health),
+        ("health", ", ".join([found.health, *found.warnings])),
     ]
     for name, value in rows:
         output.say(f"{name:12} {value}")

@@ -94,14 +94,26 @@ def verify(
     population: str | None = None,
     face1: int | None = None,
     face2: int | None = None,
+    liveness: str | None = None,
+    liveness_of: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.VerifyAnswer]:
     """Compare two photos (1:1), with the default package or ``model``.
 
-    ``face1`` and ``face2`` are indexes in the list of `detect`; absent: the most prominent face.
+    ``face1`` and ``face2`` are indexes in the list of `detect`; absent: the most prominent face. ``liveness`` is
+    ``off``, ``report`` or ``require``, here and below; ``liveness_of`` ``both``, ``image1`` or ``image2``.
     """
     files = [part("image1", image1), part("image2", image2)]
-    params = given(fmr=fmr, model=model, population=population, face1=face1, face2=face2, explain=explain)
+    params = given(
+        fmr=fmr,
+        model=model,
+        population=population,
+        face1=face1,
+        face2=face2,
+        liveness=liveness,
+        liveness_of=liveness_of,
+        explain=explain,
+    )
     return _call(endpoints.VERIFY, params=params, files=files)
 
 
@@ -112,6 +124,7 @@ def verify_subject(
     *,
     fmr: float | None = None,
     population: str | None = None,
+    liveness: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.SubjectVerifyAnswer]:
     """Compare a photo with a subject (1:1)."""
@@ -119,7 +132,7 @@ def verify_subject(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
         subject=subject,
-        params=given(fmr=fmr, population=population, explain=explain),
+        params=given(fmr=fmr, population=population, liveness=liveness, explain=explain),
         files=[part("image", image)],
     )
 
@@ -132,10 +145,11 @@ def identify(
     fmr: float | None = None,
     fpir: float | None = None,
     population: str | None = None,
+    liveness: str | None = None,
     explain: bool | None = None,
 ) -> Call[schemas.IdentifyAnswer]:
     """Find the subjects of a gallery in a photo (1:N)."""
-    params = given(limit=limit, fmr=fmr, fpir=fpir, population=population, explain=explain)
+    params = given(limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness, explain=explain)
     return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
@@ -145,6 +159,7 @@ def enroll(
     images: Sequence[Image],
     *,
     quality: str | None = None,
+    liveness: str | None = None,
     expires_at: datetime | None = None,
     consent: str | None = None,
     face: int | None = None,
@@ -159,6 +174,7 @@ def enroll(
     files = [part("images", image) for image in images]
     params = given(
         quality=quality,
+        liveness=liveness,
         expires_at=_text(expires_at),
         consent=consent,
         face=face,
@@ -181,9 +197,10 @@ def create_gallery(
     search: str | None = None,
     on_conflict: str | None = None,
     population: Sequence[str] | None = None,
+    liveness: str | None = None,
 ) -> Call[schemas.Gallery]:
     """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
-    body = given(id=gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict)
+    body = given(id=gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict, liveness=liveness)
     body |= {} if population is None else {"population": list(population)}
     return _call(endpoints.CREATE_GALLERY, json=body)
 
@@ -194,7 +211,8 @@ def gallery(gallery: str) -> Call[schemas.Gallery]:
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
-    """Change ``search`` (how vectors are searched), ``on_conflict``, or ``population`` (whom the gallery is for)."""
+    """Change the settings: ``search``, ``on_conflict``, ``population``, ``liveness``, ``calibration`` (whose operating
+    points decide), ``allow_laxer``."""
     return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
@@ -206,6 +224,16 @@ def delete_gallery(gallery: str) -> Call[None]:
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     """Check that database and index hold the same faces."""
     return _call(endpoints.CHECK_GALLERY, gallery=gallery)
+
+
+def calibrate_gallery(gallery: str) -> Call[schemas.GalleryCalibration]:
+    """Measure a gallery's own operating points, as a job."""
+    return _call(endpoints.CALIBRATE_GALLERY, gallery=gallery)
+
+
+def calibration(gallery: str) -> Call[schemas.GalleryCalibration]:
+    """Return a gallery's own operating points, beside the package's."""
+    return _call(endpoints.SHOW_CALIBRATION, gallery=gallery)
 
 
 def start_review(gallery: str) -> Call[schemas.Job]:
@@ -349,6 +377,25 @@ def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     return _call(endpoints.DELETE_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
+def corrections(gallery: str, subject: str) -> Call[schemas.CorrectionList]:
+    """Return the probes that were said not to be the subject."""
+    return _call(endpoints.LIST_CORRECTIONS, gallery=gallery, subject=subject)
+
+
+def add_correction(
+    gallery: str, subject: str, image: Image, *, face: int | None = None, expires_at: datetime | None = None
+) -> Call[schemas.Correction]:
+    """Say that a photo, or the face of this index in it, does not show the subject."""
+    params = given(face=face, expires_at=_text(expires_at))
+    files = [part("image", image)]
+    return _call(endpoints.ADD_CORRECTION, gallery=gallery, subject=subject, params=params, files=files)
+
+
+def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
+    """Delete a correction, which no longer counts."""
+    return _call(endpoints.DELETE_CORRECTION, gallery=gallery, subject=subject, correction=correction)
+
+
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.KeyPage]:
     """Return one page of the API keys, without their secrets."""
     return _call(endpoints.LIST_KEYS, params=given(limit=limit, cursor=cursor))
@@ -380,6 +427,11 @@ def create_key(
 def own_key() -> Call[schemas.OwnKey]:
     """Return what the key in use allows."""
     return _call(endpoints.SHOW_OWN_KEY)
+
+
+def create_sign_in_code() -> Call[schemas.SignInCode]:
+    """Make a code that signs a browser in with the key in use: once, within a minute."""
+    return _call(endpoints.CREATE_SIGN_IN_CODE)
 
 
 def key(key_id: str) -> Call[schemas.Key]:

@@ -106,6 +106,8 @@ class _Operations:
     delete_gallery = _Operation(calls.delete_gallery)
     check_gallery = _Operation(calls.check_gallery)
 
+    calibrate_gallery = _Operation(calls.calibrate_gallery)
+    calibration = _Operation(calls.calibration)
     start_review = _Operation(calls.start_review)
     review = _Operation(calls.review)
     dismiss_finding = _Operation(calls.dismiss_finding)
@@ -131,9 +133,14 @@ class _Operations:
     move_faces = _Operation(calls.move_faces)
     delete_face = _Operation(calls.delete_face)
 
+    corrections = _Operation(calls.corrections)
+    add_correction = _Operation(calls.add_correction)
+    delete_correction = _Operation(calls.delete_correction)
+
     keys = _Operation(calls.keys)
     create_key = _Operation(calls.create_key)
     own_key = _Operation(calls.own_key)
+    create_sign_in_code = _Operation(calls.create_sign_in_code)
     key = _Operation(calls.key)
     rotate_key = _Operation(calls.rotate_key)
     revoke_key = _Operation(calls.revoke_key)

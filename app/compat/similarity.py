@@ -60,8 +60,7 @@ class Similarity:
     @classmethod
     def of(cls, thresholds: Thresholds) -> Similarity:
         """Return the map of a package, with or without operating points."""
-        points = thresholds.calibration.points if thresholds.calibration else ()
-        return cls.through((point.fmr, point.threshold) for point in points)
+        return cls.through((point.fmr, point.threshold) for point in thresholds.points)
 
     @classmethod
     def through(cls, points: Iterable[tuple[float, float]]) -> Similarity:

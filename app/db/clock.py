@@ -32,11 +32,14 @@ class ClockGuard:
         self._database = database
         self._secrets = secrets
         self._now = now
+        self.ahead = False
+        """What `trusted` found last."""
 
     def trusted(self) -> bool:
         """Return whether the clock is at most MAX_AHEAD ahead, and write its time if it is."""
         now, newest = self._now(), self._newest()
-        if is_ahead(now, newest):
+        self.ahead = is_ahead(now, newest)
+        if self.ahead:
             _log.error(
                 "The clock is too far ahead of the newest stored time: nothing is expired or deleted by its age. "
                 "Correct it, or confirm it with: likeness clock --confirm",

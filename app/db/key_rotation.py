@@ -1,4 +1,4 @@
-"""Key rotation: encrypts a database's templates, crops and jobs' keys with another key, or decrypts them.
+"""Key rotation: encrypts a database's templates, crops, corrections and jobs' keys with another key, or decrypts them.
 
 It runs while servers use the database. It works in batches, each a short transaction, and can be stopped and
 continued, since every blob names its key. A blob that was changed or deleted meanwhile is skipped. The content stays
@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from app.db.encryption import FORMAT, HEADER_BYTES
 from app.db.engine import Database
-from app.db.schema import CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
+from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
 from app.db.sealed_columns import MARK_PREFIX, BlobKind, Blobs, column_of, marks, sealed_rows
 
 BATCH = 500
@@ -91,7 +91,7 @@ def _pass(database: Database, blobs: Blobs, kind: BlobKind, batch: int) -> Itera
 
 def _due(blobs: Blobs, kind: BlobKind, after: int, batch: int) -> sa.Select[tuple[int, str, bytes]]:
     key, column = _key_of(kind), column_of(kind)
-    owner = JOBS.c.id if kind == "job" else FACES.c.face_id
+    owner = {"job": JOBS.c.id, "correction": CORRECTIONS.c.id}.get(kind, FACES.c.face_id)
     query = sa.select(key.label("key"), owner.label("owner"), column.label("blob"))
     query = query.where((key > after) & blobs.is_due(kind))
     if kind in {"second", "crop"}:
@@ -131,5 +131,6 @@ def _key_of(kind: BlobKind) -> sa.Column[int]:
         "second": SECOND_TEMPLATES.c.face_key,
         "crop": CROPS.c.face_key,
         "job": JOBS.c.key,
+        "correction": CORRECTIONS.c.key,
     }
     return keys[kind]

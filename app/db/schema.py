@@ -44,8 +44,11 @@ GALLERIES = Table(
     Column("last_stamp", BigInteger, nullable=False, server_default="0"),
     Column("search", String(16), nullable=False, server_default="fp32"),
     Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("calibration", String(16), nullable=False, server_default="package"),
+    Column("allow_laxer", Boolean, nullable=False, server_default=false()),
     Column("on_conflict", String(8), nullable=False, server_default="warn"),
     Column("population", Text),  # a JSON list of groups; NULL: not declared
+    Column("liveness", String(8), nullable=False, server_default="off"),
     sqlite_autoincrement=True,  # keys are never reused, so a late write can't reach another's rows
 )
 
@@ -62,6 +65,7 @@ SUBJECTS = Table(
     Column("updated_at", String(32), nullable=False),
     Column("expires_at", String(32)),
     Column("consent", Text),  # JSON
+    Column("cover", String(32)),  # the id of a face; it counts as long as the face is the subject's
     UniqueConstraint("gallery_key", "id"),
     Index(None, "gallery_key", "key"),
     Index(None, "expires_at"),
@@ -111,6 +115,25 @@ FACE_ORIGINS = Table(
     Index(None, "gallery_key", "image_id"),
 )
 
+CORRECTIONS = Table(
+    # Probes that were wrongly taken for a subject; see `app.corrections`.
+    "corrections",
+    METADATA,
+    Column("key", KEY, primary_key=True),
+    Column("id", String(32), nullable=False),
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), nullable=False),
+    Column("subject_key", KEY, ForeignKey("subjects.key", ondelete="CASCADE"), nullable=False),
+    Column("package", Text, nullable=False),
+    Column("probe", LargeBinary, nullable=False),  # template and crop
+    Column("created_at", String(32), nullable=False),
+    Column("expires_at", String(32), nullable=False),
+    UniqueConstraint("id", "package"),
+    Index(None, "gallery_key"),
+    Index(None, "subject_key"),
+    Index(None, "expires_at"),
+    sqlite_autoincrement=True,
+)
+
 ANSWERED_REQUESTS = Table(
     # Answers to requests with a token: a repeated request gets the same answer and isn't carried out again.
     "answered_requests",
@@ -152,6 +175,31 @@ REEMBEDDINGS = Table(
     Column("keep_until", String(32)),
 )
 """Galleries that are being re-embedded; see `app.reembedding.steps`."""
+
+GALLERY_CALIBRATIONS = Table(
+    "gallery_calibrations",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("job", String(32)),
+    Column("package", Text),
+    Column("document", Text),  # JSON: rates and counts, no ids; NULL until a job has measured
+    Column("calibration", Text),  # JSON as in a manifest; NULL if the gallery supports none
+    Column("changes", BigInteger, nullable=False, server_default="0"),
+    Column("measured_at", String(32)),
+)
+"""Operating points measured among a gallery's own subjects; see `app.recalibration`."""
+
+CALIBRATION_PAIRS = Table(
+    # Faces of two subjects who may be one person, left out of a calibration; gone with either face.
+    "calibration_pairs",
+    METADATA,
+    Column("gallery_key", KEY, ForeignKey("galleries.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("first_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("second_key", KEY, ForeignKey("faces.key", ondelete="CASCADE"), primary_key=True, autoincrement=False),
+    Column("score", Float, nullable=False),
+    Index(None, "first_key"),
+    Index(None, "second_key"),
+)
 
 CHANGES = Table(
     # Keys only, never a template or a name, so that erased subjects leave nothing here.
@@ -228,6 +276,16 @@ SEEN_SIGNATURES = Table(
     Column("attempt", String(255), primary_key=True),
     Column("seen_at", Float, nullable=False),  # seconds since 1970
     Index(None, "seen_at"),
+)
+
+SIGN_IN_CODES = Table(
+    # Codes that sign a browser in once, within a minute: the SHA-256 of each, and the key it stands for, encrypted.
+    "sign_in_codes",
+    METADATA,
+    Column("id", String(16), primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    Column("made_at", Float, nullable=False),  # seconds since 1970
 )
 
 RECEIPTS = Table(

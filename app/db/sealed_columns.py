@@ -1,9 +1,9 @@
 """Encryption of the columns that hold templates, crops and the keys of jobs' files.
 
-Each sealed blob is bound to its kind and to the id of its face or job, so it does not open in another row. Plain and
-sealed blobs may be mixed while a database is being encrypted, and can be told apart: a plain template is a whole
-number of float32 long, a plain job's key 32 bytes, and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins with FF
-and a sealed crop with FORMAT.
+Each sealed blob is bound to its kind and to the id of its face, correction or job, so it does not open in another row.
+Plain and sealed blobs may be mixed while a database is being encrypted, and can be told apart: a plain template is a
+whole number of float32 long, a plain job's key 32 bytes, and a sealed one OVERHEAD = 33 bytes longer; a JPEG begins
+with FF, a plain correction with 0, and a sealed crop or correction with FORMAT.
 
 For every key in use the database has a mark, a row of `secrets` that only this key opens. So a start without the right
 key fails at once.
@@ -18,12 +18,13 @@ from sqlalchemy.engine import Connection
 
 from app.db.encryption import FORMAT, HEADER_BYTES, Sealer
 from app.db.engine import inserting
-from app.db.schema import CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
+from app.db.schema import CORRECTIONS, CROPS, FACES, JOBS, SECOND_TEMPLATES, SECRETS
 from app.errors import SealedUnreadable
 
-BlobKind: TypeAlias = Literal["template", "second", "crop", "job"]
+BlobKind: TypeAlias = Literal["template", "second", "crop", "job", "correction"]
 """``job`` is the key of a job's files; ``second`` is a face's second template, sealed like the first one, so that they
 can change places."""
+TOLD_BY_FIRST_BYTE: frozenset[BlobKind] = frozenset({"crop", "correction"})
 MARK_PREFIX = "faces-key/"
 _FLOAT_BYTES = 4
 
@@ -87,13 +88,13 @@ def marks(connection: Connection) -> dict[str, bytes]:
 
 
 def is_sealed(kind: BlobKind, stored: bytes) -> bool:
-    return stored[:1] == bytes([FORMAT]) if kind == "crop" else len(stored) % _FLOAT_BYTES == 1
+    return stored[:1] == bytes([FORMAT]) if kind in TOLD_BY_FIRST_BYTE else len(stored) % _FLOAT_BYTES == 1
 
 
 def sealed_rows(kind: BlobKind) -> sa.ColumnElement[bool]:
     """`is_sealed` in SQL."""
     column = column_of(kind)
-    if kind == "crop":
+    if kind in TOLD_BY_FIRST_BYTE:
         return sa.func.substr(column, 1, 1, type_=column.type) == bytes([FORMAT])
     return sa.func.length(column) % _FLOAT_BYTES == 1
 
@@ -104,6 +105,7 @@ def column_of(kind: BlobKind) -> sa.Column[bytes]:
         "second": SECOND_TEMPLATES.c.template,
         "crop": CROPS.c.jpeg,
         "job": JOBS.c.secret,
+        "correction": CORRECTIONS.c.probe,
     }
     return columns[kind]
 

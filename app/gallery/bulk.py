@@ -131,6 +131,7 @@ class BulkSubject:
     updated_at: str | None = None
     expires_at: str | None = None
     consent: Consent | None = None
+    cover: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ class CheckedSubject:
     updated_at: str | None
     expires_at: str | None
     consent: str | None
+    cover: str | None
 
     @property
     def changes(self) -> dict[str, object]:
@@ -175,6 +177,7 @@ class CheckedSubject:
         if self.name is not None:
             given |= {"name": self.name, "folded": fold(self.id, self.name)}
         columns = {"metadata": self.metadata, "expires_at": self.expires_at, "consent": self.consent}
+        columns["cover"] = self.cover
         return given | {name: value for name, value in columns.items() if value is not None}
 
 
@@ -191,6 +194,7 @@ def check_subject(subject: BulkSubject, max_metadata_bytes: int) -> CheckedSubje
         subject.updated_at,
         subject.expires_at,
         from_consent(subject.consent),
+        subject.cover,
     )
 
 
@@ -305,7 +309,7 @@ def read_subjects(connection: Connection, gallery: Gallery) -> Iterator[BulkSubj
     query = sa.select(SUBJECTS).where(SUBJECTS.c.gallery_key == gallery.key).order_by(SUBJECTS.c.key)
     for row in connection.execution_options(yield_per=EXPORT_ROWS).execute(query):
         times = (row.created_at, row.updated_at, row.expires_at)
-        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent))
+        yield BulkSubject(row.id, row.name, json.loads(row.metadata), *times, to_consent(row.consent), row.cover)
 
 
 def count_faces(connection: Connection, gallery: Gallery) -> int:
@@ -349,7 +353,7 @@ def _face(row: Row[Any], blobs: Blobs, crop: bytes | None) -> BulkFace:
 
 def _new_subject(gallery: Gallery, subject: CheckedSubject, now: str) -> dict[str, Any]:
     given = {"metadata": subject.metadata, "created_at": subject.created_at, "updated_at": subject.updated_at}
-    given |= {"expires_at": subject.expires_at, "consent": subject.consent}
+    given |= {"expires_at": subject.expires_at, "consent": subject.consent, "cover": subject.cover}
     columns = {name: value for name, value in given.items() if value is not None}
     return subject_values(gallery, subject.id, now, name=subject.name, **columns)
 

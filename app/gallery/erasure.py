@@ -24,7 +24,17 @@ from sqlalchemy.engine import Connection, Row
 from app.db import signing
 from app.db.engine import Database
 from app.db.pagination import Page, read_page
-from app.db.schema import ANSWERED_REQUESTS, CHANGES, CROPS, FACE_ORIGINS, FACES, RECEIPTS, SECOND_TEMPLATES, SUBJECTS
+from app.db.schema import (
+    ANSWERED_REQUESTS,
+    CHANGES,
+    CORRECTIONS,
+    CROPS,
+    FACE_ORIGINS,
+    FACES,
+    RECEIPTS,
+    SECOND_TEMPLATES,
+    SUBJECTS,
+)
 from app.db.signing import Signer
 from app.errors import NotFound, Unusable
 from app.gallery.records import Erased
@@ -36,7 +46,7 @@ Document: TypeAlias = dict[str, Any]
 """A receipt as JSON; the REST interface's schema describes it."""
 
 PURPOSE = b"erasure receipt"
-TABLES = (SUBJECTS, FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS, ANSWERED_REQUESTS, CHANGES)
+TABLES = (SUBJECTS, FACES, CROPS, SECOND_TEMPLATES, FACE_ORIGINS, CORRECTIONS, ANSWERED_REQUESTS, CHANGES)
 """Tables that held data of an erased subject."""
 FORMAT = 1
 PENDING, DONE = "pending", "done"

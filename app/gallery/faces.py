@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
-from app.db.schema import ANSWERED_REQUESTS, FACE_ORIGINS, FACES, SUBJECTS
+from app.db.schema import ANSWERED_REQUESTS, CORRECTIONS, FACE_ORIGINS, FACES, SUBJECTS
 from app.errors import InvalidInput
 from app.gallery import change_log
 from app.gallery.face_rows import ORIGIN_COLUMNS, face_not_found, reassign, to_origin
@@ -254,11 +254,12 @@ def merge_rows(connection: Connection, gallery: Gallery, source: int, target: in
     """Give one subject's faces to another, both given by their keys, and delete the first.
 
     The other keeps its name, metadata and consent, and takes those it lacks. The earlier expiry counts: nothing is kept
-    longer than was promised. The caller has locked both.
+    longer than was promised. Corrections of both are dropped: they may be about each other. The caller has locked both.
     """
     query = sa.select(FACES.c.key).where(FACES.c.subject_key == source).order_by(FACES.c.key).with_for_update()
     moved = reassign(connection, dict.fromkeys(connection.execute(query).scalars().all(), target))
     update_subject(connection, target, inherited(connection, source, target))
+    connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.subject_key == target))
     connection.execute(sa.delete(SUBJECTS).where(SUBJECTS.c.key == source))
     entries: list[change_log.Entry] = [(change_log.REMOVE_SUBJECT, source, None)]
     entries += [(change_log.ADD, target, key) for key in sorted(moved.values())]

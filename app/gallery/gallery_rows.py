@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from app.db.schema import GALLERIES, REEMBEDDINGS
+from app.db.schema import CORRECTIONS, GALLERIES, REEMBEDDINGS
 from app.gallery.records import Gallery, gallery_not_found
 from app.gallery.templates import TemplatePlan, TemplateSet
 
@@ -22,6 +22,7 @@ GALLERY_ROWS = sa.select(
     REEMBEDDINGS.c.target_dimension,
     REEMBEDDINGS.c.target_generation,
     REEMBEDDINGS.c.state,
+    sa.exists().where(CORRECTIONS.c.gallery_key == GALLERIES.c.key).label("corrected"),
 ).select_from(GALLERIES.outerjoin(REEMBEDDINGS))
 # Built once: that takes longer than SQLite takes to run them.
 _BY_ID = GALLERY_ROWS.where(GALLERIES.c.id == sa.bindparam("wanted"))
@@ -38,8 +39,12 @@ def to_gallery(row: Row[Any]) -> Gallery:
         metadata=json.loads(row.metadata),
         created_at=row.created_at,
         search=row.search,
+        calibration=row.calibration,
+        allow_laxer=bool(row.allow_laxer),
         on_conflict=row.on_conflict,
+        corrected=bool(row.corrected),
         population=() if row.population is None else tuple(json.loads(row.population)),
+        liveness=row.liveness,
     )
 
 

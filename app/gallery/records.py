@@ -11,8 +11,9 @@ import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
+from app.inference.manifest import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
-from app.types import Box, Pixels, Quality, Template
+from app.types import Box, LivenessMode, Pixels, Quality, Template
 
 Metadata: TypeAlias = Mapping[str, object]
 """A JSON object."""
@@ -46,9 +47,17 @@ class Gallery:
     """UTC, ISO 8601, as all times here."""
     search: IndexKind = "fp32"
     """How its vectors are searched."""
+    calibration: Source = "package"
+    """Whose operating points are to decide: the package's, or the gallery's own (`app.recalibration`)."""
+    allow_laxer: bool = False
+    """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
     on_conflict: OnConflict = "warn"
+    corrected: bool = False
+    """Whether it has corrections (`app.corrections`)."""
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""
+    liveness: LivenessMode = "off"
+    """What is asked of liveness unless a request asks for something else; `require` always holds."""
 
     @property
     def embedder(self) -> str:
@@ -122,6 +131,8 @@ class Subject:
     expires_at: str | None = None
     """From then on the subject is in no answer; it is erased soon after."""
     consent: Consent | None = None
+    cover: str | None = None
+    """The id of the face that shows the subject, if one was chosen and is still the subject's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,12 @@ from app.gallery.records import (
 )
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
+from app.inference.manifest import Source
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend, Searchable
 from app.search.registry import IndexRegistry
 from app.search.types import IndexKind, IndexSpec, Match
-from app.types import Template, Vectors
+from app.types import LivenessMode, Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
@@ -157,6 +158,7 @@ class Galleries:
         search: IndexKind = "fp32",
         on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
@@ -172,6 +174,7 @@ class Galleries:
             search=search,
             on_conflict=on_conflict,
             population=population,
+            liveness=liveness,
         )
 
     def update_gallery(
@@ -181,11 +184,20 @@ class Galleries:
         search: IndexKind | None = None,
         on_conflict: OnConflict | None = None,
         population: Sequence[str] | None = None,
+        liveness: LivenessMode | None = None,
+        calibration: Source | None = None,
+        allow_laxer: bool | None = None,
     ) -> Gallery:
         """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
-        given = {"search": search, "on_conflict": on_conflict}
-        changes: dict[str, str | None] = {name: value for name, value in given.items() if value is not None}
+        given = {
+            "search": search,
+            "on_conflict": on_conflict,
+            "liveness": liveness,
+            "calibration": calibration,
+            "allow_laxer": allow_laxer,
+        }
+        changes: dict[str, str | bool | None] = {name: value for name, value in given.items() if value is not None}
         if population is not None:
             changes["population"] = population_column(population)
         if not changes:

@@ -68,6 +68,7 @@ from app.gallery.text import (
 )
 from app.search.types import IndexKind
 from app.timestamps import utc_now
+from app.types import LivenessMode
 
 
 class Store:
@@ -119,11 +120,12 @@ class Store:
         search: IndexKind = "fp32",
         on_conflict: OnConflict = "warn",
         population: Sequence[str] = (),
+        liveness: LivenessMode = "off",
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
         cleaned = clean_id(gallery_id, "gallery")
-        check_visible(cleaned, "gallery")
+        check_visible(cleaned, "gallery id")
         values = {
             "id": cleaned,
             "embedder": embedder,
@@ -132,6 +134,7 @@ class Store:
             "search": search,
             "on_conflict": on_conflict,
             "population": population_column(population),
+            "liveness": liveness,
             "metadata": self._encode(metadata or {}),
             "created_at": now,
             "last_stamp": stamp,
@@ -161,9 +164,8 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | None]) -> Gallery:
-        """Change the gallery's columns ``search``, ``on_conflict``, ``population``. Raises NotFound
-        ``gallery_not_found``."""
+    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | bool | None]) -> Gallery:
+        """Change these columns of the gallery. Raises NotFound ``gallery_not_found``."""
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(changes))
@@ -215,7 +217,7 @@ class Store:
         """
         columns = terms_columns(terms)
         cleaned = clean_id(subject_id if subject_id is not None else uuid.uuid4().hex, "subject")
-        check_visible(cleaned, "subject")
+        check_visible(cleaned, "subject id")
         cleaned_name = None if name is None else clean_name(name)
         encoded = self._encode(metadata or {})
         with self.database.write() as connection:
@@ -272,14 +274,17 @@ class Store:
         metadata: Metadata | Unset = UNSET,
         *,
         terms: Terms = NO_TERMS,
+        cover: str | Unset | None = UNSET,
     ) -> Subject:
-        """Replace what is given, metadata as a whole; a `name` of None removes it.
+        """Replace what is given, metadata as a whole; a `name` or `cover` of None removes it.
 
         Raises InvalidInput ``invalid_id``, ``invalid_name``, ``invalid_metadata``, ``invalid_expiry``,
-        ``invalid_consent``; NotFound ``subject_not_found``.
+        ``invalid_consent``; NotFound ``subject_not_found``, ``face_not_found``.
         """
         cleaned = clean_id(subject_id, "subject")
         updates = self._updates(cleaned, name, metadata) | terms_columns(terms)
+        if cover is not UNSET:
+            updates["cover"] = None if cover is None else self.face(gallery, cleaned, cover).face_id
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
             update_subject(connection, lock_subject(connection, gallery, cleaned).key, updates)
@@ -338,7 +343,7 @@ class Store:
             faces = [one.bulk_faces(name, held.templates) for name, one in zip(names, wanted, strict=True)]
             keys, made = ensure_subjects(connection, self.database, gallery, rows)
             for name in made:
-                check_visible(name, "subject")
+                check_visible(name, "subject id")
             for name, changed in zip(names, updates, strict=True):
                 if changed:
                     update_subject(connection, keys[name], changed)
@@ -358,7 +363,7 @@ class Store:
 
     def check_subject(self, subject: BulkSubject) -> None:
         """Check what `write_many` checks, and raise what it would."""
-        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject")
+        check_visible(bulk.check_subject(subject, self._max_metadata_bytes).id, "subject id")
 
     def write_many(
         self,

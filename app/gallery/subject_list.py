@@ -68,7 +68,7 @@ class SubjectList:
                 if new in found:
                     merge_rows(connection, gallery, found[old], found[new])
                     break
-                check_visible(new, "subject")
+                check_visible(new, "subject id")
                 if _set_id(connection, found[old], new):
                     break
             else:

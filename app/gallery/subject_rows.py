@@ -27,6 +27,10 @@ SUBJECT_ROWS = sa.select(
     .where(FACES.c.subject_key == SUBJECTS.c.key)
     .scalar_subquery()
     .label("face_count"),
+    sa.select(FACES.c.face_id)
+    .where((FACES.c.face_id == SUBJECTS.c.cover) & (FACES.c.subject_key == SUBJECTS.c.key))
+    .scalar_subquery()
+    .label("cover_face"),
 )
 _BY_KEY = SUBJECT_ROWS.where(SUBJECTS.c.key.in_(sa.bindparam("keys", expanding=True)))
 _LOCK = (
@@ -54,6 +58,7 @@ def to_subject(row: Row[Any]) -> Subject:
         updated_at=row.updated_at,
         expires_at=row.expires_at,
         consent=to_consent(row.consent),
+        cover=row.cover_face,
     )
 
 

@@ -27,7 +27,7 @@ _REFUSED_CATEGORIES = ("Cc", "Cs", "Zl", "Zp")
 """Control characters (NUL: PostgreSQL can't store it), lone surrogates (no UTF-8), line and paragraph separators."""
 
 
-_HIDDEN = re.compile(
+HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
@@ -50,17 +50,17 @@ def clean_id(text: str, what: str) -> str:
     return cleaned
 
 
-def check_visible(text: str, what: str) -> None:
-    """Check a new id of a `what` for characters that nobody sees, with which two ids look the same.
+def check_visible(text: str, what: str, code: str = "invalid_id") -> None:
+    """Check a new `what` ("subject id", "name") for characters that nobody sees, with which two look the same.
 
-    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids of before this check
-    keep working. Raises InvalidInput ``invalid_id``.
+    Joiners, variation selectors and tags are allowed after letters and emoji that need them. Ids and names of before
+    this check keep working. Raises InvalidInput `code`.
     """
     for before, character in pairwise(f" {text}"):
         needed = not before.isascii() or (character == _EMOJI_STYLE and before in _KEYCAPS)
-        if _HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
-            message = f"A {what} id can't hold the invisible character U+{ord(character):04X} here."
-            raise InvalidInput(message, code="invalid_id")
+        if HIDDEN.match(character) and not (_NEEDED.match(character) and needed):
+            message = f"A {what} can't hold the invisible character U+{ord(character):04X} here."
+            raise InvalidInput(message, code=code)
 
 
 def unnamed_id() -> str:
@@ -77,7 +77,9 @@ def is_unnamed(subject_id: str) -> bool:
 
 def clean_name(text: str) -> str:
     """Return `text` in NFC if it can be a subject's name. Raises InvalidInput ``invalid_name``."""
-    return _clean_text(text, "name", "invalid_name")
+    cleaned = _clean_text(text, "name", "invalid_name")
+    check_visible(cleaned, "name", "invalid_name")
+    return cleaned
 
 
 def clean_consent(consent: Consent) -> Consent:

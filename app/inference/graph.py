@@ -381,6 +381,15 @@ def unit_output(model: ModelProto) -> None:
     output.name = vectors
 
 
+def softmax_output(model: ModelProto) -> None:
+    """Turn the (N, C) logits of the one output into probabilities."""
+    graph = Graph(model)
+    output = graph.proto.output[0]
+    raw, probabilities = output.name, graph.fresh("probabilities")
+    graph.proto.node.append(helper.make_node("Softmax", [raw], [probabilities], axis=1))
+    output.name = probabilities
+
+
 def tidy(model: ModelProto) -> None:
     """Remove unused constants and the exporter's notes, then run ONNX's full check."""
     used = {name for node in model.graph.node for name in node.input}

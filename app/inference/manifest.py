@@ -10,9 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
@@ -21,6 +24,8 @@ from app.errors import OperatingPointUnavailable
 
 CROP_SIDE = 112
 """Height and width in pixels of an aligned crop, from ArcFace (Deng et al. 2019), section 3.1."""
+LEAST_CUT_SIDE, MOST_CUT_SIDE = 16, 512
+"""Sides in pixels that a liveness model's input may have; published ones have 80 to 256."""
 DEFAULT_MAX_BYTES = 1024**3
 """Limit of a download whose manifest names none; the largest public face models have about 0.5 GB."""
 RATE_TOLERANCE = 1e-9
@@ -114,6 +119,15 @@ class Rewrite(_Strict):
     input: SourceInput = SourceInput()
     unit_output: bool = True
     """Whether the file's own output already has length 1."""
+
+
+class RewriteClassifier(_Strict):
+    """`app.inference.prepare` rewrites the graph once: uint8 RGB cuts of any number in, probabilities out."""
+
+    kind: Literal["rewrite_classifier"] = "rewrite_classifier"
+    input: SourceInput = SourceInput()
+    output: Literal["logits", "probabilities"] = "logits"
+    """What the file itself answers."""
 
 
 class RewriteYuNet(_Strict):
@@ -272,6 +286,85 @@ class Golden(_Strict):
     """One unit vector of each crop."""
 
 
+class LivenessCut(_Strict):
+    """What is cut around a face's box for a liveness model, as its training did it."""
+
+    scale: float = Field(ge=1, le=8)
+    """Sides of the cut, in sides of the box."""
+    shape: Literal["square", "box"] = "square"
+    """``square``: of the box's longer side. ``box``: in the box's own proportions, squeezed into the square input."""
+    edge: Literal["reflect", "move"] = "reflect"
+    """Where it reaches over the photo's edge. ``reflect``: the photo is mirrored there. ``move``: the cut is moved into
+    the photo, and made smaller if it does not fit."""
+    resize: Literal["area", "linear"] = "area"
+    """``area``: averages over pixels. ``linear``: between the four nearest pixels, so that fine patterns alias."""
+
+
+class LivenessContract(_Strict):
+    """What a liveness model is shown, and what its answers mean."""
+
+    cut: LivenessCut
+    classes: tuple[Name, ...] = Field(min_length=2, max_length=16)
+    """Names of the outputs, in their order."""
+    live: Name
+    """The one that means a live person. Its probability is the score."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if len(set(self.classes)) != len(self.classes) or self.live not in self.classes:
+            raise ValueError("classes must have different names, and live must be one of them")
+        return self
+
+
+class ErrorRate(_Strict):
+    """A measured error rate with its 95 % interval."""
+
+    value: Rate
+    low: Rate
+    high: Rate
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low <= self.value <= self.high:
+            raise ValueError("value must lie between low and high")
+        return self
+
+
+class LivenessPoint(_Strict):
+    """The errors at one threshold: a face counts as live if its score is at or above it (ISO/IEC 30107-3)."""
+
+    threshold: Rate
+    apcer: ErrorRate
+    """Attack presentations taken for live: of the kind of attack that has the most."""
+    bpcer: ErrorRate
+    """Live presentations not taken for live."""
+
+
+class LivenessCalibration(_Strict):
+    """Operating points measured on recordings of live people and of attacks, with rising thresholds."""
+
+    name: Name
+    measured_on: str
+    live: int = Field(gt=0)
+    """Photos of live people in which a face was found."""
+    attacks: dict[Name, Annotated[int, Field(gt=0)]] = Field(min_length=1)
+    """Photos of each kind of attack in which a face was found."""
+    smallest_face: float = Field(gt=0)
+    """Longer side of the smallest live face measured, in pixels: nothing is known of smaller ones."""
+    points: tuple[LivenessPoint, ...] = Field(min_length=1)
+    measured_with: Sha256
+    """`liveness_digest` of the packages whose scores were averaged."""
+
+    @model_validator(mode="after")
+    def _monotonic(self) -> Self:
+        for earlier, later in pairwise(self.points):
+            if not earlier.threshold < later.threshold:
+                raise ValueError("thresholds must rise")
+            if earlier.apcer.value < later.apcer.value or earlier.bpcer.value > later.bpcer.value:
+                raise ValueError("with the threshold apcer may not rise and bpcer may not fall")
+        return self
+
+
 CONTRACT_INPUT = Tensor(shape=("N", CROP_SIDE, CROP_SIDE, 3), dtype="uint8", meaning="aligned crops, RGB, 0-255")
 
 
@@ -285,12 +378,12 @@ class Manifest(_Strict):
 
     name: Name
     version: Name
-    task: Literal["detect", "embed"]
+    task: Literal["detect", "embed", "liveness"]
     title: str
     description: str = ""
     source: Annotated[FileSource | CarrierSource | UrlSource, Field(discriminator="kind")]
     sha256: Sha256
-    prepare: Annotated[RunAsIs | Rewrite | RewriteYuNet, Field(discriminator="kind")] = RunAsIs()
+    prepare: Annotated[RunAsIs | Rewrite | RewriteClassifier | RewriteYuNet, Field(discriminator="kind")] = RunAsIs()
     input: Tensor
     output: Tensor
     dimension: int | None = Field(default=None, gt=0)
@@ -304,11 +397,19 @@ class Manifest(_Strict):
     calibrations: tuple[Calibration, ...] = ()
     bias_card: BiasCard | None = None
     """How the operating points hold within groups of people."""
+    liveness: LivenessContract | None = None
+    """Liveness only."""
+    liveness_calibrations: tuple[LivenessCalibration, ...] = ()
+    """Liveness only: one for each set of packages that was measured with this one as its first."""
 
     @model_validator(mode="after")
     def _fulfils_contract(self) -> Self:
         if self.task == "embed":
             self._check_embedder()
+        if self.task == "liveness":
+            self._check_liveness()
+        elif self.liveness is not None or self.liveness_calibrations:
+            raise ValueError("liveness and liveness_calibrations belong to the task liveness")
         names = [calibration.name for calibration in self.calibrations]
         if len(set(names)) != len(names):
             raise ValueError("two calibrations have the same name")
@@ -327,18 +428,31 @@ class Manifest(_Strict):
             if len(template) != self.dimension or abs(math.hypot(*template) - 1) > GOLDEN_TOLERANCE:
                 raise ValueError("golden: a template is a vector of length 1 with `dimension` numbers")
 
+    def _check_liveness(self) -> None:
+        if self.liveness is None:
+            raise ValueError("a liveness model needs its liveness contract")
+        side = self.input.shape[1] if len(self.input.shape) == 4 else None
+        if not isinstance(side, int) or not LEAST_CUT_SIDE <= side <= MOST_CUT_SIDE:
+            raise ValueError(f"a liveness model's input is (N, S, S, 3), S from {LEAST_CUT_SIDE} to {MOST_CUT_SIDE}")
+        if (self.input.shape, self.input.dtype) != (("N", side, side, 3), "uint8"):
+            raise ValueError("a liveness model's input is (N, S, S, 3) uint8")
+        if (self.output.shape, self.output.dtype) != (("N", len(self.liveness.classes)), "float32"):
+            raise ValueError("a liveness model's output is (N, classes) float32")
+
     @property
     def id(self) -> str:
         return f"{self.name}@{self.version}"
 
     @property
     def recipe_digest(self) -> str:
-        """SHA-256 of everything that decides the templates: the file's hash, how it is prepared, the crop's landmarks.
+        """SHA-256 of everything that decides the output: the file's hash, how it is prepared, what it is shown.
 
         Values that equal their default are left out, so that a key that a later version adds changes nothing.
         """
         prepare = self.prepare.model_dump(mode="json", exclude_defaults=True) | {"kind": self.prepare.kind}
-        parts = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
+        parts: list[object] = [self.sha256, prepare, self.dimension, self.canonical_landmarks]
+        if self.liveness is not None:
+            parts += [self.input.shape, self.liveness.model_dump(mode="json", exclude_defaults=True)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def bind(self, calibration: Calibration) -> Calibration:
@@ -360,6 +474,25 @@ class Manifest(_Strict):
         return (self.model_copy(update={"calibrations": own, "bias_card": card}) if removed else self), removed
 
 
+def liveness_digest(manifests: Iterable[Manifest]) -> str:
+    """Return what binds liveness points to the packages whose scores were averaged, in any order."""
+    return hashlib.sha256("".join(sorted(each.recipe_digest for each in manifests)).encode()).hexdigest()
+
+
+Source: TypeAlias = Literal["package", "gallery"]
+Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
+"""Why the package's calibration decides in a gallery that is to decide by its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBy:
+    """The calibration that a threshold is from; ``name`` is None for a package without operating points."""
+
+    source: Source
+    name: str | None
+    fallback: Fallback | None = None
+
+
 class Thresholds:
     """Thresholds by error rate, from the default calibration of a manifest or the one named.
 
@@ -367,24 +500,50 @@ class Thresholds:
     """
 
     def __init__(self, manifest: Manifest, calibration: str | None = None) -> None:
-        self.package = manifest.id
         self.bias_card = manifest.bias_card
         chosen = (each for each in manifest.calibrations if (each.name == calibration if calibration else each.default))
-        self.calibration = next(chosen, None)
-        points = self.calibration.points if self.calibration else ()
+        self.package, self.recipe = manifest.id, manifest.recipe_digest
+        self._use(next(chosen, None))
+        self._package_calibration = self.calibration
+        self._gallery: Calibration | None = None
+        self._fallback: Fallback | None = None
+
+    def _use(self, calibration: Calibration | None) -> None:
+        self.calibration = calibration
+        self.points = calibration.points if calibration else ()
         # ascending in log10(FMR), so thresholds fall
-        self._log_fmr = np.log10(np.array([point.fmr for point in reversed(points)], np.float64))
-        self._threshold = np.array([point.threshold for point in reversed(points)], np.float64)
+        self._log_fmr = np.log10(np.array([point.fmr for point in reversed(self.points)], np.float64))
+        self._threshold = np.array([point.threshold for point in reversed(self.points)], np.float64)
+
+    def with_gallery(self, own: Calibration, deciding: Calibration) -> Thresholds:
+        """Return the thresholds of a gallery: those of ``deciding``, which are its ``own`` where it supports a rate."""
+        found = copy(self)
+        found._use(deciding)
+        found._gallery, found._fallback = own, None
+        return found
+
+    def without_gallery(self, fallback: Fallback) -> Thresholds:
+        """Return the same thresholds, with the reason why no gallery's own decide."""
+        found = copy(self)
+        found._fallback = fallback
+        return found
+
+    def decided_by(self, fmr: float) -> DecidedBy:
+        """Return whose measurement the threshold at ``fmr`` is."""
+        if self._gallery is not None and fmr >= self._gallery.points[-1].fmr * (1 - RATE_TOLERANCE):
+            return DecidedBy("gallery", self._gallery.name)
+        name = self._package_calibration.name if self._package_calibration else None
+        return DecidedBy("package", name, self._fallback if self._gallery is None else "rate_not_supported")
 
     @property
     def lowest(self) -> float | None:
         """The lowest FMR that was measured."""
-        return self.calibration.points[-1].fmr if self.calibration else None
+        return self.points[-1].fmr if self.points else None
 
     @property
     def highest(self) -> float | None:
         """The highest FMR that was measured."""
-        return self.calibration.points[0].fmr if self.calibration else None
+        return self.points[0].fmr if self.points else None
 
     def threshold(self, fmr: float) -> float:
         """Return the lowest score at which a pair matches at false match rate ``fmr``.

@@ -60,7 +60,7 @@ def load_package(folder: Path) -> Package:
 def _foreign_points(package_id: str, names: Sequence[str]) -> str:
     return (
         f"The operating points of {package_id} ({', '.join(names)}) were measured with another file or preparation and "
-        "are not used. Measure its own: python -m training evaluate operating-points"
+        f"are not used. Measure its own: likeness models measure {package_id} --photos DIR"
     )
 
 

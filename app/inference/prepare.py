@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from app.errors import Unusable
 from app.files import PUBLIC, replacing
-from app.inference.manifest import CROP_SIDE, Rewrite, RewriteYuNet, RunAsIs, SourceInput
+from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
 from app.inference.package import Package, locate
 from app.inference.reference import plain_session, source_input
 from app.types import Pixels, Vectors
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 Target: TypeAlias = Literal["cpu", "cuda"]
+Plan: TypeAlias = Rewrite | RewriteClassifier | RewriteYuNet
 
 EXTERNAL = 1
 """TensorProto.DataLocation of tensors in other files (onnx.proto3)."""
@@ -30,6 +31,8 @@ STEPS_VERSION = 4
 """Part of a prepared file's name: raise it with every change of the steps, so that old files are made anew."""
 MIN_COSINE = 0.99999
 """What the prepared graph must keep to the file as it came, on every crop."""
+MAX_DIFFERENCE = 1e-4
+"""By how much a probability of a prepared classifier may differ from the file's own."""
 
 
 def prepared(package: Package, cache_dir: Path, target: Target) -> Path:
@@ -65,12 +68,12 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _make(package: Package, plan: Rewrite | RewriteYuNet, source: Path, cache_dir: Path, target: Target) -> Path:
+def _make(package: Package, plan: Plan, source: Path, cache_dir: Path, target: Target) -> Path:
     from onnx import ModelProto  # noqa: PLC0415 - only a first start needs it
 
     try:
         model = ModelProto.FromString(source.read_bytes())
-        graph = _rewritten(model, plan, target)
+        graph = _rewritten(model, package, plan, target)
     except Unusable:
         raise
     except Exception as error:
@@ -88,13 +91,17 @@ def _make(package: Package, plan: Rewrite | RewriteYuNet, source: Path, cache_di
     return path
 
 
-def _rewritten(source: ModelProto, plan: Rewrite | RewriteYuNet, target: Target) -> ModelProto:
+def _rewritten(source: ModelProto, package: Package, plan: Plan, target: Target) -> ModelProto:
     """Return the graph to run, checked against the source."""
     if isinstance(plan, RewriteYuNet):
         from app.inference.yunet_graph import check_yunet, rewrite_yunet  # noqa: PLC0415 - only a first start needs it
 
         graph = rewrite_yunet(source)
         check_yunet(source, graph)
+    elif isinstance(plan, RewriteClassifier):
+        side = int(package.manifest.input.shape[1])
+        graph = rewrite_classifier(source, plan, side)
+        check_classifier(source, graph, plan, check_crops(side))
     else:
         graph = rewrite(source, plan, target)
         check_prepared(source, graph, plan, check_crops())
@@ -196,16 +203,74 @@ def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.f
     return _unit(np.concatenate(rows))
 
 
-def check_crops() -> Pixels:
-    """Return (4, 112, 112, 3) uint8 test crops, always the same: from coarse blocks of colour to noise."""
+def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -> ModelProto:
+    """Return a new model: (N, side, side, 3) uint8 RGB -> (N, C) float32 probabilities, any N.
+
+    Raises Unusable package_not_preparable as `rewrite` does.
+    """
+    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+    model = type(source).FromString(source.SerializeToString())
+    graph.keep_data_inputs(model)
+    _refuse_unknown_forms(model)
+    model = graph.raised_opset(model)
+    graph.free_batch(model)
+    if plan.input != SourceInput():
+        graph.accept_crops(model, plan.input, side)
+    model = graph.optimised(model)
+    if plan.output == "logits":
+        graph.softmax_output(model)
+    graph.tidy(model)
+    return model
+
+
+def check_classifier(source: ModelProto, rewritten: ModelProto, plan: RewriteClassifier, cuts: Pixels) -> float:
+    """Return the largest difference of a probability between both graphs on (N, S, S, 3) uint8 RGB cuts.
+
+    Raises Unusable package_not_preparable above `MAX_DIFFERENCE`.
+    """
+    expected = classify(source, plan.input, cuts)
+    if plan.output == "logits":
+        expected = softmax(expected)
+    worst = float(np.abs(_run(rewritten, cuts) - expected).max())
+    if not worst <= MAX_DIFFERENCE:
+        message = (
+            f"The rewritten graph differs from its source: a probability by {worst:.2g}, {MAX_DIFFERENCE} is allowed."
+        )
+        raise Unusable(message, code="package_not_preparable", difference=worst)
+    return worst
+
+
+def classify(source: ModelProto, form: SourceInput, cuts: Pixels) -> NDArray[np.float64]:
+    """Run a classifier's own graph on cuts one by one; (N, C) float64 as it answers."""
+    from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+    runnable = type(source).FromString(source.SerializeToString())
+    keep_data_inputs(runnable)
+    session = plain_session(runnable)
+    name = session.get_inputs()[0].name
+    rows = [session.run(None, {name: source_input(cut, form)})[0] for cut in cuts]
+    return np.concatenate(rows).astype(np.float64)
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (N, C) probabilities of (N, C) logits."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def check_crops(side: int = CROP_SIDE) -> Pixels:
+    """Return (4, side, side, 3) uint8 test crops, always the same: from coarse blocks of colour to noise."""
     generator = np.random.default_rng(0)
-    blocks = (56, 16, 4, 1)
-    return np.stack([_blocks(generator, block) for block in blocks])
+    blocks = (side // 2, max(1, side // 7), 4, 1)
+    return np.stack([_blocks(generator, block, side) for block in blocks])
 
 
-def _blocks(generator: np.random.Generator, block: int) -> Pixels:
-    coarse = generator.integers(0, 256, (CROP_SIDE // block, CROP_SIDE // block, 3), np.uint8)
-    return coarse.repeat(block, axis=0).repeat(block, axis=1)
+def _blocks(generator: np.random.Generator, block: int, side: int) -> Pixels:
+    count = -(-side // block)
+    coarse = generator.integers(0, 256, (count, count, 3), np.uint8)
+    return coarse.repeat(block, axis=0).repeat(block, axis=1)[:side, :side]
 
 
 def _unit(vectors: Vectors) -> NDArray[np.float64]:

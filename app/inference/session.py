@@ -13,7 +13,7 @@ from app.errors import DeviceUnavailable, ModelNotLoadable, Unusable
 from app.inference import golden
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package
-from app.inference.prepare import Target, prepared
+from app.inference.prepare import Target, check_crops, prepared
 from app.machine import cpuinfo
 from app.types import Pixels, Vectors
 
@@ -162,6 +162,43 @@ class EmbedderSession:
         return vectors
 
 
+class LivenessSession:
+    """A liveness package, loaded: cuts around faces in, the probability that each is live out.
+
+    Raises Unusable: package_contract_broken where the graph is not what its manifest says.
+    """
+
+    def __init__(self, package: Package, session: Session) -> None:
+        contract = package.manifest.liveness
+        if contract is None:
+            raise _broken(package.id, f"its task is {package.manifest.task}, not liveness")
+        self.package_id, self.device = package.id, session.device
+        self.side = int(package.manifest.input.shape[1])
+        self._session, self._classes, self._live = session, len(contract.classes), contract.classes.index(contract.live)
+        self._check_contract()
+
+    def run(self, cuts: Pixels) -> NDArray[np.float32]:
+        """(N, S, S, 3) uint8 RGB cuts -> (N,) float32 probabilities of being live, any N from 1."""
+        return self._probabilities(cuts)[:, self._live]
+
+    def _probabilities(self, cuts: Pixels) -> NDArray[np.float32]:
+        return self._session.run(cuts)[0].astype(np.float32, copy=False)
+
+    def _check_contract(self) -> None:
+        """Run two cuts through: what a graph declares of its shapes may differ from what it does."""
+        expected = ("tensor(uint8)", [self.side, self.side, 3])
+        given = [(each.type, list(each.shape[1:])) for each in self._session.inputs]
+        if given != [expected]:
+            raise _broken(self.package_id, f"its input is {given}, not {expected}")
+        try:
+            found = self._probabilities(check_crops(self.side)[-2:])
+        except Exception as error:
+            raise _broken(self.package_id, f"it cannot run two cuts at once: {error}") from error
+        sums = found.sum(axis=-1)
+        if found.shape != (2, self._classes) or (found < 0).any() or not np.allclose(sums, 1, atol=UNIT_TOLERANCE):
+            raise _broken(self.package_id, f"it answers {found.shape} with sums {sums}, not probabilities")
+
+
 def _broken(package_id: str, problem: str) -> Unusable:
     message = f"The model of {package_id} does not keep the package contract: {problem}. Export it anew."
     return Unusable(message, code="package_contract_broken", package=package_id)
@@ -172,8 +209,20 @@ def open_embedder(package: Package, cache_dir: Path, device: Device = "auto", th
 
     Raises Unusable with the codes of `locate`, `prepared`, `Session` and `EmbedderSession`.
     """
+    return EmbedderSession(package, _open_prepared(package, cache_dir, device, threads))
+
+
+def open_liveness(package: Package, cache_dir: Path, device: Device = "auto", threads: int = 1) -> LivenessSession:
+    """Locate, prepare (the first time) and load a liveness package, and check its contract.
+
+    Raises Unusable with the codes of `locate`, `prepared`, `Session` and `LivenessSession`.
+    """
+    return LivenessSession(package, _open_prepared(package, cache_dir, device, threads))
+
+
+def _open_prepared(package: Package, cache_dir: Path, device: Device, threads: int) -> Session:
     target = resolve_device(device)
     session = Session(prepared(package, cache_dir, target), device, threads)
     if session.device != target:  # auto found a CUDA build whose libraries are missing
         session = Session(prepared(package, cache_dir, session.device), session.device, threads)
-    return EmbedderSession(package, session)
+    return session

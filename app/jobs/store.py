@@ -25,9 +25,12 @@ from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.jobs.records import FINISHED, MAX_REFUSED_NAME, Job, JobState, Refusal, Result
+from app.machine import uptime
 from app.timestamps import utc_now, utc_text
 
 REPORT_ROWS = 1_000
+BOOT_ID = 8
+"""Characters of the id of a boot that leases hold."""
 _JOB_ID = re.compile("[0-9a-f]{32}")
 
 
@@ -297,24 +300,34 @@ def _owned(job: Job, owner: str) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _lease_time(connection: Connection, offset: timedelta = timedelta()) -> str:
-    """Return the time plus `offset` by PostgreSQL's own clock, so that one machine's leaping clock takes no leases.
+    """Return the time plus `offset` by a clock that does not leap, so that no lease is taken from a living process.
 
-    A SQLite database is used by one machine, so its clock is the machine's.
+    That is PostgreSQL's own clock. A SQLite database is used by one machine: the text begins with the id of its boot,
+    with which its processes ended, then come the seconds since.
     """
     if connection.dialect.name == "sqlite":
-        return utc_now(offset)
+        found = uptime()
+        if found is None:
+            return utc_now(offset)
+        boot, seconds = found
+        return f"{boot[:BOOT_ID]} {seconds + offset.total_seconds():017.3f}"
     now: datetime = connection.execute(sa.select(sa.func.clock_timestamp())).scalar_one()
     return utc_text(now + offset)
 
 
 def _free(connection: Connection, kinds: Collection[str], place: str | None) -> tuple[sa.ColumnElement[bool], ...]:
     now = _lease_time(connection)
+
+    def is_past(column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+        past = sa.or_(column.is_(None), column <= now)
+        return sa.or_(past, sa.func.substr(column, 1, BOOT_ID) != now[:BOOT_ID]) if now[BOOT_ID] == " " else past
+
     return (
         JOBS.c.state.in_([JobState.QUEUED, JobState.RUNNING]),
         JOBS.c.kind.in_(kinds),
         sa.or_(JOBS.c.place.is_(None), JOBS.c.place == place),
-        sa.or_(JOBS.c.lease_until.is_(None), JOBS.c.lease_until < now),
-        sa.or_(JOBS.c.not_before.is_(None), JOBS.c.not_before <= now),
+        is_past(JOBS.c.lease_until),
+        is_past(JOBS.c.not_before),
     )
 
 

@@ -11,10 +11,10 @@ const kept = new Map();
 const waiting = [];
 let working = 0;
 
-/** The picture of a subject: the first of its faces, or its initials where there is no crop. */
+/** The picture of a subject: its cover, else the first of its faces, or its initials where there is no crop. */
 export function portrait(gallery, subject, stored) {
   const element = h("span.portrait", { "aria-hidden": "true" }, initials(subject.name ?? subject.id));
-  if (stored && subject.face_count > 0) later(element, () => firstCrop(gallery, subject.id));
+  if (stored && subject.face_count > 0) later(element, () => (subject.cover ? crop(gallery, subject.id, subject.cover) : firstCrop(gallery, subject.id)));
   return element;
 }
 

@@ -104,6 +104,6 @@ export class Grid {
     const top = this.element.getBoundingClientRect().top + Math.floor((index + step) / this.columns) * this.height;
     if (top < this.height || top + this.height > innerHeight) scrollBy(0, top - innerHeight / 2);
     this.draw();
-    this.cells.get(index + step)?.querySelector("a")?.focus({ preventScroll: true });
+    this.cells.get(index + step)?.querySelector("a, button")?.focus({ preventScroll: true });
   }
 }

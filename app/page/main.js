@@ -2,7 +2,7 @@
 
 import { call, path } from "./api.js";
 import { forget } from "./crops.js";
-import { h, put, select, tell } from "./dom.js";
+import { confirm, h, put, select, tell } from "./dom.js";
 import { icon, mark } from "./icons.js";
 import { here, link } from "./router.js";
 import * as session from "./session.js";
@@ -10,6 +10,12 @@ import { signIn } from "./signin.js";
 import * as theme from "./theme.js";
 import { SECTIONS, find } from "./sections.js";
 import { discardAll, showUnderWay, underWay } from "./views/enrolling.js";
+import { explain, list } from "./words.js";
+
+const KEY_IN_LINK = {
+  code: "key_in_link",
+  message: "Links with a key in them sign nobody in any more, since browsers keep them in their history. Replace that key, and open a link that likeness keys link prints.",
+};
 
 const shell = document.getElementById("shell");
 let leave = () => {};
@@ -20,18 +26,20 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main").focus();
 });
-addEventListener("hashchange", () => {
-  const key = session.keyFromLink();
-  if (key) void enter(key);
+addEventListener("hashchange", (event) => {
+  const link = session.fromLink(event.oldURL);
+  if (link) void follow(link);
   else if (session.who()) void show();
 });
 addEventListener("signed-out", (event) => session.who() && end(event.detail)); // the first of several says why
 void begin();
 
 async function begin() {
-  const given = session.keyFromLink() ?? session.key();
-  if (given) await enter(given);
-  else ask();
+  const link = session.fromLink();
+  const own = session.key();
+  if (own) await enter(own);
+  if (link) await follow(link);
+  else if (!own) ask();
 }
 
 /** Asks the server what `secret` may do; with that the page is there. */
@@ -46,6 +54,39 @@ async function enter(secret) {
   frame();
   await show();
 }
+
+/** Signs in by a link. Who is signed in already stays so, unless they agree to change. */
+async function follow(link) {
+  try {
+    if (link.key) throw KEY_IN_LINK;
+    const found = await call("POST", path("sign-in"), { secret: link.code });
+    if (session.who() && !(await agrees(session.who(), found))) return;
+    leave();
+    forget();
+    discardAll();
+    session.begin(found.secret, found);
+    frame();
+    await show();
+  } catch (error) {
+    if (session.who()) tell(explain(error));
+    else ask(error);
+  }
+}
+
+/** Whether the person wants to be `next` from now on. */
+function agrees(own, next) {
+  if (own.id === next.id) {
+    tell(`You are signed in as ${own.id} already.`);
+    return false;
+  }
+  return confirm({
+    title: `Sign in as ${next.id}?`,
+    text: `A link was opened. This tab is signed in as ${named(own)}. By the link it would be signed in as ${named(next)}, and everything you do here would be done with that key.`,
+    action: `Sign in as ${next.id}`,
+  });
+}
+
+const named = ({ id, scopes, galleries }) => `${id} (${list(scopes)}${galleries ? `, in ${list(galleries)} only` : ""})`;
 
 function ask(error = null) {
   leave();

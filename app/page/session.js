@@ -1,16 +1,18 @@
 /** The key and what it may do. It lives in this tab's session storage: gone with the tab, and in no other. */
 
 const PLACE = "likeness.key";
-const IN_LINK = /^#key=([^&]+)/;
+const IN_LINK = /^#(code|key)=([^&]+)/;
 
 let own = null;
 
-/** The key of a link such as `/#key=…`, which is taken out of the address bar and of the history at once. */
-export function keyFromLink() {
+/** What a link such as `/#code=…` brings, as `{code}`, or as `{key}` from a link of an earlier version; the address is
+ * then that of `before`. Browsers keep the link in their history all the same. */
+export function fromLink(before = location.pathname) {
   const found = IN_LINK.exec(location.hash);
   if (!found) return null;
-  history.replaceState(null, "", location.pathname);
-  return decodeURIComponent(found[1]);
+  const { pathname, hash } = new URL(before, location.href);
+  history.replaceState(null, "", pathname + (IN_LINK.test(hash) ? "" : hash));
+  return { [found[1]]: found[2] };
 }
 
 export const key = () => sessionStorage.getItem(PLACE);

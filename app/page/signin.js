@@ -30,7 +30,7 @@ export function signIn(enter, error) {
       "ul",
       {},
       h("li", {}, "From the administrator of this server. Each person and program gets a separate key, for what it needs."),
-      h("li", {}, "The admin key, which allows everything, is in the data folder, in ", h("code", {}, "admin.key"), ". Starting the server in a terminal prints a link that signs you in."),
+      h("li", {}, "The admin key, which allows everything, is in the data folder, in ", h("code", {}, "admin.key"), ". On that machine, ", h("code", {}, "likeness keys link"), " prints a link that signs you in: once, within a minute."),
     )),
   );
 }

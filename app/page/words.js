@@ -6,11 +6,14 @@ const PROBLEMS = {
   wrong_key: "This server does not know that key. Check that all of it was pasted, and that it is for this server.",
   expired_key: "That key has expired. Ask the administrator of this server for a new one.",
   revoked_key: "That key was revoked. Ask the administrator of this server for a new one.",
+  wrong_sign_in_code: "This link was used already, or is older than a minute. likeness keys link prints a new one.",
   missing_scope: "Your key doesn't allow this. Sign in with one that does, or ask for the scope.",
   gallery_restricted: "Your key is restricted to some galleries, and this concerns all of them.",
   not_found: "There is nothing here any more. Go back and look again.",
   gallery_not_found: "This gallery doesn't exist, or your key has no access to it.",
   subject_not_found: "This person is not in the gallery; somebody may have deleted them.",
+  review_not_found: "This gallery was never reviewed.",
+  finding_not_found: "This finding is gone: its faces were changed, or the gallery was reviewed again.",
   face_not_found: "This face no longer exists; somebody may have deleted it.",
   crop_not_stored: "This gallery keeps no pictures of its faces.",
   key_not_found: "There is no such key.",
@@ -29,7 +32,12 @@ const PROBLEMS = {
   invalid_image: "The photo's file is damaged or was cut short. Export or copy it again.",
   no_face: "No face was found. Use a photo in which the face is at least 20 pixels wide and can be seen.",
   ambiguous_face: "Several faces are equally prominent, so it is not clear whose photo this is. Crop it to one person.",
+  not_live: "Liveness is required here, and this does not look like a live person in front of the camera.",
+  liveness_unavailable: "Liveness was asked for, and this server has no model that can judge it. The administrator should add one.",
+  liveness_not_measured: "Liveness is required, and its error rates were never measured. The administrator has to measure them first.",
   low_quality: "The face is too poor to be recognised later.",
+  duplicate_face: "The same photo is enrolled already.",
+  face_conflict: "The face matches somebody else of this gallery.",
   nothing_enrolled: "None of the photos was accepted.",
   operating_point_unavailable: "This error rate was never measured for this model. Choose another.",
   package_unavailable: "The model is not installed on this server, or its file is damaged. The administrator should check why.",
@@ -39,7 +47,7 @@ const PROBLEMS = {
   result_not_found: "The job made no file, or the file is on another server.",
   empty_upload: "This file is empty. Choose another.",
   invalid_id: "An id is 1 to 255 characters, without control characters, and neither . nor ..",
-  invalid_name: "A name is 1 to 255 characters without control characters.",
+  invalid_name: "A name is 1 to 255 characters, without control or invisible characters.",
   invalid_search: "That can't be searched for: it is too long, or holds control characters.",
   invalid_cursor: "The list has changed. Load it again.",
   invalid_metadata: "The metadata is not a JSON object, or is too large.",
@@ -120,6 +128,19 @@ export function power(rate) {
   const factor = Math.round(rate / 10 ** exponent);
   const ten = `10${exponent < 0 ? "⁻" : ""}${[...String(Math.abs(exponent))].map((digit) => POWERS[digit]).join("")}`;
   return factor === 1 ? ten : `${factor}·${ten}`;
+}
+
+const FALLBACKS = {
+  not_measured: "the gallery's own is not measured yet",
+  too_few_subjects: "the gallery has too few people",
+  other_model: "the gallery's own was measured with another model",
+  rate_not_supported: "the gallery's people do not support the rate",
+};
+
+/** Which calibration decided, as answers name it. */
+export function decidedBy({ source, name, fallback }) {
+  const whose = source === "gallery" ? "the gallery's own calibration" : name ? `the package's calibration ${name}` : "nothing, since the package has no operating points";
+  return fallback ? `${whose}, because ${FALLBACKS[fallback]}` : whose;
 }
 
 export const percent = (share) => (share < 0.001 ? "less than 0.1 %" : `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`);

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from app.corrections import Corrections
 from app.errors import InvalidInput, LikenessError, NotFound, ReembeddingIncomplete
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
@@ -16,7 +17,7 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore
 from app.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
 from app.timestamps import utc_now
-from app.types import Pixels
+from app.types import Pixels, Template
 
 KIND = "reembed"
 EMBED, CLEAR = "embed", "clear"
@@ -46,12 +47,15 @@ class Reembedder:
         self,
         galleries: Galleries,
         reembeddings: Reembeddings,
+        corrections: Corrections,
         embedders: Embedders,
         jobs: JobStore,
+        *,
         wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._galleries = galleries
         self._reembeddings = reembeddings
+        self._corrections = corrections
         self._embedders = embedders
         self._jobs = jobs
         self._wake = wake
@@ -125,6 +129,7 @@ class Reembedder:
                 return
             found = self._completed(gallery, found, running.counts["unreadable"])
         if found.state == "ready":
+            self._embed_corrections(running, gallery, found.target)
             self._galleries.prepare(gallery.id, found.target)
             if not running.cancelled:
                 self._reembeddings.switch(gallery)
@@ -166,6 +171,17 @@ class Reembedder:
                 lambda connection, saved=saved: running.checkpoint(saved, connection),  # type: ignore[misc]
             )
 
+    def _embed_corrections(self, running: Running, gallery: Gallery, target: str) -> None:
+        def embed(jpegs: Sequence[bytes]) -> list[Template | None]:
+            pixels = [_decoded(jpeg) for jpeg in jpegs]
+            with self._embedders.use(target) as used:
+                made = iter(used.embedder.embed([one for one in pixels if one is not None])[0])
+            return [None if one is None else next(made) for one in pixels]
+
+        added, left_out = self._corrections.reembed(gallery, target, embed)
+        running.counts["corrections"], running.counts["corrections_left_out"] = added, left_out
+        running.checkpoint(running.saved)
+
     def _completed(self, gallery: Gallery, found: Reembedding, unreadable: int) -> Reembedding:
         """Make it ready, unless faces were reassigned meanwhile: their new keys come after all others."""
         try:
@@ -192,6 +208,7 @@ class Reembedder:
             if doomed:
                 running.counts["dropped"] += len(self._galleries.delete_faces(gallery.id, doomed))
             if not keys and self._reembeddings.forget(gallery):
+                self._corrections.keep_only(gallery, self._galleries.store.gallery(gallery.id).embedder)
                 return
             after = keys[-1] if keys else 0
             running.progress(running.done + len(keys))

@@ -69,7 +69,7 @@ class Examiner:
         everything = np.ones(len(block.faces), bool)
         own = rules.compare_own(block.vectors, everything)
         other = nearest.scores[:, 0]
-        misplaced = rules.find_misplaced(own, other, self._points)
+        misplaced = self._find_misplaced(nearest, own)
         pairs = self._pairs(block, nearest, ~misplaced)
         misplaced &= ~np.isin(nearest.subjects[:, 0], list(pairs))
         drafts = [
@@ -77,7 +77,7 @@ class Examiner:
             *(self._misplaced(block, nearest, own, row) for row in np.flatnonzero(misplaced).tolist()),
         ]
         rest = rules.compare_own(block.vectors, ~misplaced)
-        outliers = rules.find_outliers(rest, self._points) & ~misplaced
+        outliers = rules.find_outliers(rest, block.qualities, self._points) & ~misplaced
         drafts += [self._outlier(block, rest, row) for row in _once(block, rest, outliers)]
         harmful = rules.find_harmful(rest, other, block.qualities, self._points) & ~misplaced & ~outliers
         drafts += [self._harmful(block, nearest, rest, row) for row in np.flatnonzero(harmful).tolist()]
@@ -86,6 +86,22 @@ class Examiner:
         misses = own.best < self._points.verify.threshold
         counts = count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
         return Examined(drafts, counts)
+
+    def _find_misplaced(self, nearest: Nearest, own: Own) -> Mask:
+        """Return which faces are misplaced. A face that resembles a misplaced one may itself be where it belongs."""
+        misplaced = rules.find_misplaced(own, nearest.scores[:, 0], self._points)
+        if misplaced.any():
+            others = self._read(np.unique(nearest.subjects[misplaced, 0]).tolist())
+            for row in np.flatnonzero(misplaced).tolist():
+                other = others.get(int(nearest.subjects[row, 0]))
+                misplaced[row] = other is not None and self._is_at_home(other, int(nearest.faces[row, 0]))
+        return misplaced
+
+    def _is_at_home(self, block: FaceBlock, face: int) -> bool:
+        """Whether the face matches another face of its subject, or is the only one."""
+        row = block.faces == face
+        scores = block.vectors[~row] @ block.vectors[row].T
+        return bool(row.any()) and (not scores.size or bool(scores.max() >= self._points.verify.threshold))
 
     def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask) -> dict[int, Draft]:
         """Return the findings that another subject may be this person, by the other's key; `kept` faces count."""
@@ -140,7 +156,7 @@ class Examiner:
 
     def _outlier(self, block: FaceBlock, own: Own, row: int) -> Draft:
         score = float(own.best[row])
-        threshold = self._points.identify.uncertain
+        threshold = self._points.strangers
         evidence = Evidence(
             own_score=score, threshold=threshold, fmr=self._fmr_of(score), quality=float(block.qualities[row])
         )

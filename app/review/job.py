@@ -20,7 +20,7 @@ from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
 from app.review.examine import Examined, Examiner, Nearest, nearest_of, select
 from app.review.records import Finding, Kind, Review, Summary
-from app.review.rules import Points
+from app.review.rules import STRANGERS_FMR, Points
 from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
 from app.search.types import FaceBlock, Match
@@ -153,7 +153,9 @@ class Reviewer:
     def _points(self, thresholds: Thresholds, subjects: int) -> Points:
         """Return the operating points that decide by default. Raises OperatingPointUnavailable."""
         return Points(
-            verify_point(thresholds, None, self._fmr), identify_point(thresholds, None, None, self._fpir, subjects)
+            verify_point(thresholds, None, self._fmr),
+            identify_point(thresholds, None, None, self._fpir, subjects),
+            verify_point(thresholds, None, STRANGERS_FMR).threshold,
         )
 
     def _examine(

@@ -19,10 +19,11 @@ ROWS_AT_ONCE = 1_024
 """Faces of one subject that are compared at once with all of its faces."""
 MATCHING_SHARE = 0.5
 """Two subjects may be one person if more than this share of either's faces matches a face of the other."""
-POOR = QualityLevel.HIGH.minimum
-"""Quality below which a face is worth deleting if it does more harm than good."""
 GOOD = QualityLevel.MEDIUM.minimum
-"""Quality that a subject's best face should have: what enrollment asks for unless told otherwise."""
+"""Quality that a face should have: what enrollment asks for unless told otherwise. Of a poorer face, nobody is
+surprised that it matches nobody."""
+STRANGERS_FMR = 1e-2
+"""A face that scores no more with its own subject than this share of strangers do looks like none of it."""
 Scores = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -33,6 +34,8 @@ class Points:
 
     verify: VerifyPoint
     identify: IdentifyPoint
+    strangers: float
+    """The threshold at STRANGERS_FMR, or at the nearest rate that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +86,9 @@ def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
     return np.asarray(compared & (other >= points.identify.uncertain) & (own.best < points.verify.threshold))
 
 
-def find_outliers(own: Own, points: Points) -> Mask:
-    """Return which faces look like none of their subject's other faces."""
-    return np.isfinite(own.best) & (own.best < points.identify.uncertain)
+def find_outliers(own: Own, qualities: NDArray[np.float32], points: Points) -> Mask:
+    """Return which faces, good enough to match, look like none of their subject's other faces."""
+    return np.isfinite(own.best) & (own.best < points.strangers) & (qualities >= GOOD)
 
 
 def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points: Points) -> Mask:
@@ -94,7 +97,7 @@ def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points
     needed = np.zeros(len(other), bool)
     threshold = points.verify.threshold
     needed[own.at[(own.best >= threshold) & (own.second < threshold)]] = True
-    return (qualities < POOR) & (other >= points.identify.uncertain) & ~needed & (own.at >= 0)
+    return (qualities < GOOD) & (other >= points.identify.uncertain) & ~needed & (own.at >= 0)
 
 
 def compare_subjects(one: Vectors, other: Vectors, points: Points) -> Alike:

@@ -21,6 +21,7 @@ from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
+from app.inference.manifest import DecidedBy
 from app.jobs.records import FINISHED
 from app.review.records import Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
 from app.review.separation import Rate
@@ -283,5 +284,9 @@ def _without_none(values: dict[str, Any]) -> dict[str, Any]:
 
 def _summary(saved: dict[str, Any]) -> Summary:
     rates = {name: None if saved[name] is None else Rate(**saved[name]) for name in ("fnmr", "fpir")}
-    points = {"verify": VerifyPoint(**saved["verify"]), "identify": IdentifyPoint(**saved["identify"])}
+    decided = {"calibration": DecidedBy(**saved["verify"]["calibration"])}
+    points = {
+        "verify": VerifyPoint(**saved["verify"] | decided),
+        "identify": IdentifyPoint(**saved["identify"] | decided),
+    }
     return Summary(**saved | rates | points)

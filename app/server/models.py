@@ -14,7 +14,7 @@ from app.errors import Unusable
 from app.face.detect import Detector, open_detector
 from app.inference import tuned
 from app.inference.package import Package, Scan, scan_packages, select
-from app.inference.session import EmbedderSession, open_embedder, resolve_device
+from app.inference.session import EmbedderSession, LivenessSession, open_embedder, open_liveness, resolve_device
 
 FOLDER = "models"
 """Folder in the data folder for prepared graphs and fetched files."""
@@ -37,6 +37,10 @@ class Models:
         if package.id == self._default.package_id:
             return self._default
         return _open_embedder(package, self.settings)
+
+    def liveness(self, package: Package) -> LivenessSession:
+        """Open a liveness package. Raises Unusable as `open_liveness` does."""
+        return open_liveness(package, _cache(self.settings), self.settings.device, self.settings.embed_threads)
 
 
 def open_models(settings: Settings) -> Models:

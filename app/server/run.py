@@ -13,8 +13,10 @@ import uvloop
 from fastapi import FastAPI
 
 from app.api import auth
+from app.api.dependencies import Service
+from app.api.endpoints import CREATE_SIGN_IN_CODE, SIGN_IN_LINK
 from app.config import Settings
-from app.errors import Unusable
+from app.errors import LikenessError, Unusable
 from app.machine import resume_collector, set_switch_interval
 from app.server import data_folder, http
 
@@ -59,8 +61,8 @@ async def _serve(
         async with app.router.lifespan_context(app):
             resume_collector()
             if not server.should_exit:
-                shown_key = key if sys.stdout.isatty() else None
-                sys.stdout.write(_greeting(settings, app.version, url, key=shown_key, is_new=is_new))
+                greeting = await asyncio.to_thread(_greeting, settings, app, url, key=key, is_new=is_new)
+                sys.stdout.write(greeting)
                 sys.stdout.flush()
             await answering
     finally:
@@ -88,18 +90,31 @@ def _url(listener: socket.socket, scheme: str) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _greeting(settings: Settings, version: str, url: str, *, key: str | None, is_new: bool) -> str:
-    """Return the lines printed at the start: the URL, a link to the page, where the key is, and an example to paste.
+def _greeting(settings: Settings, app: FastAPI, url: str, *, key: str, is_new: bool) -> str:
+    """Return the lines printed at the start: the URL, the page, where the key is, and an example to paste.
 
-    ``key`` is given only if a person reads the output. The link then carries it behind the `#`, which browsers don't
-    send, and a new key is printed by itself.
+    If a person reads the output, the page's link signs in, and a new key is printed by itself.
     """
     path = settings.data_dir / auth.KEY_FILE
     photo = SAMPLE_PHOTO if SAMPLE_PHOTO.exists() else Path("photo.jpg")
-    where = f"The admin key was made: {key}\nIt is kept in {path}" if key and is_new else f"The admin key is in {path}"
-    link = f"{url}/#key={key} (signed in as admin)" if key else f"{url}/"
+    where, page = f"The admin key is in {path}", f"{url}/"
+    if sys.stdout.isatty():
+        if is_new:
+            where = f"The admin key was made: {key}\nIt is kept in {path}"
+        page = _sign_in_link(app, url, key) or page
     return (
-        f"Likeness {version} answers at {url}, described at {url}/docs (whose password is the key)\n"
-        f"The page: {link}\n{where}\nTry it:\n"
+        f"Likeness {app.version} answers at {url}, described at {url}/docs (whose password is the key)\n"
+        f"The page: {page}\nA link that signs in, whenever you need one: likeness keys link\n{where}\nTry it:\n"
         f'  curl -H "x-api-key: $(cat {shlex.quote(str(path))})" -F image=@{photo} {url}/v1/detect\n'
     )
+
+
+def _sign_in_link(app: FastAPI, url: str, key: str) -> str | None:
+    """Return a link that signs in with the key, and what to know of it; None if the database can't be written."""
+    service: Service = app.state.service
+    try:
+        with service.audit.recorded(CREATE_SIGN_IN_CODE.name):
+            code = service.codes.make(key).text
+    except LikenessError:
+        return None
+    return f"{SIGN_IN_LINK.format(url=url, code=code)}\n(It signs you in as admin, once, within a minute.)"

@@ -46,12 +46,13 @@ def lfw(
     templates: Annotated[Path, typer.Option(help="Folder that templates are kept in.")],
     package: Annotated[str, typer.Option(help="Embedder package, in models/.")] = "sface",
     half: Annotated[str, typer.Option(help="`choose`, for which rules may be changed, or `report`.")] = "report",
+    people_drawn: Annotated[int, typer.Option("--people", help="Only so many people; 0: all.")] = 0,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> None:
     """Give 5 % of the faces to others, split 5 % of the people, make 5 % of the faces poor; count what is found."""
     manifest = load_package(PROJECT / "models" / package).manifest
-    faces = faces_of_lfw(images, Kept(templates, package))
+    faces = faces_of_lfw(images, Kept(templates, package), people_drawn)
     people = sorted(set(faces.people))
     order = np.random.default_rng(seed).permutation(len(people))
     halves = {"choose": order[::2], "report": order[1::2]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from training.terminal import counted
 MODELS = Path("models")
 WAYS = (Degradation("blur (σ px)", 4), Degradation("shrink (×)", 0.18), Degradation("motion (px)", 13))
 """Of the degradations of docs/explanation/quality.md those that cameras make, strong ones."""
-COPIED = 0.25
+MOST_PHOTOS = 4
+"""Photos of a person who is drawn."""
+COPIED = 0.12
 """The share of photos that get a poor copy, more than are used at a time."""
 
 
@@ -33,9 +36,9 @@ class Kept:
     package: str
 
 
-def faces_of_lfw(images: Path, kept: Kept) -> Faces:
-    """Return the most prominent face of every photo that shows one."""
-    names = photo_names(images, [])
+def faces_of_lfw(images: Path, kept: Kept, people: int) -> Faces:
+    """Return the most prominent face of every photo that shows one, of all people or of so many drawn at random."""
+    names = _drawn(photo_names(images, []), people)
     way = TemplateOptions(kept.package, MODELS, CACHE, "cpu", 0, aligned=False, flip=False)
     plain = read_or_make_templates(images, names, kept.folder / f"{kept.package}.npz", way)
     poor = _poor_copies(images, plain, kept, way)
@@ -47,6 +50,20 @@ def faces_of_lfw(images: Path, kept: Kept) -> Faces:
         poor.vectors[rows],
         poor.quality[rows],
     )
+
+
+def _drawn(names: tuple[str, ...], people: int) -> tuple[str, ...]:
+    """Return up to MOST_PHOTOS photos of `people` people, two thirds of whom have several; all names if it is 0."""
+    if not people:
+        return names
+    rng = np.random.default_rng(0)
+    rows: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        rows[person_of(name)].append(name)
+    several = sorted(person for person, own in rows.items() if len(own) > 1)
+    single = sorted(person for person, own in rows.items() if len(own) == 1)
+    chosen = [*rng.choice(several, people * 2 // 3, replace=False), *rng.choice(single, people // 3, replace=False)]
+    return tuple(sorted(name for person in chosen for name in rows[str(person)][:MOST_PHOTOS]))
 
 
 def _poor_copies(images: Path, plain: Templates, kept: Kept, way: TemplateOptions) -> Templates:

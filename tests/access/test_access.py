@@ -52,6 +52,7 @@ NEEDS: dict[str, str] = {
     "GET /v1/receipts/{receipt}": "admin",
     "GET /v1/server-key": "any",
     "GET /v1/key": "any",
+    "POST /v1/sign-in-codes": "any",
     "GET /v1/keys": "admin",
     "POST /v1/keys": "admin",
     "GET /v1/keys/{key}": "admin",

@@ -9,12 +9,14 @@ import httpx
 import numpy as np
 import pytest
 
+from app.client import Client
 from app.compat.similarity import Similarity
 from app.decisions import CoarseScores
 from app.inference.manifest import Manifest, Thresholds
 from app.inference.package import load_package
 from tests.conftest import PROJECT
-from tests.support.service import AGAIN, COLLINS, HOPPER, running
+from tests.support.live import LiveServer
+from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running
 
 RECOGNITION = "/api/v1/recognition"
 EMBEDDINGS = f"{RECOGNITION}/embeddings"
@@ -113,21 +115,166 @@ def test_the_own_embedding_still_finds_its_subject(server: httpx.Client) -> None
     assert found["similarities"][0]["similarity"] > 0.9
 
 
+# ---------------------------------------------------------------- photos are vectors too
+
+
+def answered_numbers(answer: Any) -> Iterator[float]:
+    """Every score of an enrolled face in an answer of any protocol, as a cosine."""
+    if isinstance(answer, list):
+        for one in answer:
+            yield from answered_numbers(one)
+    elif isinstance(answer, dict):
+        for name, value in answer.items():
+            if "subject" in answer and name in {"score", "template_score"} and value is not None:
+                yield value
+            elif name == "similarity":
+                yield SCALE.cosine_of(value)
+            elif name in {"Similarity", "Confidence"} and "BoundingBox" not in answer:
+                yield SCALE.cosine_of(value / 100)
+            else:
+                yield from answered_numbers(value)
+
+
+def coarse(score: float) -> bool:
+    """Whether it is a step, or the threshold of an operating point or of the request."""
+    steps = [round(score, 2), *SCORES.thresholds, *ASKED]
+    return min(abs(score - step) for step in steps) < 1e-3  # similarities have 5 decimals, and are rounded down
+
+
+SCORES = CoarseScores.of(Thresholds(MANIFESTS[0]))
+SCALE = Similarity.of(Thresholds(MANIFESTS[0]))
+ASKED = [Thresholds(MANIFESTS[0]).for_fpir(0.01, 2), SCALE.cosine_of(0.85)]
+PHOTOS = {"again": AGAIN, "both": BOTH}
+
+
+def ask_by_photo(client: httpx.Client, key: dict[str, str], call: str, photo: bytes) -> Any:
+    """The answer of one of the calls that compare a photo with enrolled faces."""
+    gallery = "/v1/galleries/default"
+    image: dict[str, Any] = {"content": photo, "headers": key | {"content-type": "image/jpeg"}}
+    if call == "identify":
+        answer = client.post(f"{gallery}/identify?explain=true&limit=100", **image)
+    elif call == "verify_subject":
+        answer = client.post(f"{gallery}/subjects/Eileen/verify?explain=true", **image)
+    elif call == "recognize":
+        answer = client.post(
+            f"{RECOGNITION}/recognize", params={"prediction_count": 9}, files={"file": photo}, headers=key
+        )
+    else:
+        face = client.get(f"{RECOGNITION}/faces").json()["faces"][0]["image_id"]
+        answer = client.post(f"{RECOGNITION}/faces/{face}/verify", files={"file": photo}, headers=key)
+    return answer.raise_for_status().json()
+
+
+BY_PHOTO = ["identify", "verify_subject", "recognize", "verify_face"]
+
+
+@pytest.mark.parametrize("call", BY_PHOTO)
+def test_scores_of_photos_are_coarse_unless_the_key_may_have_the_templates(server: httpx.Client, call: str) -> None:
+    exact_key, key = key_of(server, "recognize", "templates"), key_of(server, "recognize", "admin")
+    exact = [n for photo in PHOTOS.values() for n in answered_numbers(ask_by_photo(server, exact_key, call, photo))]
+    found = [n for photo in PHOTOS.values() for n in answered_numbers(ask_by_photo(server, key, call, photo))]
+    assert not all(coarse(score) for score in exact)
+    assert min(exact) < SCORES.floor
+    assert found
+    assert all(coarse(score) and (score >= SCORES.floor or score == -1) for score in found), found
+
+
+def test_decisions_are_the_same_for_every_key(server: httpx.Client) -> None:
+    keys = key_of(server, "recognize", "templates"), key_of(server, "recognize")
+    for photo in PHOTOS.values():
+        exact, found = (ask_by_photo(server, key, "identify", photo) for key in keys)
+        assert [face["decision"] for face in exact["faces"]] == [face["decision"] for face in found["faces"]]
+        for one, other in zip(exact["faces"], found["faces"], strict=True):
+            subjects = [candidate["subject"] for candidate in other["candidates"]]
+            assert subjects == [candidate["subject"] for candidate in one["candidates"]][: len(subjects)]
+            best = other["candidates"][0]["score"]
+            assert (best >= other["threshold"]) == (other["decision"] == "known")
+            assert other["margin"] is None, "nobody else comes near"
+
+
+def test_below_the_floor_there_is_no_score(server: httpx.Client) -> None:
+    key = key_of(server, "recognize")
+    answer = server.post(
+        "/v1/galleries/default/subjects/Grace/verify?explain=true", files={"image": AGAIN}, headers=key
+    ).raise_for_status()
+    assert (answer.json()["match"], answer.json()["score"], answer.json()["template_score"]) == (False, None, None)
+    (nearest,) = answer.json()["explain"]["nearest_other"]
+    assert (nearest["subject"], coarse(nearest["score"])) == ("Eileen", True)
+
+
+def test_rekognition_answers_coarse_scores(live_server: LiveServer) -> None:
+    pytest.importorskip("boto3", reason="the dev extra brings boto3")
+    from tests.support import aws  # noqa: PLC0415 (which needs boto3)
+
+    within: dict[str, Any] = {"CollectionId": "people"}
+    image, found = {"Bytes": AGAIN}, dict[bool, list[float]]()
+    with Client(live_server.url, live_server.key) as own:
+        own.create_gallery("people")
+        for exact in (True, False):
+            made = own.create_key(["recognize", "read", "enroll", *(["templates"] if exact else [])], aws=True)
+            names = {"aws_access_key_id", "aws_secret_access_key"}
+            rekognition = aws.client(live_server.url, made.model_dump(include=names))
+            if exact:
+                one, other = (
+                    rekognition.index_faces(**within, Image={"Bytes": photo})["FaceRecords"][0]["Face"]["FaceId"]
+                    for photo in (COLLINS, HOPPER)
+                )
+                rekognition.create_user(**within, UserId="Eileen")
+                rekognition.associate_faces(**within, UserId="Eileen", FaceIds=[one])
+            strict = rekognition.search_faces_by_image(**within, Image=image, FaceMatchThreshold=85)
+            assert [match["Similarity"] >= 85 for match in strict["FaceMatches"]] == [True]
+            answers = [
+                strict,
+                rekognition.search_faces_by_image(**within, Image=image, FaceMatchThreshold=0),
+                rekognition.search_faces(**within, FaceId=one, FaceMatchThreshold=0),
+                rekognition.search_users_by_image(**within, Image=image, UserMatchThreshold=0),
+                rekognition.search_users(**within, FaceId=other, UserMatchThreshold=0),
+                rekognition.associate_faces(**within, UserId="Eileen", FaceIds=[other], UserMatchThreshold=100),
+            ]
+            found[exact] = [score for answer in answers for score in answered_numbers(answer)]
+    assert min(found[True]) < SCORES.floor
+    assert not all(coarse(score) for score in found[True])
+    assert found[False]
+    assert all(coarse(score) and (score >= SCORES.floor or score == -1) for score in found[False]), found[False]
+
+
+def test_photos_show_no_template() -> None:
+    """What the scores of 300 photos give away: exact ones the template, answered ones nothing but who is near.
+
+    Random directions stand for photos of different people, whose scores are as low.
+    """
+    rng = np.random.default_rng(3)
+    photos = rng.standard_normal((300, DIMENSION))
+    photos /= np.linalg.norm(photos, axis=1, keepdims=True)
+    enrolled = rng.standard_normal(DIMENSION)
+    enrolled /= np.linalg.norm(enrolled)
+    exact = photos @ enrolled
+    made = np.linalg.lstsq(photos, exact, rcond=None)[0]
+    assert made @ enrolled / np.linalg.norm(made) == pytest.approx(1)
+    seen = [row for row, score in enumerate(exact) if SCORES.answered(score) is not None]
+    assert len(seen) <= 3
+    assert all((photos[row] @ enrolled) < 0.5 for row in seen)
+
+
 @pytest.mark.parametrize("manifest", MANIFESTS, ids=lambda one: one.name)
 def test_coarse_scores_change_no_decision_at_an_operating_point(manifest: Manifest) -> None:
     thresholds = Thresholds(manifest)
-    scores, scale = CoarseScores.of(thresholds), Similarity.of(thresholds)
+    asked = thresholds.threshold(3e-5)
+    scores, scale = CoarseScores.of(thresholds, asked), Similarity.of(thresholds)
     assert thresholds.calibration is not None
-    points = [point.threshold for point in thresholds.calibration.points]
+    points = [asked, *(point.threshold for point in thresholds.calibration.points)]
     assert scores.step == pytest.approx(0.01)
     exact = np.random.default_rng(7).uniform(-1, 1, 20_000).tolist() + points + [one - 1e-9 for one in points]
-    for score in exact:
-        coarse = scores.coarse(score)
-        if coarse is None:
-            assert score < points[0]
+    last = None
+    for score in sorted(exact):
+        answered = scores.answered(score)
+        if answered is None:
+            assert score < scores.floor
             continue
-        assert score - scores.step - 1e-9 < coarse <= score
+        assert score - scores.step - 1e-9 < answered <= score
+        assert last is None or answered >= last, "the order of candidates stays"
+        last = answered
         for point in points:
-            assert (coarse >= point) == (score >= point)
-            asked = scale.of_cosine(point)
-            assert (scale.of_cosine(coarse) >= asked) == (scale.of_cosine(score) >= asked)
+            assert (answered >= point) == (score >= point)
+            level = scale.of_cosine(point)
+            assert (scale.of_cosine(answered) >= level) == (scale.of_cosine(score) >= level)

@@ -250,6 +250,8 @@ def test_a_subject_is_verified_by_the_best_of_its_faces(api: httpx.Client, galle
     assert answer.match
     assert answer.score == pytest.approx(1, abs=1e-4)
     assert answer.face_id == faces[0]["face_id"]
+    assert answer.template_score
+    assert answer.score
     assert answer.template_score < answer.score
     assert send(api, path, HOPPER).json()["match"] is False
 

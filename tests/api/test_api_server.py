@@ -69,7 +69,8 @@ def test_every_other_operation_needs_the_key(api: httpx.Client) -> None:
             missing = api.request(method, path, headers={"x-api-key": ""})
             error_of(missing, 401, "missing_key")
             assert missing.headers["www-authenticate"].startswith("Bearer")
-            error_of(api.request(method, path, headers={"x-api-key": "lk_wrong"}), 401, "wrong_key")
+            code = "wrong_sign_in_code" if path == "/v1/sign-in" else "wrong_key"
+            error_of(api.request(method, path, headers={"x-api-key": "lk_wrong"}), 401, code)
     for path in ("/docs", "/openapi.json", "/docs/assets/swagger-ui.css", "/no/such/route"):
         error_of(api.get(path, headers={"x-api-key": ""}), 401, "missing_key")
 

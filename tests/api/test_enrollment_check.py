@@ -44,6 +44,7 @@ def test_the_same_photo_saved_again_is_a_duplicate(api: httpx.Client, gallery: s
     assert again["conflict"] is None
     assert (again["duplicate"]["subject"], again["duplicate"]["face_id"]) == ("eileen", first["face_id"])
     assert DUPLICATE_SCORE <= again["duplicate"]["score"] <= 1
+    assert again["duplicate"]["score"] == round(again["duplicate"]["score"], 2), "no finer than decisions need"
     assert again["duplicate"]["index"] is None
 
 

@@ -278,6 +278,37 @@ def test_crops_that_are_no_crops_are_refused(two: Two) -> None:
     assert [(one["item"], one["code"]) for one in report] == [(0, "invalid_image"), (1, "invalid_image")]
 
 
+def test_ids_and_names_with_invisible_characters_are_refused_and_reported(two: Two) -> None:
+    """They are told apart by nobody: here one turns the text behind it around, one hides in a name."""
+    files = members(two.archive.read_bytes())
+    turned, hidden = "grace\u202e", "Eileen\u200b"
+    people = [json.loads(line) for line in files["subjects.jsonl"].splitlines()]
+    faces = [json.loads(line) for line in files["faces.jsonl"].splitlines()]
+    for one in people:
+        one.update({"name": hidden} if one["id"] == "eileen" else {"id": turned} if one["id"] == "grace" else {})
+    for one in faces:
+        one.update({"subject": turned} if one["subject"] == "grace" else {})
+    told = {
+        name: b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        for name, lines in (("subjects.jsonl", people), ("faces.jsonl", faces))
+    }
+    hostile, trust = resigned(files, told)
+    job = brought(two, "invisible", tar(hostile), trust)
+    assert (job.state, job.counts["enrolled"], job.counts["refused"]) == ("done", 2, 3)
+    found = {one.id: one for one in two.second.all_subjects("invisible")}
+    assert set(found) == {"eileen", "nobody yet"}
+    assert (found["eileen"].name, found["eileen"].metadata) == (None, AGREED["metadata"])
+    report = [json.loads(line) for line in two.second.job_report(job.id).splitlines()]
+    assert sorted((one["item"], one["code"]) for one in report) == [
+        (next(n for n, one in enumerate(faces) if one["subject"] == turned), "invalid_id"),
+        *sorted(
+            (len(faces) + n, "invalid_name" if one["id"] == "eileen" else "invalid_id")
+            for n, one in enumerate(people)
+            if one["id"] in {"eileen", turned}
+        ),
+    ]
+
+
 @pytest.mark.parametrize("data", [EPS, png_of_zeros(13_000), png_of_zeros(112), b"\xff\xd8\xff", b""])
 def test_only_jpegs_of_112_pixels_are_decoded_as_stored_crops(data: bytes) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shlex
 import subprocess
 import sys
 import uuid
 from pathlib import Path
 
+import httpx
 import pytest
 
 from app import cli
@@ -36,6 +39,7 @@ READING = (
     ("reembed", "show", "staff"),
     ("keys", "list"),
     ("keys", "admin"),
+    ("keys", "link"),
     ("key",),
     ("audit", "export"),
     ("vault", "status"),
@@ -215,6 +219,27 @@ class TestServe:
         assert f"http://127.0.0.1:{port}" in said
         assert (tmp_path / "here" / "admin.key").exists()
         assert not (tmp_path / "elsewhere").exists()
+
+    def test_a_terminal_is_shown_a_link_that_signs_in_once(self, tmp_path: Path, port: int) -> None:
+        give_models(tmp_path / "data")
+        terminal, end = pty.openpty()
+        command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--host", "127.0.0.1"]
+        with subprocess.Popen(command, env=environment(tmp_path / "data"), stdout=end) as process:
+            os.close(end)
+            with os.fdopen(terminal, encoding="utf-8", errors="replace") as shown:
+                said = ""
+                while "Try it" not in said:
+                    said += shown.readline()
+                link = next(word for word in said.split() if "#code=" in word)
+                url, code = link.split("/#code=")
+                statuses = [httpx.post(f"{url}/v1/sign-in", headers={"x-api-key": code}).status_code for _ in range(2)]
+                audited = likeness(tmp_path / "data", "audit", "export", "--json", "--operation", "create_sign_in_code")
+                process.terminate()
+        assert statuses == [200, 401]
+        assert "once, within a minute" in said
+        assert "likeness keys link" in said
+        assert len(audited.rows) == 1
+        assert code not in audited.stdout
 
     def test_a_wrong_port_is_a_wrong_option(self, tmp_path: Path) -> None:
         done = likeness(tmp_path / "data", "serve", "--port", "70000")

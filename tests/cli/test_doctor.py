@@ -29,7 +29,7 @@ from app.main import admin_key
 from app.reembedding.steps import Reembeddings
 from app.server.spawn import reserved_port
 from tests.conftest import PROJECT
-from tests.support import packages
+from tests.support import liveness, packages
 from tests.support.certificates import make_certificate
 from tests.support.commands import run
 from tests.support.live import LiveServer
@@ -64,7 +64,7 @@ def test_a_good_installation_has_nothing_wrong(data: Path) -> None:
     assert failed(found) == {}
     assert set(found) == {
         "python", "packages", "models", "device", "data", "key", "database", "galleries", "index", "vault", "disk",
-        "port", "limits", "clock",
+        "port", "limits", "clock", "liveness",
     }  # fmt: skip
     assert len(found["models"]) == len(list((PROJECT / "models").iterdir()))
     assert {one.verdict for name in ("models", "device", "data", "key", "database") for one in found[name]} == {"ok"}
@@ -311,3 +311,17 @@ def test_certificates_are_looked_at(tmp_path: Path, data: Path) -> None:
 
 def test_the_kernel_is_asked_about_the_clock() -> None:
     assert is_synchronised() in {True, False, None}
+
+
+def test_liveness_that_decides_nothing_is_a_warning(data: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    shutil.copytree(PROJECT / "models", models)
+    assert [one.verdict for one in examined(data, "liveness", models_dir=models)["liveness"]] == ["ok"]
+    made = liveness.install(models)
+    (found,) = examined(data, "liveness", models_dir=models)["liveness"]
+    assert (found.verdict, "not measured" in found.found) == ("warning", True)
+    liveness.calibrate(made, live_from=0.5, spoof_below=0.5)
+    (found,) = examined(data, "liveness", models_dir=models)["liveness"]
+    assert (found.verdict, "made-up" in found.found) == ("ok", True)
+    (found,) = examined(data, "liveness", models_dir=models, liveness=("none",))["liveness"]
+    assert (found.verdict, "none" in found.found) == ("warning", True)

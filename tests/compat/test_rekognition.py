@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         serving(tmp_path_factory.mktemp("rekognition") / "data", {"FAILED_KEYS": "100000/s"}) as server,
         Client(server.url, server.key) as own,
     ):
-        made = own.create_key(["admin"], key_id="all-of-it", aws=True)
+        made = own.create_key(["admin", "templates"], key_id="all-of-it", aws=True)
         key = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
         yield Place(server, own, aws.client(server.url, key))
 

@@ -149,7 +149,7 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
         changed = sum(reseal(database, Blobs(Sealer(keys)), batch=5))
         assert changed == (0 if keys == (NEW,) else 2 * len(SEEDS))
         assert census(database) == {
-            key_id(keys[0]).hex(): {"template": len(SEEDS), "second": 0, "crop": len(SEEDS), "job": 0}
+            key_id(keys[0]).hex(): {"template": len(SEEDS), "second": 0, "crop": len(SEEDS), "job": 0, "correction": 0}
         }
         assert database.scrub()
         assert [found(galleries, seed) for seed in SEEDS] == [[name] for name in PEOPLE]
@@ -168,7 +168,7 @@ def test_there_and_back_with_nothing_left_behind(database_url: str, tmp_path: Pa
     galleries = open_galleries(database_url, NEW, seals=False, folder=folder)
     assert sum(reseal(galleries_database(galleries), Blobs(Sealer([NEW]), seals=False))) == 2 * len(SEEDS)
     assert census(galleries_database(galleries)) == {
-        PLAIN: {"template": len(SEEDS), "second": 0, "crop": len(SEEDS), "job": 0}
+        PLAIN: {"template": len(SEEDS), "second": 0, "crop": len(SEEDS), "job": 0, "correction": 0}
     }
     galleries.close()
     galleries = open_galleries(database_url, folder=folder)
@@ -280,10 +280,10 @@ def test_keys_of_jobs_files_are_sealed_counted_rotated_and_unsealed(database_url
     assert seal_job_keys(database, blobs) == 1
     new = JobStore(database, blobs).create("export", secret=secret)
     assert not any(secret in (stored or b"") for stored in job_keys(database))
-    assert census(database) == {key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 2}}
+    assert census(database) == {key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 2, "correction": 0}}
     rotated = Blobs(Sealer([NEW, OLD]))
     assert sum(reseal(database, rotated)) == 2
-    assert census(database) == {key_id(NEW).hex(): {"template": 0, "second": 0, "crop": 0, "job": 2}}
+    assert census(database) == {key_id(NEW).hex(): {"template": 0, "second": 0, "crop": 0, "job": 2, "correction": 0}}
     assert {JobStore(database, rotated).secret(job) for job in (old, new)} == {secret}
     with pytest.raises(Unusable):
         JobStore(database, blobs).secret(old)
@@ -311,7 +311,9 @@ def test_a_server_with_a_key_seals_the_plain_keys_of_earlier_jobs(tmp_path: Path
         pass
     store = Store(f"sqlite:///{tmp_path / 'data' / 'likeness.db'}", blobs=Blobs(Sealer([OLD])))
     assert NEW not in job_keys(store.database)
-    assert census(store.database) == {key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 1}}
+    assert census(store.database) == {
+        key_id(OLD).hex(): {"template": 0, "second": 0, "crop": 0, "job": 1, "correction": 0}
+    }
     store.close()
 
 
@@ -341,7 +343,10 @@ def test_a_plain_installation_is_sealed_and_unsealed_by_command(tmp_path: Path) 
     with_keys: dict[str, object] = {"ENCRYPTION_KEY_FILE": keys}
     assert run(data, "vault", "seal").returncode == 2
     status = run(data, "vault", "status", **with_keys)
-    assert (status.returncode, "plain     1 templates, 1 crops, 0 job keys (to be changed" in status.stdout) == (
+    assert (
+        status.returncode,
+        "plain     1 templates, 1 crops, 0 job keys, 0 corrections (to be changed" in status.stdout,
+    ) == (
         1,
         True,
     )

@@ -30,7 +30,7 @@ from app.compat.rekognition.sigv4 import SignedRequest
 from app.db import pagination
 from app.db.signing import Signer
 from app.errors import LikenessError
-from app.face import image
+from app.face import formats, image
 from app.gallery.erasure import check_receipt
 from app.inference.manifest import Manifest
 from tests.conftest import PROJECT
@@ -41,7 +41,7 @@ INPUT_S = 10
 """Seconds for one input, on a busy machine."""
 MEMORY_MIB = 2048
 """Of the whole process: every library, and one input's work."""
-LIMITS = image.Limits(max_bytes=256 * 1024, max_pixels=1_000_000)
+LIMITS = formats.Limits(max_bytes=256 * 1024, max_pixels=1_000_000)
 UNPACKED = 4 * 1024 * 1024
 BODIES = BodyLimits(image_bytes=65536, request_bytes=262144, images=4, seconds=1, json_bytes=65536)
 BOUNDARY = b"line"

@@ -29,7 +29,7 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, Overload
 from app.gallery.records import Gallery, Metadata, NewFace
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
-from app.gallery.text import MAX_METADATA_DEPTH
+from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
@@ -53,7 +53,7 @@ def count(url: str, table: sa.Table) -> int:
 
 
 PLAIN_TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), min_size=1, max_size=255).filter(
-    lambda text: text not in {".", ".."}
+    lambda text: text not in {".", ".."} and not HIDDEN.search(text)
 )
 SCALARS = (
     st.none()
@@ -213,6 +213,10 @@ def test_unfit_ids_and_names_are_refused(store: Store, gallery: Gallery, bad: st
     if bad not in {".", ".."}:
         with pytest.raises(InvalidInput) as caught:
             store.create_subject(gallery, "fine", name=bad)
+        assert caught.value.code == "invalid_name"
+    for hidden in ("Ann\u202e", "\u200bAnn", "An\u00adn"):
+        with pytest.raises(InvalidInput) as caught:
+            store.create_subject(gallery, "fine", name=hidden)
         assert caught.value.code == "invalid_name"
     assert store.subjects(gallery).items == ()
 
@@ -418,6 +422,24 @@ def test_search_looks_into_ids_and_names_without_case_accents_and_underscores(st
         with pytest.raises(InvalidInput) as caught:
             found(bad)
         assert caught.value.code == "invalid_search"
+
+
+def test_a_cover_counts_while_the_face_is_the_subjects(store: Store, gallery: Gallery) -> None:
+    (one, other), (strange,) = (
+        [row.face_id for row in enroll(store, gallery, subject, faces, crops=[None] * len(faces)).faces]
+        for subject, faces in (("a", [face(1), face(2)]), ("b", [face(3)]))
+    )
+    assert store.subject(gallery, "a").cover is None
+    assert store.update_subject(gallery, "a", cover=other).cover == other
+    assert store.update_subject(gallery, "a", name="Anna").cover == other
+    assert [subject.cover for subject in store.subjects(gallery).items] == [other, None]
+    with pytest.raises(NotFound) as caught:
+        store.update_subject(gallery, "a", cover=strange)
+    assert caught.value.code == "face_not_found"
+    store.delete_face(gallery, "a", other)
+    assert store.subject(gallery, "a").cover is None
+    assert store.update_subject(gallery, "a", cover=one).cover == one
+    assert store.update_subject(gallery, "a", cover=None).cover is None
 
 
 def test_deleting_takes_everything_below_along(store: Store, gallery: Gallery, database_url: str) -> None:

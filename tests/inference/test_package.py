@@ -526,3 +526,8 @@ def test_the_binding_survives_json(made: Manifest) -> None:
 def test_the_packaged_operating_points_are_bound(name: str) -> None:
     read = load_package(PROJECT / "models" / name).manifest
     assert {each.measured_with for each in read.calibrations} == {read.recipe_digest}
+    assert read.bias_card is not None
+    young, grown = (read.bias_card.find(name) for name in ("children-0-3", "adults-18-59"))
+    assert young is not None
+    assert grown is not None
+    assert all(one.low > 10 * other.high for one, other in zip(young.rates[1:3], grown.rates[1:3], strict=True))

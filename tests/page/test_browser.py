@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, visiting
+from tests.support.browsing import DESK, PHONE, SAMPLES, Theme, Visitor, lasting, visiting
 from tests.support.live import LiveServer
 
 pytestmark = pytest.mark.long
@@ -52,14 +55,78 @@ def test_a_key_is_pasted_and_forgotten_with_the_tab(visitor: Visitor) -> None:
     assert len(visitor.refusals) == 1
 
 
-def test_a_link_signs_in_and_keeps_the_key_out_of_sight(visitor: Visitor) -> None:
-    visitor.sign_in()
+def test_a_link_signs_in_once_and_keeps_the_key_out_of_sight(visitor: Visitor) -> None:
+    link = visitor.link()
+    visitor.page.goto(link)
     visitor.heading("Overview").wait_for()
     assert visitor.page.url == f"{visitor.server.url}/"
-    visitor.page.go_back()
-    assert "key=" not in visitor.page.url
-    visitor.page.go_forward()
-    assert visitor.server.key not in visitor.server.log.read_text()
+    assert visitor.page.evaluate("sessionStorage.length") == 1
+    visitor.page.get_by_role("button", name="Sign out").click()
+    visitor.page.goto("about:blank")
+    visitor.page.goto(link)
+    expect(visitor.page.get_by_role("alert")).to_contain_text("used already")
+    assert len(visitor.refusals) == 1
+    logged = visitor.server.log.read_text()
+    assert visitor.server.key not in logged
+    assert link.partition("=")[2] not in logged
+
+
+def test_the_history_of_the_browser_holds_a_spent_code_and_no_key(
+    chromium: Browser, live_server: LiveServer, tmp_path: Path
+) -> None:
+    with live_server.client("/v1") as client:
+        code = client.post("/sign-in-codes").raise_for_status().json()["code"]
+    with lasting(chromium, tmp_path) as page:
+        page.goto(f"{live_server.url}/#code={code}")
+        page.get_by_role("heading", name="Overview", level=1).wait_for()
+    with closing(sqlite3.connect(tmp_path / "Default" / "History")) as history:
+        visited = [url for (url,) in history.execute("SELECT url FROM urls")]
+    assert any(code in url for url in visited), "the browser keeps what was opened"
+    assert not any("lk_" in url for url in visited)
+    refused = httpx.post(f"{live_server.url}/v1/sign-in", headers={"x-api-key": code})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (401, "wrong_sign_in_code")
+
+
+def test_a_link_changes_no_session_without_asking(visitor: Visitor) -> None:
+    door = make_key(visitor.server, "recognize", galleries=["crew"])
+    name = door.split("_")[1]
+    visitor.sign_in(where="#/keys")
+    page, foot = visitor.page, visitor.page.locator(".foot")
+    for agree in (False, True):
+        visitor.heading("Keys").wait_for()
+        page.evaluate("link => { location.href = link }", visitor.link(door))
+        asked = page.get_by_role("dialog", name=f"Sign in as {name}?")
+        expect(asked).to_contain_text("signed in as admin.key (admin)")
+        expect(asked).to_contain_text(f"signed in as {name} (recognize, in crew only)")
+        expect(foot, "until it is answered").to_contain_text("Signed in as admin.key")
+        asked.get_by_role("button", name=f"Sign in as {name}" if agree else "Cancel").click()
+        expect(asked).to_have_count(0)
+        assert page.evaluate("sessionStorage['likeness.key']") == (door if agree else visitor.server.key)
+        assert "code=" not in page.url
+        if not agree:
+            assert page.url.endswith("#/keys")
+            page.reload()
+    expect(foot).to_contain_text(f"Signed in as {name} for crew")
+
+
+def test_a_link_for_the_same_key_changes_nothing(visitor: Visitor) -> None:
+    visitor.sign_in()
+    visitor.page.goto(visitor.link())
+    expect(visitor.page.locator("#told")).to_contain_text("signed in as admin.key already")
+    visitor.heading("Overview").wait_for()
+
+
+def test_a_link_with_a_key_in_it_signs_nobody_in(visitor: Visitor) -> None:
+    page, old = visitor.page, f"{visitor.server.url}/#key={visitor.server.key}"
+    page.goto(old)
+    expect(page.get_by_role("alert")).to_contain_text("Replace that key")
+    assert page.url == f"{visitor.server.url}/"
+    assert page.evaluate("sessionStorage.length") == 0
+    door = make_key(visitor.server, "read")
+    visitor.sign_in(door)
+    page.goto(old)
+    expect(page.locator("#told")).to_contain_text("Replace that key")
+    assert page.evaluate("sessionStorage['likeness.key']") == door
 
 
 def test_a_key_that_is_revoked_meanwhile_is_asked_for_again(visitor: Visitor) -> None:

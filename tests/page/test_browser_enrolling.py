@@ -162,3 +162,46 @@ def test_a_name_is_given_beside_the_id_and_people_are_suggested(visitor: Visitor
     expect(page.get_by_role("list", name="People found for TONY blair").get_by_role("link")).to_contain_text(
         "Tony_Blair"
     )
+
+
+def test_faces_that_match_somebody_else_are_put_right(visitor: Visitor, api: httpx.Client, tmp_path: Path) -> None:
+    """Both pictures side by side, and a choice: for a gallery that warns, and for one that refuses."""
+    make_gallery(api, "doubts", eileen="collins", anna="hopper")
+    shutil.copy(SAMPLES / "collins_again.jpg", tmp_path / "mistaken.jpg")
+    shutil.copy(SAMPLES / "hopper.jpg", tmp_path / "anna_2.jpg")
+    visitor.sign_in(where="#/galleries/doubts/enroll")
+    page = visitor.page
+
+    def enroll() -> None:
+        page.locator("input[multiple]").first.set_input_files([tmp_path / "mistaken.jpg", tmp_path / "anna_2.jpg"])
+        page.get_by_role("button", name="Enroll 2 photos").click()
+        expect(page.get_by_role("heading", name="Done")).to_be_visible()
+
+    def people() -> dict[str, int]:
+        return {one["id"]: one["face_count"] for one in api.get("/galleries/doubts/subjects").json()["subjects"]}
+
+    enroll()
+    doubts = page.get_by_role("list", name="Faces that resemble enrolled ones").get_by_role("listitem")
+    expect(doubts).to_have_count(2)
+    mistaken = doubts.filter(has_text="mistaken.jpg")
+    expect(mistaken).to_contain_text("This face matches eileen")
+    expect(mistaken.get_by_role("img", name="The face enrolled as eileen")).to_be_visible()
+    expect(doubts.filter(has_text="anna_2.jpg")).to_contain_text("The same photo is enrolled for this person already.")
+    assert visitor.barriers() == []
+    visitor.picture("doubts")
+    mistaken.get_by_role("button", name="Take it as eileen").click()
+    expect(doubts.filter(has_text="Enrolled as eileen.")).to_be_visible()
+    doubts.filter(has_text="anna_2.jpg").get_by_role("button", name="Don't take it").click()
+    expect(doubts.filter(has_text="Not taken.")).to_be_visible()
+    assert people() == {"eileen": 2, "anna": 1, "mistaken": 0}
+    api.patch("/galleries/doubts", json={"on_conflict": "reject"}).raise_for_status()
+    enroll()
+    refused = page.get_by_role("list", name="Refused photos").get_by_role("listitem")
+    expect(refused).to_have_count(2)
+    expect(refused.filter(has_text="mistaken.jpg").get_by_role("img", name="enrolled as eileen")).to_be_visible()
+    visitor.picture("refused-doubts")
+    refused.get_by_role("button", name="Take it as eileen: mistaken.jpg").click()
+    expect(refused.locator(".pill")).to_have_count(1)
+    refused.get_by_role("button", name="Take it anyway: anna_2.jpg").click()
+    expect(refused.locator(".pill")).to_have_count(2)
+    assert people() == {"eileen": 3, "anna": 2, "mistaken": 0}

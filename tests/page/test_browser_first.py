@@ -62,8 +62,12 @@ def test_a_gallery_has_its_settings(visitor: Visitor, api: httpx.Client) -> None
     expect(visitor.heading("Settings")).to_be_focused()
     assert visitor.barriers() == []
     visitor.picture("settings")
-    page.get_by_label("How the vectors are searched").select_option("int8")
+    with page.expect_response(lambda answer: answer.request.method == "PATCH"):
+        page.get_by_label("matches somebody else").select_option("Refuse it")
     expect(page.get_by_text("Saved.")).to_be_visible()
+    assert api.get("/galleries/staff").json()["on_conflict"] == "reject"
+    with page.expect_response(lambda answer: answer.request.method == "PATCH"):
+        page.get_by_label("How the vectors are searched").select_option("int8")
     assert api.get("/galleries/staff").json()["search"] == "int8"
     expect(page.get_by_role("region", name="Model")).to_contain_text("sface")
 

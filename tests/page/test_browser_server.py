@@ -167,6 +167,8 @@ def test_model_cards_show_what_was_measured(visitor: Visitor, api: httpx.Client)
     rows = card.get_by_role("region", name=f"Operating points of {deciding['name']}").locator("tbody tr")
     assert rows.count() == len(deciding["points"])
     assert f"{deciding['points'][0]['threshold']:.3f}" in rows.first.inner_text()
+    groups = card.get_by_role("region", name="Groups", exact=True)
+    expect(groups.get_by_role("row", name=re.compile("^Children 0–3"))).to_contain_text("above the stated rate")
     expect(card).to_contain_text(f"Scores of {deciding['name']}")
     expect(card).to_contain_text("different people")
     marks = card.locator("path.marks").first.get_attribute("d") or ""

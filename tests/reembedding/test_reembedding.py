@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from PIL import Image
 
 from app.concurrency.scheduler import Scheduler
+from app.corrections import Corrections
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.key_rotation import reseal
@@ -94,7 +95,9 @@ class Server:
         self.embedders = embedders
         self.reembeddings = Reembeddings(self.store)
         self.jobs = JobStore(self.store.database)
-        self.reembedder = Reembedder(self.galleries, self.reembeddings, embedders, self.jobs)
+        self.reembedder = Reembedder(
+            self.galleries, self.reembeddings, Corrections(self.galleries.store, 1), embedders, self.jobs
+        )
         self.runner = Runner(self.jobs, look_s=0.05, renew_s=0.1)
         if runs:
             self.runner.start({KIND: self.reembedder.work}, self.scheduler)

@@ -87,6 +87,16 @@ def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
     assert misplaced.score > 0.5 > misplaced.own_score
 
 
+def test_whom_a_misplaced_face_belongs_to_is_not_moved_after_it(reviewing: Reviewing) -> None:
+    reviewing.people(range(20))
+    reviewing.enroll("one", [vector(50, 0), vector(60, 0)])
+    reviewing.enroll("other", [vector(51, 0), vector(51, 1), vector(50, 1)])
+    reviewing.enroll("third", [vector(60, 1), vector(60, 2)])
+    reviewing.review()
+    assert ("misplaced_face", "one", "third") in reviewing.found()
+    assert ("misplaced_face", "one", "other") not in reviewing.found()
+
+
 def test_pages_and_kinds(planted: Reviewing) -> None:
     planted.review()
     listed, cursor = [], None

@@ -11,7 +11,7 @@ from app.review import rules
 from app.review.rules import Own, Points
 from app.types import Vectors
 
-POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01))
+POINTS = Points(VerifyPoint(0.5, 1e-4), IdentifyPoint(0.6, 0.4, 1e-5, 0.01), strangers=0.3)
 
 
 def vectors(count: int, seed: int, dimension: int = 8) -> Vectors:
@@ -48,7 +48,7 @@ def test_scores_with_its_own_subject_are_those_of_a_loop(
 
 def test_two_subjects_compare_as_in_a_loop() -> None:
     one, other = vectors(4, 1), vectors(7, 2)
-    points = Points(VerifyPoint(0.3, 1e-4), POINTS.identify)
+    points = Points(VerifyPoint(0.3, 1e-4), POINTS.identify, POINTS.strangers)
     found = rules.compare_subjects(one, other, points)
     scores = {(a, b): float(one[a] @ other[b]) for a in range(4) for b in range(7)}
     best = max(scores, key=lambda pair: scores[pair])
@@ -71,8 +71,9 @@ def test_a_face_is_misplaced_if_another_subject_matches_and_its_own_does_not() -
 
 
 def test_an_outlier_looks_like_none_of_its_own() -> None:
-    found = rules.find_outliers(own([0.1, 0.9, -np.inf]), POINTS)
-    assert found.tolist() == [True, False, False]
+    qualities = np.array([90, 90, 90, 10], np.float32)
+    found = rules.find_outliers(own([0.1, 0.9, -np.inf, 0.1]), qualities, POINTS)
+    assert found.tolist() == [True, False, False, False]
 
 
 def test_a_poor_face_that_another_face_of_its_subject_needs_is_kept() -> None:
@@ -90,7 +91,7 @@ def test_a_poor_face_that_another_face_of_its_subject_needs_is_kept() -> None:
 @pytest.mark.parametrize("threshold", np.linspace(0.1, 0.9, 9))
 def test_a_stricter_operating_point_never_finds_more_pairs(threshold: float) -> None:
     def pairs(at: float) -> NDArray[np.bool_]:
-        points = Points(VerifyPoint(at, 1e-4), IdentifyPoint(at + 0.05, at - 0.05, 1e-5, 0.01))
+        points = Points(VerifyPoint(at, 1e-4), IdentifyPoint(at + 0.05, at - 0.05, 1e-5, 0.01), at - 0.2)
         groups = [vectors(3, seed, dimension=3) for seed in range(12)]
         return np.array(
             [[rules.may_be_one(rules.compare_subjects(a, b, points), points) for a in groups] for b in groups]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import get_args
 
 import pytest
 import sqlalchemy as sa
 
-from app.bulk.backup import restore, write_backup
+from app.bulk.backup import TABLES, restore, write_backup
 from app.client import ApiError, AsyncClient, Client
 from app.db.key_file import FoundRings
-from app.db.schema import METADATA, SEEN_SIGNATURES
+from app.db.schema import SEEN_SIGNATURES
 from app.errors import NotFound
 from app.gallery.service import Galleries
 from app.search.follower import LocalIndex
@@ -135,9 +134,8 @@ def test_a_backup_of_the_removed_kinds_is_searched_as_int8(
 ) -> None:
     galleries, backup = quiet(database_url), tmp_path / "backup"
     make_galleries_of_0_1_0(galleries, database_url)
-    tables = [table for table in METADATA.sorted_tables if table is not SEEN_SIGNATURES]  # 0.1.0 lacked that one
-    with monkeypatch.context() as patch:
-        patch.setattr("app.bulk.backup.METADATA", SimpleNamespace(sorted_tables=tables, tables=METADATA.tables))
+    with monkeypatch.context() as patch:  # 0.1.0 lacked that table
+        patch.setattr("app.bulk.backup.TABLES", [table for table in TABLES if table is not SEEN_SIGNATURES])
         write_backup(galleries.store.database, backup, "0.1.0")
     galleries.close()
     restored = f"sqlite:///{tmp_path / 'restored.db'}"

@@ -24,7 +24,8 @@ GALLERY = "/v1/galleries/{gallery}"
 SUBJECT = f"{GALLERY}/subjects/{{subject}}"
 FACE = f"{SUBJECT}/faces/{{face_id}}"
 NOT_FOUND = 404
-OPEN = {"GET /livez", "GET /readyz", "GET /version"}
+OPEN = {"GET /livez", "GET /readyz", "GET /version", "POST /v1/sign-in"}
+"""Operations that need no key; the last one takes a code."""
 LET_IN = {
     f"POST {GALLERY}/reembed": (409, "package_unchanged"),
     f"GET {GALLERY}/reembed": (404, "reembedding_not_found"),

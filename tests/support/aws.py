@@ -9,7 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import boto3
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.model import OperationModel, Shape
 
 REGION = "eu-central-1"
@@ -84,3 +87,11 @@ def check_answer(operation_model: OperationModel, response_dict: dict[str, Any],
 
 def age_s(time: datetime) -> float:
     return abs((datetime.now(time.tzinfo) - time).total_seconds())
+
+
+def signed_headers(url: str, access_key: str, secret: str, operation: str, body: bytes) -> dict[str, str]:
+    """The headers of one request, signed as botocore does it."""
+    headers = {"X-Amz-Target": f"RekognitionService.{operation}", "Content-Type": "application/x-amz-json-1.1"}
+    request = AWSRequest("POST", f"{url}/", headers, body)
+    SigV4Auth(Credentials(access_key, secret), "rekognition", REGION).add_auth(request)
+    return {name: str(value) for name, value in request.headers.items()}

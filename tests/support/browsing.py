@@ -44,13 +44,28 @@ def browser(*options: str) -> Iterator[Browser]:
     """Skips where there is no Chromium. ``options`` are Chromium's own."""
     if CHROMIUM is None:
         pytest.skip("needs Chromium (Debian: apt install chromium)")
-    root = ["--no-sandbox"] if os.geteuid() == 0 else []  # its sandbox refuses to run as root
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*root, *options])
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=[*_root(), *options])
         try:
             yield started
         finally:
             started.close()
+
+
+@contextmanager
+def lasting(browser: Browser, folder: Path) -> Iterator[Page]:
+    """A page of another browser of this kind, which keeps its history in ``folder``, as people's do."""
+    started = browser.browser_type.launch_persistent_context(folder, executable_path=CHROMIUM, args=_root())
+    started.set_default_timeout(WAIT_MS)
+    try:
+        yield started.pages[0]
+    finally:
+        started.close()
+
+
+def _root() -> list[str]:
+    """Chromium's sandbox refuses to run as root."""
+    return ["--no-sandbox"] if os.geteuid() == 0 else []
 
 
 @dataclass
@@ -81,17 +96,23 @@ class Visitor:
             self.complaints.append(text)
 
     def sign_in(self, key: str | None = None, where: str = "") -> None:
-        """By a link with the key in its fragment, then to ``where``."""
+        """By a link, then to ``where``."""
         before = -1
         while before != self.interruptions:  # most often once
             before = self.interruptions
             self.page.goto("about:blank")
-            self.page.goto(f"{self.server.url}/#key={key or self.server.key}")
+            self.page.goto(self.link(key))
             self.page.wait_for_load_state("networkidle")
         self.page.get_by_role("main").get_by_role("heading").first.wait_for()
         self.page.locator("header.top").wait_for()
         if where:
             self.go(where)
+
+    def link(self, key: str | None = None) -> str:
+        """A new link that signs in with the key."""
+        with self.server.client(headers={"x-api-key": key or self.server.key}) as client:
+            made = client.post("/v1/sign-in-codes").raise_for_status().json()
+        return f"{self.server.url}/#code={made['code']}"
 
     def go(self, where: str) -> None:
         self.page.evaluate("where => { location.hash = where }", where)

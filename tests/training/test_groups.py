@@ -19,7 +19,7 @@ from app.inference.package import load_package
 from tests.support import packages
 from training.commands.evaluate import app
 from training.evaluation.group_labels import read_labels, utkface
-from training.evaluation.groups import bias_card, measure_groups, near_copies, thumbnail
+from training.evaluation.groups import bias_card, measure_groups, near_copies, thumbnail, with_doubt
 from training.evaluation.photos import Templates
 
 D = 8
@@ -140,6 +140,18 @@ def test_where_no_pair_passes_the_interval_still_ends_above_zero() -> None:
     assert 0.1 < rate.rate.high < 0.2
 
 
+def test_a_rate_exceeds_the_stated_one_only_if_no_pair_in_doubt_makes_it() -> None:
+    vectors = np.concatenate([unit(np.random.default_rng(1), 12, 0.02), np.eye(D, dtype=np.float32)])
+    rows, people = {"g": np.arange(20)}, [str(i) for i in range(20)]
+    found, strict = (
+        measure_groups(vectors, rows, people, {1e-2: 0.4}, same_above=cut, rounds=50) for cut in (None, 0.9)
+    )
+    assert found[0].rates[0].exceeds
+    (doubted,) = with_doubt(found, strict)
+    assert doubted.rates[0].rate.value == found[0].rates[0].rate.value
+    assert doubted.rates[0].rate.low == strict[0].rates[0].rate.low < found[0].rates[0].rate.low
+
+
 def test_near_copies_are_found_and_the_first_is_kept() -> None:
     rng = np.random.default_rng(0)
     photos = rng.integers(0, 256, (3, 100, 90, 3)).astype(np.uint8)
@@ -179,7 +191,7 @@ def run(folder: Path, *words: str) -> tuple[int, str]:
 
 
 def test_the_command_writes_the_card_into_the_manifest(shown: Path) -> None:
-    code, said = run(shown, "--groups", "folder", "--same-above", "1.1", "--write")
+    code, said = run(shown, "--groups", "folder", "--same-above", "1.1", "--doubt-above", "1.1", "--write")
     assert code == 0, said
     result = json.loads((shown / "out" / "result.json").read_text())
     rates = {one["name"]: [rate["rate"]["value"] for rate in one["rates"]] for one in result["groups"]}
@@ -199,7 +211,7 @@ def test_the_command_writes_the_card_into_the_manifest(shown: Path) -> None:
 def test_pairs_above_the_cut_count_as_one_person(shown: Path) -> None:
     code, said = run(shown, "--groups", "folder", "--same-above", "0.5")
     assert (code, "close: no pair is left to compare" in said) == (2, True), said
-    code, said = run(shown, "--groups", "folder", "--same-above", "0.98", "--compare", "0.99")
+    code, said = run(shown, "--groups", "folder", "--same-above", "0.98", "--doubt-above", "0.98", "--compare", "0.99")
     assert code == 0, said
     result = json.loads((shown / "out" / "result.json").read_text())
     (whole,) = (one for one in result["groups"] if one["name"] == "all")
@@ -213,7 +225,7 @@ def test_people_of_a_csv_are_no_false_matches(shown: Path) -> None:
         rows = csv.writer(file)
         rows.writerow(["file", "group", "person"])
         rows.writerows([f"close/{number}.png", "close", "ann" if number < 4 else ""] for number in range(8))
-    code, said = run(shown, "--groups", str(shown / "groups.csv"), "--same-above", "1.1")
+    code, said = run(shown, "--groups", str(shown / "groups.csv"), "--same-above", "1.1", "--doubt-above", "1.1")
     assert code == 0, said
     result = json.loads((shown / "out" / "result.json").read_text())
     assert {one["name"]: one["comparisons"] for one in result["groups"]} == {"all": 22, "close": 22}

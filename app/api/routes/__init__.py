@@ -1,8 +1,20 @@
 """The handlers of `app.api.endpoints`, a module for each resource."""
 
-from app.api.routes import audit, faces, galleries, jobs, keys, recognition, reembedding, review, server, subjects
-
-ROUTERS = tuple(
-    module.router
-    for module in (recognition, galleries, review, reembedding, subjects, faces, keys, audit, jobs, server)
+from app.api.routes import (
+    audit,
+    calibration,
+    corrections,
+    faces,
+    galleries,
+    jobs,
+    keys,
+    recognition,
+    reembedding,
+    review,
+    server,
+    subjects,
 )
+
+PEOPLE = (subjects, faces, corrections)
+MODULES = (recognition, galleries, calibration, review, reembedding, *PEOPLE, keys, audit, jobs, server)
+ROUTERS = tuple(module.router for module in MODULES)

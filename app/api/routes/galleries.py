@@ -55,6 +55,7 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
             asked.search,
             on_conflict=asked.on_conflict,
             population=asked.population,
+            liveness=asked.liveness,
         )
         return _answer(service, made)
 
@@ -71,18 +72,19 @@ async def get_gallery(service: ServiceDep, gallery: GalleryId) -> schemas.Galler
 
 
 @router.handles(endpoints.UPDATE_GALLERY)
-async def update_gallery(request: Request, service: ServiceDep, gallery: GalleryId) -> schemas.Gallery:
-    """Change how a gallery is searched, what it does with duplicates, or whom it is for.
+async def update_gallery(request: Request, service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.Gallery:
+    """Change how a gallery is searched, what decides in it, its duplicates, its liveness, or whom it is for.
 
     An absent field stays as it is. Every kind of search gives the same answers. The index is rebuilt in memory, here at
-    once and by other servers of the same database within a moment.
+    once and by other servers of the same database within a moment. With `calibration` set to `gallery` its operating
+    points are measured soon, and decide from then on.
     """
     asked = await service.read_json(request, schemas.GalleryPatch)
 
     def update() -> schemas.Gallery:
-        updated = service.galleries.update_gallery(
-            gallery, search=asked.search, on_conflict=asked.on_conflict, population=asked.population
-        )
+        updated = service.galleries.update_gallery(gallery, **asked.model_dump(exclude_none=True))
+        if asked.calibration == "gallery":
+            service.calibrator.keep(updated.id, who=grant.key_id)
         return _answer(service, updated)
 
     return await service.run(update)
@@ -162,7 +164,10 @@ def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
             "embedder": gallery.embedder,
             "store": gallery.store,
             "search": gallery.search,
+            "calibration": gallery.calibration,
+            "allow_laxer": gallery.allow_laxer,
             "on_conflict": gallery.on_conflict,
+            "liveness": gallery.liveness,
             "metadata": gallery.metadata,
             "population": list(gallery.population),
             "subjects": counts.subjects,

@@ -8,10 +8,11 @@ from typing import Annotated
 from fastapi import Query, Request
 
 from app.access.audit_store import fit_id
-from app.access.grants import Scope
+from app.access.grants import Grant, Scope
 from app.access.key_store import Key, KeyTerms
 from app.access.keys import NewKey, access_key_of
 from app.api import endpoints, schemas
+from app.api.auth import required_key
 from app.api.dependencies import GrantDep, KeyId, ServiceDep, entry_of
 from app.api.router import Router
 from app.timestamps import utc_text
@@ -29,11 +30,28 @@ async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
     The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows. Any key
     may call this.
     """
-    return schemas.OwnKey(
-        id=grant.key_id,
-        scopes=sorted(scope.value for scope in grant.scopes),
-        galleries=None if grant.galleries is None else sorted(grant.galleries),
-    )
+    return _own(grant)
+
+
+@router.handles(endpoints.CREATE_SIGN_IN_CODE)
+async def create_sign_in_code(request: Request, service: ServiceDep) -> schemas.SignInCode:
+    """Make a sign-in code.
+
+    The page's address with `#code=` and the code behind it is a link that signs in with the request's own key: once,
+    within a minute. What a browser keeps of it in its history is of no use afterwards.
+    """
+    key = required_key(request.headers, request.scope["path"])
+    made = await service.run(lambda: service.codes.make(key))
+    return schemas.SignInCode.model_validate({"code": made.text, "expires_at": made.expires_at})
+
+
+@router.handles(endpoints.SIGN_IN)
+async def sign_in(request: Request, grant: GrantDep) -> schemas.SignedIn:
+    """Exchange a sign-in code for its key.
+
+    Send the code where other operations take a key. It works once; a wrong code counts as a wrong key of the address.
+    """
+    return schemas.SignedIn(**dict(_own(grant)), secret=request.scope["signed_in_key"])
 
 
 @router.handles(endpoints.LIST_KEYS)
@@ -98,6 +116,14 @@ async def revoke_key(service: ServiceDep, key: KeyId) -> None:
     Ends the key for good: at once in this process, within a second in others. It stays listed, and its id stays taken.
     """
     await service.run(lambda: service.keys.revoke(key))
+
+
+def _own(grant: Grant) -> schemas.OwnKey:
+    return schemas.OwnKey(
+        id=grant.key_id,
+        scopes=sorted(scope.value for scope in grant.scopes),
+        galleries=None if grant.galleries is None else sorted(grant.galleries),
+    )
 
 
 def _answer(key: Key) -> schemas.Key:

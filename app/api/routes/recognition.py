@@ -61,7 +61,14 @@ async def verify(
     faces = params.face1, params.face2
     found = await service.run(
         lambda: service.operations.verify(
-            images["image1"][0], images["image2"][0], params.fmr, params.model, params.population, faces=faces
+            images["image1"][0],
+            images["image2"][0],
+            params.fmr,
+            params.model,
+            params.population,
+            faces=faces,
+            liveness=params.liveness or "off",
+            liveness_of=params.liveness_of,
         )
     )
     return answers.verify(found, params.fmr, explain=params.explain)
@@ -69,23 +76,30 @@ async def verify(
 
 @router.handles(endpoints.IDENTIFY)
 async def identify(
-    request: Request, service: ServiceDep, gallery: GalleryId, query: Annotated[schemas.IdentifyParams, Query()]
+    request: Request,
+    service: ServiceDep,
+    gallery: GalleryId,
+    query: Annotated[schemas.IdentifyParams, Query()],
 ) -> schemas.IdentifyAnswer:
     """Who is in this photo?
 
     Searches the gallery for every face of the photo, and decides for each: known, uncertain or unknown. A subject is
     given to at most one face of the photo, the best-scoring one. Without `fmr` or `fpir` the server's default FPIR is
-    used, or the strictest measured operating point if the gallery is too large for it.
+    used, or the strictest measured operating point if the gallery is too large for it. Unless the key has the scope
+    `templates`, scores are rounded down without changing a decision, and candidates below the most lenient operating
+    point are left out, because enough exact scores show the enrolled templates.
     """
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.identify(
             gallery,
             images["image"][0],
+            exact=grant_of(request).sees_exact_scores,
             limit=params.limit,
             fmr=params.fmr,
             fpir=params.fpir,
             population=params.population,
+            liveness=params.liveness,
         )
     )
     return answers.identify(found, params)
@@ -97,16 +111,24 @@ async def verify_subject(
     service: ServiceDep,
     gallery: GalleryId,
     subject: SubjectId,
-    query: Annotated[schemas.VerifyParams, Query()],
+    query: Annotated[schemas.VerifySubjectParams, Query()],
 ) -> schemas.SubjectVerifyAnswer:
     """Is this person the subject?
 
-    Compares the photo's most prominent face with the subject's enrolled faces; the best score counts.
+    Compares the photo's most prominent face with the subject's enrolled faces; the best score counts. Scores are
+    rounded as `identify` says, and null below the most lenient operating point.
     """
     images, params = await service.read(request, ONE_IMAGE, query)
     found = await service.run(
         lambda: service.operations.verify_subject(
-            gallery, subject, images["image"][0], params.fmr, population=params.population, explain=params.explain
+            gallery,
+            subject,
+            images["image"][0],
+            params.fmr,
+            exact=grant_of(request).sees_exact_scores,
+            population=params.population,
+            liveness=params.liveness,
+            explain=params.explain,
         )
     )
     return answers.verify_subject(found, params.fmr, explain=params.explain)
@@ -145,6 +167,7 @@ async def enroll(
             subject,
             images["images"],
             level,
+            liveness=params.liveness,
             terms=terms,
             face=params.face,
             on_conflict=params.on_conflict,

@@ -45,7 +45,9 @@ async def get_review(
         page = service.reviewer.findings(gallery, query.cursor, query.limit, kind=kind, dismissed=query.dismissed)
         coarse = None
         if page.items and found.review.summary and not grant.has(Scope.ADMIN):
-            coarse = CoarseScores.of(service.operations.thresholds(found.review.summary.package))
+            done = found.review.summary
+            package = service.operations.thresholds(done.package)
+            coarse = CoarseScores.of(package, done.verify.threshold, done.identify.threshold)
         return schemas.Review(
             gallery=found.gallery,
             job=None if found.job is None else jobs.answer(found.job),
@@ -99,7 +101,7 @@ def _finding(found: Finding, coarse: CoarseScores | None) -> schemas.Finding:
     evidence, strength = found.evidence, found.strength
     score, own_score = evidence.score, evidence.own_score
     if coarse is not None:
-        score, own_score = (None if one is None else coarse.coarse(one) for one in (score, own_score))
+        score, own_score = (None if one is None else coarse.answered(one) for one in (score, own_score))
         strength = round(strength / coarse.step) * coarse.step
     return schemas.Finding.model_validate(
         {

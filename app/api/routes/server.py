@@ -18,7 +18,7 @@ router = Router("server")
 NAME = "likeness"
 
 
-@router.handles(endpoints.LIVE)
+@router.handles(endpoints.LIVE, response_model_exclude_defaults=True)
 async def livez() -> schemas.Health:
     """Is the process alive?
 
@@ -29,6 +29,7 @@ async def livez() -> schemas.Health:
 
 @router.handles(
     endpoints.READY,
+    response_model_exclude_defaults=True,
     responses={
         503: {"model": schemas.Health, "description": "Starting, draining, without Milvus, or unable to write."}
     },
@@ -38,7 +39,8 @@ async def readyz(request: Request, response: Response) -> schemas.Health:
 
     200 when models are warm and galleries can be searched; 503 before that, and while the server stops. If vectors are
     searched in Milvus, also 503 while Milvus can't be reached; this is checked every 2 seconds. Also 503 after a write
-    to the database has failed, as on a full disk, until one succeeds; that is tried every 2 seconds.
+    to the database has failed, as on a full disk, until one succeeds; that is tried every 2 seconds. `warnings` tell of
+    what does not keep it from answering, and are renewed every minute.
     """
     service: Service | None = getattr(request.app.state, "service", None)
     health = schemas.Health(status=service.status if service else "starting")
@@ -46,6 +48,8 @@ async def readyz(request: Request, response: Response) -> schemas.Health:
         health = schemas.Health(status="index_unavailable")
     if service and health.status == "ok" and not service.galleries.store.database.writable:
         health = schemas.Health(status="storage_unavailable")
+    if service and service.clock.ahead:
+        health = health.model_copy(update={"warnings": ["clock_ahead"]})
     if health.status != "ok":
         response.status_code = 503
     return health

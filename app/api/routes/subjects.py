@@ -76,21 +76,22 @@ async def get_subject(service: ServiceDep, gallery: GalleryId, subject: SubjectI
 async def update_subject(
     request: Request, service: ServiceDep, gallery: GalleryId, subject: SubjectId
 ) -> schemas.Subject:
-    """Change a subject's name, metadata, expiry or consent.
+    """Change a subject's name, metadata, expiry, consent or cover.
 
     A given field replaces the old value as a whole (metadata too), an absent field stays as it is, null removes it.
     """
     asked = await service.read_json(request, schemas.SubjectPatch)
     name = asked.name if "name" in asked.model_fields_set else UNSET
     metadata = asked.metadata if "metadata" in asked.model_fields_set else UNSET
+    cover = asked.cover if "cover" in asked.model_fields_set else UNSET
     store = service.galleries.store
-    return schemas.Subject.model_validate(
-        await service.run(
-            lambda: store.update_subject(
-                store.gallery(gallery), subject, name=name, metadata=metadata, terms=_terms_of(asked)
-            )
-        )
-    )
+
+    def update() -> schemas.Subject:
+        home, terms = store.gallery(gallery), _terms_of(asked)
+        changed = store.update_subject(home, subject, name=name, metadata=metadata, terms=terms, cover=cover)
+        return schemas.Subject.model_validate(changed)
+
+    return await service.run(update)
 
 
 @router.handles(endpoints.DELETE_SUBJECT)

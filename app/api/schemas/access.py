@@ -108,6 +108,26 @@ class OwnKey(Wire):
     galleries: list[str] | None = Field(description="The only galleries it may see; null: all of them.")
 
 
+class SignInCode(Wire):
+    """A code that signs a browser in with the request's key: once, within a minute."""
+
+    example: ClassVar[Example] = {
+        "code": "lc_5f1c0a7be2d94c36_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk",
+        "expires_at": TIME,
+    }
+
+    code: str = Field(description="The page's address with `#code=` and this is the link.")
+    expires_at: datetime
+
+
+class SignedIn(OwnKey):
+    """The key that a sign-in code stood for."""
+
+    example: ClassVar[Example] = OwnKey.example | {"secret": NewKey.example["secret"]}
+
+    secret: str = Field(description="The whole key, to send in `Authorization: Bearer` or `x-api-key`.")
+
+
 class KeyPage(Wire):
     example: ClassVar[Example] = {"keys": [Key.example], "next_cursor": None}
     keys: list[Key]

@@ -85,12 +85,22 @@ RateText: TypeAlias = Annotated[
 ScopeName: TypeAlias = Literal["read", "recognize", "enroll", "admin", "delete", "metrics", "templates"]
 QualityGate: TypeAlias = Literal["none", "low", "medium", "high"]
 StoreMode: TypeAlias = Literal["crop", "none"]
+LivenessMode: TypeAlias = Literal["off", "report", "require"]
+GALLERY_LIVENESS = (
+    "What verification, identification and enrollment of photos ask of liveness unless a request asks for something "
+    "else. `require` holds whatever a request asks."
+)
 OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
 ON_CONFLICT = (
     "What to do with a new face that is enrolled already, or that matches another subject. `warn`: enroll it, and say "
     "so in its row. `reject`: don't enroll it. `allow`: don't look."
 )
 SearchKind: TypeAlias = Literal["fp32", "int8"]
+CalibrationSource: TypeAlias = Literal["package", "gallery"]
+CALIBRATION_SOURCES = (
+    "Whose operating points decide: the model package's, or those measured among the gallery's own subjects, where "
+    "these support the rate."
+)
 SEARCH_KINDS = (
     "How the vectors are searched; the answers are the same. `fp32`: as they are. `int8`: first by a copy of a quarter "
     "of their size, then the best are scored exactly; faster, but uses a quarter more memory."

@@ -8,6 +8,8 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from app.api.schemas.base import (
+    CALIBRATION_SOURCES,
+    GALLERY_LIVENESS,
     MAX_ID_LENGTH,
     MODEL,
     ON_CONFLICT,
@@ -15,8 +17,10 @@ from app.api.schemas.base import (
     SEARCH_KINDS,
     TIME,
     AskedSearchKind,
+    CalibrationSource,
     Example,
     Id,
+    LivenessMode,
     Metadata,
     OnConflict,
     Params,
@@ -50,13 +54,21 @@ class GalleryCreate(Params):
     on_conflict: OnConflict = Field(default="warn", description=ON_CONFLICT)
     metadata: Metadata = Field(default_factory=dict, description="Any JSON object, within the server's size limit.")
     population: Populations = Field(default=[], description=POPULATIONS)
+    liveness: LivenessMode = Field(default="off", description=GALLERY_LIVENESS)
 
 
 class GalleryPatch(Params):
     example: ClassVar[Example] = {"search": "int8"}
     search: AskedSearchKind | None = Field(default=None, description=SEARCH_KINDS)
+    calibration: CalibrationSource | None = Field(default=None, description=CALIBRATION_SOURCES)
+    allow_laxer: bool | None = Field(
+        default=None,
+        description="Whether the gallery's own thresholds may be laxer than the package's at 3.2 times the false match "
+        "rate.",
+    )
     on_conflict: OnConflict | None = Field(default=None, description=ON_CONFLICT)
     population: Populations | None = Field(default=None, description=f"{POPULATIONS} An empty list declares none.")
+    liveness: LivenessMode | None = Field(default=None, description=GALLERY_LIVENESS)
 
 
 class Gallery(Wire):
@@ -65,9 +77,12 @@ class Gallery(Wire):
         "embedder": MODEL,
         "store": "crop",
         "search": "fp32",
+        "calibration": "package",
+        "allow_laxer": False,
         "on_conflict": "warn",
         "metadata": {},
         "population": [],
+        "liveness": "off",
         "subjects": 1,
         "faces": 1,
         "created_at": TIME,
@@ -76,9 +91,12 @@ class Gallery(Wire):
     embedder: str = Field(description="The model package whose templates this gallery holds.")
     store: StoreMode
     search: SearchKind
+    calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
+    allow_laxer: bool
     on_conflict: OnConflict
     metadata: Metadata
     population: list[str] = Field(default=[], description="The declared groups of people; empty: none.")
+    liveness: LivenessMode = Field(description="What is asked of liveness unless a request asks for something else.")
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
     created_at: datetime

@@ -14,12 +14,15 @@ from app.api.schemas.base import (
     PHOTO,
     Base64,
     Example,
+    LivenessMode,
     Params,
     Population,
     Rate,
     Wire,
 )
+from app.api.schemas.calibration import DecidedBy
 
+Verdict: TypeAlias = Literal["live", "spoof", "uncertain", "not_measured"]
 Decision: TypeAlias = Literal["known", "uncertain", "unknown"]
 FaceIndex: TypeAlias = Annotated[int, Field(ge=0)]
 FACE_INDEX = "The face of {} to use, by its index in the list of `/v1/detect`; the most prominent one if absent."
@@ -61,12 +64,27 @@ class VerifyParams(DetectParams, PopulationParams):
     )
 
 
-class VerifyAnyParams(VerifyParams, ModelParams):
+class LivenessParams(Params):
+    liveness: LivenessMode | None = Field(
+        default=None,
+        description="`report` adds a verdict on whether each face is live, `require` also refuses those that are not "
+        "(`not_live`); the gallery's default if absent. A gallery's `require` always holds.",
+    )
+
+
+class VerifyAnyParams(VerifyParams, ModelParams, LivenessParams):
     face1: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the first photo"))
     face2: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the second photo"))
+    liveness_of: Literal["both", "image1", "image2"] = Field(
+        default="both", description="Which photos liveness is asked of: one of them may be of a document."
+    )
 
 
-class IdentifyParams(DetectParams, PopulationParams):
+class VerifySubjectParams(VerifyParams, LivenessParams):
+    pass
+
+
+class IdentifyParams(DetectParams, PopulationParams, LivenessParams):
     limit: int = Field(default=5, ge=1, le=MAX_CANDIDATES, description="The most candidates for each face.")
     fmr: Rate | None = Field(
         default=None, description="False match rate of each single comparison. Can't be combined with `fpir`."
@@ -131,7 +149,7 @@ class VerifyRequest(VerifyAnyParams):
     image2: Base64
 
 
-class SubjectVerifyRequest(VerifyParams):
+class SubjectVerifyRequest(VerifySubjectParams):
     example: ClassVar[Example] = {"image": PHOTO, "fmr": 0.0001}
     image: Base64
 
@@ -189,6 +207,21 @@ class DetectedFace(Wire):
     quality: Quality
 
 
+class Liveness(Wire):
+    """Whether a face is live, or a picture of one: a decision at thresholds that were measured, or none."""
+
+    example: ClassVar[Example] = {"live": "live", "live_score": 0.982, "reason": None}
+
+    live: Verdict = Field(
+        description="`live`; `spoof`; `uncertain`: between the thresholds, or smaller than what was measured; "
+        "`not_measured`: the packages have no operating points, so that nothing is decided."
+    )
+    live_score: float = Field(ge=0, le=1, description="The models' mean probability of being live; no error rate.")
+    reason: Literal["low_score", "between_thresholds", "small_face", "no_operating_points"] | None = Field(
+        description="Why the face is not judged live; null if it is."
+    )
+
+
 class EmbeddedFace(DetectedFace):
     example: ClassVar[Example] = DetectedFace.example | {"embedding": [0.0132, -0.0871, 0.0456]}
     embedding: list[float] = Field(description="The face's template: a vector of length 1.")
@@ -197,10 +230,11 @@ class EmbeddedFace(DetectedFace):
 class ChosenFace(DetectedFace):
     """The face of a photo that an operation used."""
 
-    example: ClassVar[Example] = DetectedFace.example | {"image": ImageSize.example, "faces": 1}
+    example: ClassVar[Example] = DetectedFace.example | {"image": ImageSize.example, "faces": 1, "liveness": None}
 
     image: ImageSize
     faces: int = Field(ge=1, description="How many faces the photo has; the most prominent one was used.")
+    liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 
 class Choice(Wire):
@@ -221,12 +255,21 @@ class NearestOther(Wire):
     score: float
 
 
+class RuledOut(Wire):
+    """A candidate that a correction rules out: the probe is more like a recorded wrong probe than like its faces."""
+
+    subject: str
+    score: float | None = Field(description="The best score over the subject's faces; null below the floor.")
+    correction: str = Field(description="The id of the correction.")
+    correction_score: float | None = Field(description="The score against its probe; null below the floor.")
+
+
 class Explain(Wire):
     """How the answer came about; only with `explain=true`."""
 
     stages: dict[str, float] = Field(
-        description="Milliseconds in each stage (decode, detect, align, quality, embed, search, store), including "
-        "waiting; summed over the photos."
+        description="Milliseconds in each stage (decode, detect, align, quality, liveness, embed, search, store), "
+        "including waiting; summed over the photos."
     )
     batch_size: int | None = Field(
         description="Number of faces in the largest embedding batch, including those of other requests."
@@ -235,7 +278,12 @@ class Explain(Wire):
         default_factory=list, description="For each photo of which one face was used: which face, and why."
     )
     nearest_other: list[NearestOther | None] = Field(
-        default_factory=list, description="For each face of the answer: the nearest subject that is not its match."
+        default_factory=list,
+        description="For each face of the answer: the nearest subject that is not its match; null also if its score "
+        "is not answered.",
+    )
+    ruled_out: list[list[RuledOut]] = Field(
+        default_factory=list, description="For each face of the answer: the candidates that corrections rule out."
     )
 
 
@@ -268,6 +316,7 @@ class VerifyAnswer(Wire):
         "threshold": 0.412,
         "fmr": 0.0001,
         "fmr_asked": None,
+        "calibration": DecidedBy.example,
         "face1": ChosenFace.example,
         "face2": ChosenFace.example,
         "model": MODEL,
@@ -278,6 +327,7 @@ class VerifyAnswer(Wire):
     threshold: float
     fmr: float = Field(description="The false match rate measured at this threshold.")
     fmr_asked: float | None = Field(description="The requested one; null: the server's default.")
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face1: ChosenFace
     face2: ChosenFace
     model: str
@@ -295,8 +345,14 @@ class Candidate(Wire):
     }
     subject: str
     name: str | None
-    score: float = Field(description="The best score over the subject's faces; the decision is based on it.")
-    template_score: float = Field(description="The score against the subject's quality-weighted mean template.")
+    score: float = Field(
+        description="The best score over the subject's faces, which the decision is based on; rounded down unless the "
+        "key has the scope `templates`."
+    )
+    template_score: float | None = Field(
+        description="The score against the subject's quality-weighted mean template; null below the most lenient "
+        "operating point, unless the key has the scope `templates`."
+    )
     face_id: str = Field(description="The enrolled face with this score.")
 
 
@@ -306,6 +362,7 @@ class SubjectVerifyAnswer(Wire):
         "threshold": 0.412,
         "fmr": 0.0001,
         "fmr_asked": 0.0001,
+        "calibration": DecidedBy.example,
         "face": ChosenFace.example,
         "model": MODEL,
         "explain": None,
@@ -313,12 +370,19 @@ class SubjectVerifyAnswer(Wire):
     match: bool
     subject: str
     name: str | None
-    score: float = Field(description="The best score over the subject's faces; the decision is based on it.")
-    template_score: float = Field(description="The score against the subject's quality-weighted mean template.")
+    score: float | None = Field(
+        description="The best score over the subject's faces, which the decision is based on; unless the key has the "
+        "scope `templates`, rounded down, and null below the most lenient operating point."
+    )
+    template_score: float | None = Field(
+        description="The score against the subject's quality-weighted mean template; null below the most lenient "
+        "operating point, unless the key has the scope `templates`."
+    )
     face_id: str = Field(description="The enrolled face with this score.")
     threshold: float
     fmr: float
     fmr_asked: float | None
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     face: ChosenFace
     model: str
     explain: Explain | None = None
@@ -332,6 +396,7 @@ class IdentifiedFace(DetectedFace):
         "margin": None,
         "threshold": 0.446,
         "threshold_uncertain": 0.371,
+        "liveness": Liveness.example,
     }
     decision: Decision = Field(
         description="`known`: the first candidate's score reaches `threshold`; `uncertain`: it reaches only "
@@ -340,11 +405,18 @@ class IdentifiedFace(DetectedFace):
     candidates: list[Candidate] = Field(
         description="The nearest subjects, best first, without those assigned to another face of the photo."
     )
-    margin: float | None = Field(description="First candidate's score minus the second's; null without a second.")
+    margin: float | None = Field(
+        description="First candidate's answered score minus the second's; null without a second."
+    )
     threshold: float = Field(description="A face with at least this score is `known`.")
     threshold_uncertain: float = Field(
         description="A face between this score and `threshold` is `uncertain`: the operating point of ten times the "
         "FMR, or the highest one that was measured."
+    )
+    liveness: Liveness | None = Field(
+        default=None,
+        description="Null unless it was asked for. A face that liveness is required of and that is not `live` is not "
+        "searched for: it is `unknown` without candidates. If that is every face, the answer is an error.",
     )
 
 
@@ -356,6 +428,8 @@ class IdentifyAnswer(Wire):
         "fpir": 0.01,
         "fmr_asked": None,
         "fpir_asked": 0.01,
+        "limited": False,
+        "calibration": DecidedBy.example,
         "subjects": 500,
         "model": MODEL,
         "explain": None,
@@ -366,6 +440,10 @@ class IdentifyAnswer(Wire):
     fpir: float = Field(description="The expected false positive identification rate for the whole gallery.")
     fmr_asked: float | None
     fpir_asked: float | None
+    limited: bool = Field(
+        description="Whether the server's default FPIR needs a rate that was not measured: `fpir` is what to expect."
+    )
+    calibration: DecidedBy = Field(description="Whose measurement `threshold` is.")
     subjects: int = Field(ge=0, description="How many subjects with at least one face the gallery has.")
     model: str
     explain: Explain | None = None

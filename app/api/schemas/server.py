@@ -54,6 +54,14 @@ class GroupRate(Wire):
     high: float
 
 
+class LivenessRate(Wire):
+    """A measured error rate with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 class Group(Wire):
     name: str = Field(description="Part of another group where there is a slash: `adults-18-59/female-asian`.")
     photos: int
@@ -68,6 +76,34 @@ class BiasCard(Wire):
     calibration: str = Field(description="The calibration whose operating points were measured.")
     repeats: str = Field(description="What was done about people who appear twice.")
     groups: list[Group]
+
+
+class LivenessPoint(Wire):
+    """The errors at one threshold (ISO/IEC 30107-3)."""
+
+    threshold: float
+    apcer: LivenessRate = Field(description="Attacks judged live: of the kind of attack with the most.")
+    bpcer: LivenessRate = Field(description="Live faces not judged live.")
+
+
+class LivenessCalibration(Wire):
+    name: str
+    measured_on: str
+    live: int = Field(description="Photos of live people.")
+    attacks: dict[str, int] = Field(description="Photos of each kind of attack.")
+    smallest_face: float = Field(description="Longer side of the smallest live face measured, in pixels.")
+    points: list[LivenessPoint]
+    measured_with: str = Field(description="Hash of the packages whose scores were averaged.")
+
+
+class LivenessModel(Wire):
+    """What a liveness package is shown of a face, and what was measured with it."""
+
+    classes: list[str]
+    live: str = Field(description="The class that means a live person.")
+    scale: float = Field(description="Sides of the cut, in sides of the face's box.")
+    side: int = Field(description="Side of its input in pixels.")
+    calibrations: list[LivenessCalibration] = Field(description="Empty: it decides nothing.")
 
 
 class Model(Wire):
@@ -101,18 +137,19 @@ class Model(Wire):
     id: str = Field(description="`name@version`.")
     name: str
     version: str
-    task: str = Field(description="`detect` or `embed`.")
+    task: str = Field(description="`detect`, `embed` or `liveness`.")
     title: str
     description: str
     loaded: bool = Field(description="Whether this server is running it now.")
     source: str = Field(description="Where its file comes from: `file`, `carrier` (a Python package) or `url`.")
     sha256: str
     licence: Licence
-    dimension: int | None = Field(description="Length of its templates; null for detectors.")
+    dimension: int | None = Field(description="Length of its templates; null for other tasks.")
     calibrations: list[Calibration]
     bias_card: BiasCard | None = Field(
         default=None, description="How its operating points hold within groups of people; null: not measured."
     )
+    liveness: LivenessModel | None = Field(default=None, description="Null for other tasks.")
     device: str | None = Field(description="Where it runs, e.g. `cpu`; null when not loaded.")
     providers: list[str] = Field(description="ONNX Runtime's execution providers.")
     provenance: dict[str, Any] = Field(default_factory=dict, description="The package's origin and measurements.")
@@ -175,6 +212,11 @@ class Version(Wire):
 class Health(Wire):
     example: ClassVar[Example] = {"status": "ok"}
     status: Literal["ok", "starting", "draining", "index_unavailable", "storage_unavailable"]
+    warnings: list[Literal["clock_ahead"]] = Field(
+        default_factory=list,
+        description="Absent if there are none. `clock_ahead`: the clock is more than 7 days ahead of the newest stored "
+        "time, so nothing is expired or deleted by its age until `likeness clock --confirm`.",
+    )
 
 
 class Problem(Wire):

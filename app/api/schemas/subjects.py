@@ -28,7 +28,16 @@ from app.api.schemas.base import (
     Time,
     Wire,
 )
-from app.api.schemas.recognition import FACE_INDEX, Box, DetectParams, Explain, FaceIndex, Quality
+from app.api.schemas.recognition import (
+    FACE_INDEX,
+    Box,
+    DetectParams,
+    Explain,
+    FaceIndex,
+    Liveness,
+    LivenessParams,
+    Quality,
+)
 
 
 class Consent(Params):
@@ -56,6 +65,9 @@ class SubjectPatch(Params):
     metadata: Metadata = Field(default_factory=dict, description="The new metadata; replaces all of the old.")
     expires_at: Time | None = Field(default=None, description="The new time of expiry; null: never.")
     consent: Consent | None = Field(default=None, description="The new consent; null removes it.")
+    cover: str | None = Field(
+        default=None, max_length=MAX_ID_LENGTH, description="The id of the face that shows the subject; null: none."
+    )
 
 
 class EraseParams(Params):
@@ -101,6 +113,7 @@ class Subject(Wire):
     updated_at: datetime
     expires_at: datetime | None = Field(description="From then on no answer contains it; null: never.")
     consent: GivenConsent | None
+    cover: str | None = Field(default=None, description="The id of the face that shows it, if one was chosen.")
 
 
 class SubjectPage(Wire):
@@ -160,7 +173,7 @@ class FacePage(Wire):
     next_cursor: str | None = Field(description="Send it as `cursor` for the next page; null on the last page.")
 
 
-class EnrollParams(DetectParams):
+class EnrollParams(DetectParams, LivenessParams):
     quality: QualityGate = Field(default="medium", description="The least quality to accept; `none` accepts all.")
     expires_at: Time | None = Field(
         default=None,
@@ -203,12 +216,15 @@ class EnrolledFace(Wire):
     box: Box
     duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
+    liveness: Liveness | None = Field(default=None, description="Null unless it was asked for.")
 
 
 class RejectedImage(Wire):
     index: int = Field(ge=0, description="The image's place in the request, counted from 0.")
-    code: str = Field(description="An error code: `no_face`, `low_quality`, `duplicate_face`, `face_conflict`, ...")
-    reasons: list[str] = Field(description="For `low_quality`: why.")
+    code: str = Field(
+        description="An error code: `no_face`, `low_quality`, `not_live`, `duplicate_face`, `face_conflict`, ..."
+    )
+    reasons: list[str] = Field(description="For `low_quality` and `not_live`: why.")
     message: str
     duplicate: Resemblance | None = Field(default=None, description="The same photo, enrolled before.")
     conflict: Resemblance | None = Field(default=None, description="A face of another subject that it matches.")
@@ -238,3 +254,41 @@ class EnrollAnswer(Wire):
     rejected: list[RejectedImage]
     model: str
     explain: Explain | None = None
+
+
+class CorrectionParams(Params):
+    face: FaceIndex | None = Field(default=None, description=FACE_INDEX.format("the photo"))
+    expires_at: Time | None = Field(
+        default=None,
+        description="Until when it counts; `LIKENESS_CORRECTION_DAYS` if absent.",
+        examples=["2096-01-31T12:00:00Z"],
+    )
+
+
+class CorrectionRequest(CorrectionParams):
+    example: ClassVar[Example] = {"image": PHOTO}
+    image: Base64
+
+
+class Correction(Wire):
+    """A probe that is not the subject."""
+
+    example: ClassVar[Example] = {
+        "id": "4c3a9a3e0c6d7b8a9f106f1f2d5f0f0c",
+        "subject": "collins",
+        "model": MODEL,
+        "has_crop": True,
+        "created_at": TIME,
+        "expires_at": "2027-01-31T12:00:00Z",
+    }
+    id: str
+    subject: str
+    model: str
+    has_crop: bool = Field(description="Whether it can follow the gallery to another model package.")
+    created_at: datetime
+    expires_at: datetime
+
+
+class CorrectionList(Wire):
+    example: ClassVar[Example] = {"corrections": [Correction.example]}
+    corrections: list[Correction] = Field(description="All of the subject, oldest first; a 33rd replaces the oldest.")

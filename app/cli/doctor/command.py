@@ -20,6 +20,7 @@ CHECKS: Mapping[str, Callable[[Settings], Iterator[Finding]]] = {
     "packages": environment.check_packages,
     "models": models.check_models,
     "device": models.check_device,
+    "liveness": models.check_liveness,
     "data": storage.check_data_folder,
     "key": storage.check_key,
     "database": storage.check_database,

@@ -9,6 +9,7 @@ Verdict: TypeAlias = Literal["ok", "warning", "failed"]
 REMEDIES = {
     "models": "Set LIKENESS_MODELS_DIR, LIKENESS_EMBEDDER and LIKENESS_DETECTOR to packages that exist.",
     "device": "Set LIKENESS_EMBEDDER to a package for embedding, or repair this one.",
+    "liveness": "Set LIKENESS_LIVENESS to packages that exist (docs/how-to/liveness.md).",
     "key": "Restore the file, or create a new key: likeness keys admin --rotate",
     "vault": "Put back the key file that the database was encrypted with (vault.key, LIKENESS_ENCRYPTION_KEY_FILE).",
     "index": "Correct LIKENESS_INDEX and LIKENESS_INDEX_TOKEN (docs/how-to/milvus.md), and check that Milvus runs.",

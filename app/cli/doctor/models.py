@@ -44,8 +44,41 @@ def check_models(settings: Settings) -> Iterator[Finding]:
             )
 
 
+def check_liveness(settings: Settings) -> Iterator[Finding]:
+    """Open the liveness packages that the server would use, and look for their operating points."""
+    from app.decisions import liveness_point  # noqa: PLC0415 - so that a broken package is a finding
+    from app.face.liveness import choose_packages, find_calibration  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.package import find_packages  # noqa: PLC0415 - so that a broken package is a finding
+    from app.inference.session import open_liveness  # noqa: PLC0415 - so that a broken package is a finding
+
+    installed = find_packages(settings.models_dir)
+    if not settings.liveness and not any(one.manifest.task == "liveness" for one in installed.values()):
+        yield Finding("liveness", "ok", "no liveness package is installed; requests for liveness are answered with 503")
+        return
+    try:
+        chosen = choose_packages(installed, settings.liveness)
+        with tempfile.TemporaryDirectory() as folder:
+            for package in chosen:
+                open_liveness(package, Path(folder), settings.device)
+    except LikenessError as error:
+        yield Finding("liveness", "warning", error.message, "See docs/how-to/liveness.md.")
+        return
+    names = ", ".join(package.id for package in chosen)
+    calibration = find_calibration(chosen)
+    if calibration is None or liveness_point(calibration, settings.apcer, settings.bpcer) is None:
+        message = (
+            f"{names}: not measured at APCER {settings.apcer:g} and BPCER {settings.bpcer:g}, so it decides nothing"
+        )
+        yield Finding("liveness", "warning", message, "Measure it: docs/how-to/liveness.md.")
+        return
+    yield Finding("liveness", "ok", f"{names}: decides by {calibration.name}")
+
+
 def _whether_checked(package: Package) -> str:
     """Return what opening the package does about its templates; nothing for a detector."""
+    if package.manifest.task == "liveness":
+        count = len(package.manifest.liveness_calibrations)
+        return "; it decides nothing before it is measured" if not count else "; it has operating points"
     if package.manifest.task != "embed":
         return ""
     if package.manifest.golden is None:

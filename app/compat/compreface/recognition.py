@@ -31,9 +31,9 @@ from app.compat.compreface.requests import (
     template_of,
 )
 from app.compat.similarity import Similarity
-from app.decisions import CoarseScores, cosine
+from app.decisions import AnsweredCandidate, AnsweredScores, CoarseScores, answered_scores, cosine
 from app.errors import AmbiguousFace
-from app.gallery.records import Candidate, FaceRow, Gallery
+from app.gallery.records import FaceRow, Gallery
 from app.types import Face, Photo, Template
 
 router = Router(COMPREFACE)
@@ -108,8 +108,11 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
         photo = _embed(service, gallery, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         templates = [_template(face) for face in faces]
-        similarity = _scale(service, templates[0].package)
-        rankings = _rank(service, gallery, templates, params.prediction_count)
+        similarity, scores = (
+            _scale_in(service, gallery, templates[0].package),
+            _scores(request, service, templates[0].package),
+        )
+        rankings = _rank(service, gallery, templates, params.prediction_count, scores)
         result = [
             face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
             for face, ranking in zip(faces, rankings, strict=True)
@@ -136,13 +139,13 @@ async def recognize_embeddings(
     service.guard.admit_vectors(grant_of(request), len(embeddings))
 
     def work() -> Json:
-        similarity = _scale(service, gallery.embedder)
+        similarity = _scale_in(service, gallery, gallery.embedder)
         scores = CoarseScores.of(service.operations.thresholds(gallery.embedder))
         templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
-        rankings = _rank(service, gallery, templates, query.prediction_count)
+        rankings = _rank(service, gallery, templates, query.prediction_count, scores)
         return {
             "result": [
-                {"embedding": one, "similarities": _coarse_subjects(similarity, scores, ranking)}
+                {"embedding": one, "similarities": _subjects(similarity, ranking)}
                 for one, ranking in zip(embeddings, rankings, strict=True)
             ]
         }
@@ -162,14 +165,14 @@ async def verify_face(
 
     def work() -> Json:
         enrolled = service.galleries.store.find_face(gallery, wanted)
-        similarity = _scale(service, enrolled.package)
+        similarity, scores = _scale_in(service, gallery, enrolled.package), _scores(request, service, enrolled.package)
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         result = [
             face_answer(face, photo, params, embedded=True)
             | {
                 "subject": enrolled.subject,
-                "similarity": _similarity(similarity, _stored(enrolled), _template(face)),
+                "similarity": rounded(_answered(similarity, scores, cosine(_stored(enrolled), _template(face)))),
             }
             for face in faces
         ]
@@ -196,9 +199,9 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
 
     def work() -> Json:
         enrolled = _stored(service.galleries.store.find_face(gallery, wanted))
-        similarity = _scale(service, enrolled.package)
+        similarity = _scale_in(service, gallery, enrolled.package)
         scores = CoarseScores.of(service.operations.thresholds(enrolled.package))
-        return _compared(enrolled, embeddings, lambda score: _coarse(similarity, scores, score))
+        return _compared(enrolled, embeddings, lambda score: _answered(similarity, scores, score))
 
     return await service.run(work)
 
@@ -209,26 +212,31 @@ def _embed(service: Service, gallery: Gallery, image: bytes) -> Photo:
     return service.operations.embed(image, gallery.embedder)[0]
 
 
-def _rank(service: Service, gallery: Gallery, templates: Sequence[Template], count: int) -> list[list[Candidate]]:
+def _scores(request: Request, service: Service, package: str) -> AnsweredScores:
+    exact = grant_of(request).sees_exact_scores
+    return answered_scores(service.operations.thresholds(package), exact=exact)
+
+
+def _rank(
+    service: Service, gallery: Gallery, templates: Sequence[Template], count: int, scores: AnsweredScores
+) -> list[list[AnsweredCandidate]]:
     if not is_stored(gallery):
         return [[] for _ in templates]
-    return service.operations.rank(gallery.id, templates, min(count, MAX_PREDICTIONS))
+    return service.operations.rank(gallery.id, templates, min(count, MAX_PREDICTIONS), scores)
 
 
-def _subjects(similarity: Similarity, ranking: Sequence[Candidate]) -> list[Json]:
-    return [{"subject": one.subject, "similarity": rounded(similarity.of_cosine(one.score))} for one in ranking]
+def _subjects(similarity: Similarity, ranking: Sequence[AnsweredCandidate]) -> list[Json]:
+    return [
+        {"subject": one.subject, "similarity": rounded(similarity.of_cosine(one.score))}
+        for one in ranking
+        if one.score is not None
+    ]
 
 
-def _coarse_subjects(similarity: Similarity, scores: CoarseScores, ranking: Sequence[Candidate]) -> list[Json]:
-    """Return the candidates whose score is answered."""
-    near = [one for one in ranking if scores.coarse(one.score) is not None]
-    return [{"subject": one.subject, "similarity": rounded(_coarse(similarity, scores, one.score))} for one in near]
-
-
-def _coarse(similarity: Similarity, scores: CoarseScores, score: float) -> float:
-    """Return the similarity of a score for a vector that the caller chose; 0 below the floor."""
-    coarse = scores.coarse(score)
-    return 0.0 if coarse is None else similarity.of_cosine(coarse)
+def _answered(similarity: Similarity, scores: AnsweredScores, score: float) -> float:
+    """Return the similarity that is answered for a score of an enrolled face; 0 below the floor."""
+    answered = scores.answered(score)
+    return 0.0 if answered is None else similarity.of_cosine(answered)
 
 
 def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Callable[[float], float]) -> Json:
@@ -243,6 +251,11 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
 
 def _scale(service: Service, package: str) -> Similarity:
     return Similarity.of(service.operations.thresholds(package))
+
+
+def _scale_in(service: Service, gallery: Gallery, package: str) -> Similarity:
+    """Return the map to similarities in this gallery, by the calibration that decides there."""
+    return Similarity.of(service.operations.thresholds_in(gallery, package))
 
 
 def _similarity(similarity: Similarity, one: Template, other: Template) -> float:

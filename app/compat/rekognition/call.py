@@ -14,6 +14,7 @@ from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.requests import ImageSource
 from app.compat.similarity import Similarity
+from app.decisions import AnsweredScores, answered_scores
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery, gallery_not_found
@@ -74,6 +75,15 @@ class Call:
     def scale(self, package: str) -> Similarity:
         """Return the map from cosines of this package to similarities."""
         return Similarity.of(self.service.operations.thresholds(package))
+
+    def scale_in(self, gallery: Gallery) -> Similarity:
+        """Return the map from cosines to similarities in this gallery, by the calibration that decides there."""
+        return Similarity.of(self.service.operations.thresholds_in(gallery, gallery.embedder))
+
+    def scores(self, package: str, threshold: float) -> AnsweredScores:
+        """Return how scores of this package's enrolled faces are answered; ``threshold``: the request's, a cosine."""
+        thresholds = self.service.operations.thresholds(package)
+        return answered_scores(thresholds, threshold, exact=self.grant.sees_exact_scores)
 
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:
         """Return the face that a search begins with. Raises Refused (InvalidParameterException) if it is unknown."""

@@ -15,9 +15,9 @@ from app.compat.rekognition.answers import (
     stored_face,
 )
 from app.compat.rekognition.call import Call, good_enough, no_faces, stored_template, template_of
-from app.decisions import cosine
+from app.decisions import AnsweredCandidate, AnsweredScores, cosine
 from app.errors import NotFound
-from app.gallery.records import Candidate, Gallery
+from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
 from app.types import Face, Template
 
@@ -97,16 +97,17 @@ def match_faces(
     A search ranks subjects by their best face. The best `limit` faces belong to at most `limit` subjects, each of which
     is among the best; so all faces of those subjects are compared.
     """
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
-    near = [one for one in _rank(call, gallery, probe, limit + 1) if one.score >= floor]
+    scores = call.scores(gallery.embedder, floor)
+    near = [one for one in _rank(call, gallery, probe, limit + 1, scores) if one.exact >= floor]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     best = sorted((-score, face) for score, face in scored if score >= floor and face != leave_out)[:limit]
     found = call.service.galleries.faces.find(gallery, [face for _, face in best])
     return [
-        {"Similarity": percent(scale.of_cosine(-score)), "Face": stored_face(found[face], gallery)}
+        {"Similarity": percent(scale.of_cosine(answered)), "Face": stored_face(found[face], gallery)}
         for score, face in best
-        if face in found
+        if face in found and (answered := scores.answered(-score)) is not None
     ]
 
 
@@ -120,39 +121,45 @@ def match_users(
     leave_out: str | None = None,
 ) -> list[Shape]:
     """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
+    scores = call.scores(gallery.embedder, floor)
     best: dict[str, float] = {}
     for probe in probes:
-        for candidate in _users(call, gallery, probe, floor, limit + 1):
-            best[candidate.subject] = max(best.get(candidate.subject, -1.0), candidate.score)
+        for candidate in _users(call, gallery, probe, floor, limit + 1, scores=scores):
+            best[candidate.subject] = max(best.get(candidate.subject, -1.0), candidate.exact)
     best.pop(leave_out or "", None)
     ordered = sorted(best.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
     return [
-        {"Similarity": percent(scale.of_cosine(score)), "User": {"UserId": user, "UserStatus": "ACTIVE"}}
+        {"Similarity": percent(scale.of_cosine(answered)), "User": {"UserId": user, "UserStatus": "ACTIVE"}}
         for user, score in ordered
+        if (answered := scores.answered(score)) is not None
     ]
 
 
-def _users(call: Call, gallery: Gallery, probe: Template, floor: float, limit: int) -> list[Candidate]:
+def _users(
+    call: Call, gallery: Gallery, probe: Template, floor: float, limit: int, *, scores: AnsweredScores
+) -> list[AnsweredCandidate]:
     wanted = max(FIRST_LOOK, limit)
     while True:
-        ranking = _rank(call, gallery, probe, wanted)
-        near = [one for one in ranking if one.score >= floor]
+        ranking = _rank(call, gallery, probe, wanted, scores)
+        near = [one for one in ranking if one.exact >= floor]
         users = [one for one in near if not is_unnamed(one.subject)]
         if len(users) >= limit or len(near) < len(ranking) or len(ranking) < wanted:
             return users[:limit]
         wanted *= WIDEN
 
 
-def _rank(call: Call, gallery: Gallery, probe: Template, limit: int) -> list[Candidate]:
-    return call.service.operations.rank(gallery.id, [probe], limit)[0]
+def _rank(call: Call, gallery: Gallery, probe: Template, limit: int, scores: AnsweredScores) -> list[AnsweredCandidate]:
+    return call.service.operations.rank(gallery.id, [probe], limit, scores)[0]
 
 
-def _faces_of(call: Call, gallery: Gallery, probe: Template, candidate: Candidate) -> Iterator[tuple[float, str]]:
+def _faces_of(
+    call: Call, gallery: Gallery, probe: Template, candidate: AnsweredCandidate
+) -> Iterator[tuple[float, str]]:
     """Yield score and id of each face of a subject; an unnamed subject has one face."""
     if is_unnamed(candidate.subject):
-        yield candidate.score, candidate.face_id
+        yield candidate.exact, candidate.face_id
         return
     cursor = None
     while True:

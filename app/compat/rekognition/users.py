@@ -172,12 +172,14 @@ def _refusal(face: str, found: dict[str, PlacedFace], user: str) -> Shape | None
 
 
 def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.AssociateFaces) -> Shape | None:
-    scale = call.scale(gallery.embedder)
+    scale = call.scale_in(gallery)
     probe = stored_template(call.stored(gallery, face))
     score = call.service.galleries.verify(gallery.id, wanted.UserId, probe).score
-    if score >= scale.cosine_of(wanted.UserMatchThreshold / 100):
+    threshold = scale.cosine_of(wanted.UserMatchThreshold / 100)
+    if score >= threshold:
         return None
-    confidence = percent(scale.of_cosine(score))
+    answered = call.scores(gallery.embedder, threshold).answered(score)
+    confidence = 0.0 if answered is None else percent(scale.of_cosine(answered))
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
 

@@ -3,6 +3,7 @@
 import { ask, path, send } from "../api.js";
 import { crop } from "../align.js";
 import { field, h, put, select } from "../dom.js";
+import { livenessChoice, verdict } from "../liveness.js";
 import { decidingPoints, defaults, runningEmbedder } from "../models.js";
 import { bestPair } from "../pairs.js";
 import { PhotoPlace } from "../photo.js";
@@ -16,7 +17,7 @@ const NARROW = "(max-width: 48rem)";
 export function compare() {
   const outcome = h("section.outcome", { "aria-live": "polite", "aria-label": "Answer" });
   const strictness = h("div.strictness", {});
-  const state = { fmr: null, asking: null, outcome, faces: new Map() };
+  const state = { fmr: null, liveness: null, asking: null, outcome, faces: new Map() };
   const places = ["First photo", "Second photo"].map((label) => {
     const place = new PhotoPlace(label, () => found(place, places, state));
     place.note = h("div.note", { "aria-live": "polite" });
@@ -45,7 +46,11 @@ async function offer(strictness, state) {
     state.fmr = value || null;
     void state.again();
   };
-  put(strictness, place.element, field("Strictness", select(pairs, "", choose), "How often two strangers may pass for one person."));
+  const live = await livenessChoice((mode) => {
+    state.liveness = mode;
+    void state.again();
+  });
+  put(strictness, place.element, field("Strictness", select(pairs, "", choose), "How often two strangers may pass for one person."), live && field("Liveness", live));
 }
 
 /** A new photo: its faces at once, and the comparison when both are there. Those of the photo before are wanted no more. */
@@ -80,7 +85,7 @@ async function decide(places, state) {
     const pair = bestPair(...places.map((place) => state.faces.get(place).faces), ...places.map((place) => place.picked));
     const [face1, face2] = places.map((place, index) => state.faces.get(place).faces[pair.at[index]].index);
     const photos = places.map((place, index) => [`image${index + 1}`, place.photo]);
-    const answer = await send(path("verify"), photos, { fmr: state.fmr, face1, face2 }, asking.signal);
+    const answer = await send(path("verify"), photos, { fmr: state.fmr, face1, face2, liveness: state.liveness }, asking.signal);
     const points = await decidingPoints(answer.model);
     if (asking.signal.aborted) return;
     places.forEach((place, index) => draw(place, places, state, pair.at[index]));
@@ -115,7 +120,7 @@ function said(answer, points, places, pairs) {
       "figure",
       {},
       place.picture && crop(place.picture, face.landmarks, `The face of the ${index ? "second" : "first"} photo, aligned`),
-      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face, places[index])),
+      h("figcaption", {}, h("strong", {}, `Quality ${Math.round(face.quality.score)}`), poor(face.quality), others(face, places[index]), verdict(face)),
     );
   });
   return h(

@@ -2,9 +2,11 @@
 
 import { patch, path, patiently, send } from "../api.js";
 import { h, put, tell } from "../dom.js";
+import { verdict } from "../liveness.js";
 import { problem, problemPlace } from "../problem.js";
 import { link, reopen } from "../router.js";
 import { count, explain } from "../words.js";
+import { afterwards, choices, finding, said, sides } from "./conflicts.js";
 import { remedies } from "./remedies.js";
 
 const AT_ONCE = 3;
@@ -56,7 +58,8 @@ async function work(run) {
 
 async function enroll(run, photo) {
   try {
-    await sent(run, photo, {});
+    const found = await sent(run, photo, {});
+    if (finding(found)) run.view.doubt(photo, found);
   } catch (error) {
     if (error.name === "AbortError") return;
     if (GIVE_UP.has(error.code)) {
@@ -72,16 +75,18 @@ async function enroll(run, photo) {
   showUnderWay();
 }
 
-/** Sends one photo, as `query` asks for beside what the run has; throws where it is refused. */
+/** Sends one photo, as `query` asks for beside what the run has, and gives its face; throws where it is refused. */
 async function sent(run, photo, query) {
   const where = path("galleries", run.gallery, "subjects", photo.subject);
-  await patiently(() => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal), run.stop.signal);
+  const answer = await patiently(() => send(`${where}/faces`, [["images", photo.file]], { quality: run.gate, ...query }, run.stop.signal), run.stop.signal);
+  const liveness = verdict(answer.enrolled[0]);
+  if (liveness) run.view.report(photo, liveness);
   run.tally.enrolled++;
   run.tally.people.add(photo.subject);
   const name = run.names[photo.subject];
-  if (!name) return;
   delete run.names[photo.subject];
-  await patch(where, { name });
+  if (name) await patch(where, { name });
+  return answer.enrolled[0];
 }
 
 function viewOf(run) {
@@ -91,9 +96,10 @@ function viewOf(run) {
   const told = h("p", { role: "status" });
   const failed = problemPlace();
   const halt = h("button", { type: "button", onclick: () => run.stop.abort() }, "Stop");
+  const doubts = h("ul.refusals", { "aria-label": "Faces that resemble enrolled ones" });
   const rows = h("ul.refusals", { "aria-label": "Refused photos" });
   const more = h("p.small", {});
-  const element = h("div.card", {}, h("div.row.apart", {}, heading, halt), bar, told, failed.element, rows, more);
+  const element = h("div.card", {}, h("div.row.apart", {}, heading, halt), bar, told, failed.element, doubts, rows, more);
   const update = () => {
     bar.value = tally.done;
     if (run.ended) {
@@ -107,6 +113,10 @@ function viewOf(run) {
     heading,
     update,
     fail: (error) => failed.show(error),
+    report: (photo, liveness) => {
+      if (rows.childElementCount < REFUSED_SHOWN) rows.append(h("li", {}, h("div", {}, h("h3", {}, photo.name), liveness)));
+    },
+    doubt: (photo, found) => doubts.append(doubtful(run, photo, found)),
     refuse: (photo, error) => {
       if (rows.childElementCount < REFUSED_SHOWN) rows.append(refusal(run, photo, error));
       else put(more, `${count(tally.refused - REFUSED_SHOWN, "more refusal")}, not shown.`);
@@ -121,14 +131,30 @@ function viewOf(run) {
 
 const soFar = (tally) => `${tally.done.toLocaleString("en")} of ${tally.all.toLocaleString("en")}: ${tally.enrolled.toLocaleString("en")} enrolled, ${tally.refused.toLocaleString("en")} refused`;
 
+const pictureOf = (run, photo) => {
+  run.urls.push(URL.createObjectURL(photo.file));
+  return run.urls.at(-1);
+};
+
+/** An enrolled face that resembles another: both pictures, and what to do about it. */
+function doubtful(run, photo, found) {
+  const body = h("li", {});
+  const undone = () => {
+    run.tally.enrolled--;
+    run.view.update();
+  };
+  const acts = choices(body, photo.name, afterwards(run.gallery, photo.subject, found, undone));
+  put(body, sides(run.gallery, pictureOf(run, photo), finding(found)), h("div.stack", {}, h("h3", {}, photo.name), h("p", {}, said(found, photo.subject)), acts));
+  return body;
+}
+
 /** A refused photo, why, and what can be done: then it is sent again. */
 function refusal(run, photo, error) {
-  const url = URL.createObjectURL(photo.file);
-  run.urls.push(url);
+  const url = pictureOf(run, photo);
   const body = h("div", { "aria-live": "polite" });
-  const explained = (problemFound) => (problemFound.code === "nothing_enrolled" || !("code" in problemFound) ? problem(problemFound) : h("p", {}, explain(problemFound)));
-  const say = (found, query) => put(body, h("h3", {}, photo.name), explained(found), remedies(photo, found, query, again));
-  const again = async (query) => {
+  const say = (found, query) => put(body, h("h3", {}, photo.name), why(found, photo), remedies(photo, found, query, again));
+  const again = async (query, subject = photo.subject) => {
+    photo.subject = subject;
     try {
       await sent({ ...run, stop: new AbortController() }, photo, query);
     } catch (found) {
@@ -140,7 +166,14 @@ function refusal(run, photo, error) {
     put(body, h("h3", {}, photo.name), h("p", {}, h("span.pill.known", {}, "enrolled"), ` as ${photo.subject}`));
   };
   say(error, {});
-  return h("li", {}, h("img", { src: url, alt: "", loading: "lazy" }), body);
+  const other = finding(error.details?.rejected?.[0]);
+  return h("li", {}, other ? sides(run.gallery, url, other) : h("img", { src: url, alt: "", loading: "lazy" }), body);
+}
+
+function why(error, photo) {
+  const found = error.details?.rejected?.[0];
+  if (finding(found)) return h("p", {}, said(found, photo.subject));
+  return error.code === "nothing_enrolled" || !("code" in error) ? problem(error) : h("p", {}, explain(error));
 }
 
 // ---------------------------------------------------------------- in sight from every view

@@ -1,6 +1,6 @@
 /** The faces of a person: looked at large, chosen one by one or all, moved to another person, deleted. */
 
-import { get, path, post, remove } from "../api.js";
+import { get, patch, post, remove } from "../api.js";
 import { crop, facePicture, forget } from "../crops.js";
 import { ask, confirm, h, put, tell } from "../dom.js";
 import { busy, problemPlace, showing } from "../problem.js";
@@ -88,8 +88,15 @@ function enlarge(own, face) {
     ["Face id", h("code", {}, face.face_id)],
   ];
   return ask("Enrolled face", (close) =>
-    h("div", {}, home, h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))), h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Close"))),
+    h("div", {}, home, h("dl.facts", {}, facts.map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))), h("div.row.end", {}, own.bar && h("button", { type: "button", onclick: () => showing(own.place, () => cover(own, face)).then(() => close()) }, "Use as cover"), h("button", { type: "button", onclick: () => close() }, "Close"))),
   );
+}
+
+/** The face stands for the person wherever the person is shown. */
+async function cover(own, face) {
+  await patch(own.where, { cover: face.face_id });
+  tell("This is the cover now.");
+  await own.changed();
 }
 
 const pathOf = (own, face) => `${own.where}/faces/${encodeURIComponent(face)}`;
@@ -131,15 +138,4 @@ async function move(own) {
   await own.changed();
 }
 
-async function moveTo(own, subject) {
-  try {
-    await post(path("galleries", own.galleryId, "subjects"), { id: subject });
-  } catch (error) {
-    if (error.code !== "subject_exists") throw error;
-  }
-  for (const face of [...own.chosen.keys()]) {
-    await post(`${pathOf(own, face)}/move`, { subject });
-    own.chosen.delete(face);
-  }
-  return true;
-}
+const moveTo = (own, subject) => post(`${own.where}/faces/move`, { faces: [...own.chosen.keys()], subject, create: true });

@@ -4,6 +4,7 @@ import { crop, cutOut } from "../align.js";
 import { get, path, remove, send } from "../api.js";
 import { crop as storedCrop } from "../crops.js";
 import { ask, confirm, h, tell } from "../dom.js";
+import { verdict } from "../liveness.js";
 import { busy, problemPlace, showing } from "../problem.js";
 import { link } from "../router.js";
 import * as session from "../session.js";
@@ -35,9 +36,10 @@ function card(state, shot, face, index) {
         h("h3", {}, shot.answer.faces.length > 1 && h("span.place", { "aria-label": `Face ${index + 1}:` }, String(index + 1)), named && session.may("read") ? h("a", { href: link("galleries", state.gallery, "people", best.subject) }, title) : title),
         h("p", {}, h(`span.pill.${face.decision}`, {}, DECIDED[face.decision]), named && best.name && h("span.small", {}, ` ${best.subject}`)),
         h("p.small", {}, `Quality ${Math.round(face.quality.score)}${poor}`),
+        verdict(face),
       ),
     ),
-    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery is left to compare with." : "Nobody in this gallery has a face yet."),
+    face.candidates.length ? candidates(face) : h("p.small", {}, shot.answer.subjects ? "Nobody else of this gallery comes near." : "Nobody in this gallery has a face yet."),
     session.may("enroll") && actions(state, shot, face, best),
   );
 }
@@ -107,8 +109,9 @@ async function enroll(state, shot, face, name) {
 
 async function add(state, shot, face, id) {
   const photo = shot.picture ? await cutOut(shot.picture, face.box, shot.answer.image, MARGIN) : shot.photo;
-  await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
-  return id;
+  const answer = await send(path("galleries", state.gallery, "subjects", id, "faces"), [["images", photo]], { quality: "low" });
+  const { conflict } = answer.enrolled[0];
+  return conflict ? `${id}; the face also matches ${nameOf(conflict) ?? "somebody else"}` : id;
 }
 
 /** Who of the gallery has this very id or name; null where the key may not look. */

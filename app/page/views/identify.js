@@ -11,7 +11,7 @@ import { defaults } from "../models.js";
 import { PhotoPlace } from "../photo.js";
 import { problem, problemPlace, showing } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
-import { count, list, oneIn, score } from "../words.js";
+import { count, decidedBy, list, oneIn, score } from "../words.js";
 import { faceCards } from "./found.js";
 
 const LONGEST = 960;
@@ -115,7 +115,7 @@ function show(state, shot) {
   const told = words(answer);
   if (state.status.textContent !== told) put(state.status, told);
   if (state.video && state.cards.matches(":hover, :focus-within")) return; // somebody is about to use what is there
-  const among = `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ${oneIn(answer.fpir)} cases.`;
+  const among = `Among ${count(answer.subjects, "person", "people")}; a stranger is taken for one of them in ${oneIn(answer.fpir)} cases${answer.limited ? ", more than the server's default, for which too few pairs were measured" : ""}. Decided by ${decidedBy(answer.calibration)}.`;
   put(state.cards, h("h2", {}, answer.faces.length ? count(answer.faces.length, "face") : "No face"), faceCards(state, shot), h("p.small", {}, among), (answer.warnings ?? []).map((one) => h("p.small", { role: "note" }, one.message)));
 }
 

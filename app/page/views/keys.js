@@ -123,7 +123,7 @@ function showSecret(key) {
       {},
       h("p", {}, "Copy it now: it is shown only this once."),
       field("Key", secret),
-      h("p.small", {}, `A link that signs its holder in here: this page's address with #key= and the key behind it.`),
+      h("p.small", {}, "Its holder pastes it here to sign in."),
       h("div.row.end", {}, copy, h("button.primary", { type: "button", onclick: () => close() }, "I have it")),
     );
   }, { held: true });

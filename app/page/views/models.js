@@ -80,7 +80,7 @@ function measured(model) {
 }
 
 /** How the scores of mated and non-mated pairs lie: the less they overlap, the better. */
-function histogram({ name, scores }) {
+export function histogram({ name, scores }) {
   if (!scores) return h("p.small", {}, `The manifest has no scores of ${name}, so there is no histogram.`);
   const density = (counts) => {
     const total = counts.reduce((sum, count) => sum + count, 0);

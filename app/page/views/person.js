@@ -11,6 +11,7 @@ import { count, when } from "../words.js";
 import { enrollPanel } from "./enroll.js";
 import { erase } from "./erasing.js";
 import { faces } from "./faces.js";
+import { merge } from "./merging.js";
 
 export function person(galleryId, subjectId) {
   const place = problemPlace();
@@ -63,9 +64,14 @@ function endings(state) {
   return h(
     "div.stack.endings",
     {},
-    h("div.row", {}, h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete"), session.may("admin") && h("button.danger", { type: "button", onclick: () => eraseAll(state) }, "Erase, with a receipt")),
+    h("div.row", {}, h("button", { type: "button", onclick: () => mergeAway(state) }, "Merge"), h("button.danger", { type: "button", onclick: () => drop(state) }, "Delete"), session.may("admin") && h("button.danger", { type: "button", onclick: () => eraseAll(state) }, "Erase, with a receipt")),
     session.may("admin") && h("p.small", {}, "Deleting removes the person from the gallery. Erasing also clears what the disk may still hold, and gives a signed receipt."),
   );
+}
+
+async function mergeAway(state) {
+  const into = await merge(state.galleryId, [state.subject]);
+  if (into) go("galleries", state.galleryId, "people", into);
 }
 
 async function eraseAll(state) {

@@ -6,10 +6,15 @@ import { ask, h } from "../dom.js";
 import { busy, problem } from "../problem.js";
 import { inReadingOrder } from "../reading.js";
 import * as session from "../session.js";
+import { finding } from "./conflicts.js";
 
-/** Buttons for an error; `again(query)` sends the photo again, beside what `query` had asked for before. */
+/** Buttons for an error; `again(query, subject)` sends the photo again, beside what `query` had
+ * asked for before, and for another person where one is given. */
 export function remedies(photo, error, query, again) {
   const offered = [];
+  const other = finding(error.details?.rejected?.[0]);
+  if (other) offered.push(["Take it anyway", () => again({ ...query, on_conflict: "allow" })]);
+  if (other?.subject && other.subject !== photo.subject) offered.push([`Take it as ${other.name ?? other.subject}`, () => again({ ...query, on_conflict: "allow" }, other.subject)]);
   if (error.code === "low_quality") offered.push(["Take it anyway", () => again({ ...query, quality: "none" })]);
   if (error.code === "ambiguous_face" && session.may("recognize")) offered.push(["Choose the face", () => choose(photo, query, again)]);
   if (!offered.length) return null;

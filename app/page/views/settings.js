@@ -9,6 +9,7 @@ import { link } from "../router.js";
 import { count } from "../words.js";
 
 const SEARCHES = [["fp32", "fp32: the vectors as they are"], ["int8", "int8: a small copy first; faster, a quarter more memory"]];
+const CONFLICTS = [["warn", "Enroll it, and ask what to do"], ["reject", "Refuse it"], ["allow", "Don't look"]];
 const MOVES = {
   embedding: "The faces get templates of the new model; the old one answers until then.",
   ready: "All faces have templates of both models. The old one answers.",
@@ -29,7 +30,7 @@ export function settings(id) {
   );
   const load = async () => {
     const gallery = await get(path("galleries", id));
-    return await Promise.all([searchOf, modelOf].map((section) => section(gallery)));
+    return await Promise.all([conflictsOf, searchOf, calibrationOf, modelOf].map((section) => section(gallery)));
   };
   return { element, ready: filling(place, body, load) };
 }
@@ -47,7 +48,11 @@ export function stored(gallery, label, name, pairs, hint) {
   return [field(label, select(pairs, gallery[name], change), hint), place.element];
 }
 
+const conflictsOf = (gallery) => section("Conflicts", stored(gallery, "A new face that is enrolled already, or matches somebody else", "on_conflict", CONFLICTS, "For everything that is enrolled without saying otherwise."));
 const searchOf = (gallery) => section("Search", stored(gallery, "How the vectors are searched", "search", SEARCHES, "The answers are the same."));
+
+const calibrationOf = (gallery) =>
+  section("Calibration", h("p", {}, "Which thresholds decide here, and how alike its own people are."), h("div.row", {}, h("a.button", { href: link("galleries", gallery.id, "calibration") }, "Calibration")));
 
 async function modelOf(gallery) {
   const home = h("div.stack", {});

@@ -1,0 +1,100 @@
+"""A gallery's own operating points."""
+
+from __future__ import annotations
+
+from app.api import answers, endpoints, schemas
+from app.api.dependencies import GalleryId, GrantDep, ServiceDep
+from app.api.router import Router
+from app.api.routes import jobs
+from app.calibration.deciding import deciding
+from app.recalibration.job import State
+
+router = Router("galleries")
+
+
+@router.handles(endpoints.CALIBRATE_GALLERY)
+async def calibrate_gallery(service: ServiceDep, grant: GrantDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+    """Measure a gallery's own operating points.
+
+    Starts a job that compares faces of different subjects: the threshold at each false match rate that their pairs
+    support, beside the package's. Subjects who may be one person are left out and listed. Decisions change only where
+    the gallery's `calibration` is `gallery`.
+    """
+    return _answer(await service.run(lambda: service.calibrator.begin(gallery, who=grant.key_id)))
+
+
+@router.handles(endpoints.SHOW_CALIBRATION)
+async def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.GalleryCalibration:
+    """Show a gallery's own operating points.
+
+    With their intervals, beside the package's, how far the gallery differs, and subjects who may be one person.
+    """
+    return _answer(await service.run(lambda: service.calibrator.find(gallery)))
+
+
+def _answer(state: State) -> schemas.GalleryCalibration:
+    highest = state.thresholds.highest
+    return schemas.GalleryCalibration(
+        gallery=state.gallery.id,
+        calibration=state.gallery.calibration,
+        allow_laxer=state.gallery.allow_laxer,
+        decides=answers.decided_by(state.thresholds.decided_by(1.0 if highest is None else highest)),
+        measured=_measured(state),
+        points=_points(state),
+        pairs=[schemas.SuspiciousPair.model_validate(pair) for pair in state.pairs],
+        job=None if state.job is None else jobs.answer(state.job),
+    )
+
+
+def _measured(state: State) -> schemas.GalleryMeasured | None:
+    found = state.measured
+    if found is None:
+        return None
+    figures, calibration = found.figures, found.calibration
+    return schemas.GalleryMeasured.model_validate(
+        {
+            "model": found.package,
+            "measured_at": found.measured_at,
+            "subjects": figures.subjects,
+            "faces": figures.faces,
+            "compared_subjects": figures.compared_subjects,
+            "compared_faces": figures.compared_faces,
+            "comparisons": calibration.comparisons if calibration else 0,
+            "mated": calibration.mated if calibration else 0,
+            "changed": round(max(0.0, state.changed), 4),
+            "suspicious": figures.suspicious,
+            "suspicious_expected": figures.expected,
+            "left_out": figures.left_out,
+            "missed": figures.missed,
+            "scores": calibration.scores if calibration else None,
+        }
+    )
+
+
+def _points(state: State) -> list[schemas.GalleryPoint]:
+    measured = state.measured
+    calibration = measured.calibration if measured else None
+    own = {point.fmr: point for point in calibration.points} if calibration else {}
+    package = {point.fmr: point.threshold for point in state.package.points}
+    decides: dict[float, float] = {}
+    if calibration is not None:
+        whole = deciding(state.package, calibration, allow_laxer=state.gallery.allow_laxer)
+        decides = {point.fmr: point.threshold for point in whole.points}
+    found = {each.fmr: each.found for each in measured.figures.differences if each.found} if measured else {}
+    rows = []
+    for fmr in sorted({*own, *package}, reverse=True):
+        point, rate = own.get(fmr), found.get(fmr)
+        rows.append(
+            schemas.GalleryPoint(
+                fmr=fmr,
+                threshold=point.threshold if point else None,
+                threshold_low=point.threshold_low if point else None,
+                threshold_high=point.threshold_high if point else None,
+                decides=decides.get(fmr),
+                package=package.get(fmr),
+                found=rate.value if rate else None,
+                found_low=rate.low if rate else None,
+                found_high=rate.high if rate else None,
+            )
+        )
+    return rows

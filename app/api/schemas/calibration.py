@@ -1,0 +1,136 @@
+"""A gallery's own operating points."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import ClassVar, Literal, TypeAlias
+
+from pydantic import Field
+
+from app.api.schemas.base import CALIBRATION_SOURCES, FACE_ID, MODEL, TIME, CalibrationSource, Example, Wire
+from app.api.schemas.jobs import Job
+from app.api.schemas.server import Scores
+
+Fallback: TypeAlias = Literal["not_measured", "too_few_subjects", "other_model", "rate_not_supported"]
+
+
+class DecidedBy(Wire):
+    """The calibration that a threshold is from."""
+
+    example: ClassVar[Example] = {"source": "package", "name": "train112", "fallback": None}
+    source: CalibrationSource
+    name: str | None = Field(description="Its name; null if the package has no operating points.")
+    fallback: Fallback | None = Field(
+        default=None,
+        description="Why the package's calibration decides where the gallery's own is switched on: it was not measured "
+        "yet, has too few subjects, was measured with another model, or does not support this rate.",
+    )
+
+
+class GalleryPoint(Wire):
+    """A threshold of the gallery; `_low`, `_high`: 95 % interval by bootstrap over subjects."""
+
+    fmr: float
+    threshold: float | None = Field(description="Measured in this gallery; null: its pairs don't support the rate.")
+    threshold_low: float | None
+    threshold_high: float | None
+    decides: float | None = Field(
+        description="The threshold with the gallery's calibration switched on: raised to the floor, or the package's."
+    )
+    package: float | None = Field(description="The package's threshold.")
+    found: float | None = Field(description="The false match rate in this gallery at the package's threshold.")
+    found_low: float | None
+    found_high: float | None
+
+
+class SuspiciousFace(Wire):
+    subject: str
+    face_id: str
+
+
+class SuspiciousPair(Wire):
+    """Two subjects who may be one person, by their most alike faces."""
+
+    first: SuspiciousFace
+    second: SuspiciousFace
+    score: float
+
+
+class GalleryMeasured(Wire):
+    """A gallery's calibration as it was measured."""
+
+    model: str = Field(description="The package whose templates were compared.")
+    measured_at: datetime
+    subjects: int = Field(description="Subjects of the gallery then.")
+    faces: int
+    compared_subjects: int = Field(description="Those compared: all, or a random sample; at most 10 faces of each.")
+    compared_faces: int
+    comparisons: int = Field(description="Non-mated comparisons; 0 if too few subjects are enrolled.")
+    mated: int
+    changed: float = Field(description="Changes since, as a share of the faces; measured again above 0.2.")
+    suspicious: int = Field(description="Pairs of subjects left out, since each may be one person.")
+    suspicious_expected: float | None = Field(
+        description="So many would be as alike by chance, by the package's strictest operating point."
+    )
+    left_out: int = Field(description="Pairs of faces left out with them.")
+    missed: float = Field(
+        description="Each stated rate is too low by this at most, if all pairs left out were two people."
+    )
+    scores: Scores | None
+
+
+class GalleryCalibration(Wire):
+    """The operating points of a gallery's own subjects, beside the package's."""
+
+    example: ClassVar[Example] = {
+        "gallery": "staff",
+        "calibration": "gallery",
+        "allow_laxer": False,
+        "decides": {"source": "gallery", "name": "gallery", "fallback": None},
+        "measured": {
+            "model": MODEL,
+            "measured_at": TIME,
+            "subjects": 800,
+            "faces": 2100,
+            "compared_subjects": 800,
+            "compared_faces": 2100,
+            "comparisons": 2200000,
+            "mated": 1900,
+            "changed": 0.02,
+            "suspicious": 1,
+            "suspicious_expected": 0.3,
+            "left_out": 6,
+            "missed": 2.7e-6,
+            "scores": None,
+        },
+        "points": [
+            {
+                "fmr": 0.0001,
+                "threshold": 0.424,
+                "threshold_low": 0.419,
+                "threshold_high": 0.431,
+                "decides": 0.424,
+                "package": 0.441,
+                "found": 0.00004,
+                "found_low": 0.00003,
+                "found_high": 0.00006,
+            }
+        ],
+        "pairs": [
+            {
+                "first": {"subject": "collins", "face_id": FACE_ID},
+                "second": {"subject": "e.collins", "face_id": "0f5c1c2bb2dd4d0aa6a1e9b0c7c3de51"},
+                "score": 0.91,
+            }
+        ],
+        "job": Job.example | {"kind": "calibrate", "gallery": "staff"},
+    }
+
+    gallery: str
+    calibration: CalibrationSource = Field(description=CALIBRATION_SOURCES)
+    allow_laxer: bool
+    decides: DecidedBy = Field(description="Which one decides now, at the highest rate.")
+    measured: GalleryMeasured | None = Field(description="Null before the first measurement.")
+    points: list[GalleryPoint] = Field(description="From the highest rate to the lowest.")
+    pairs: list[SuspiciousPair] = Field(description="The suspicious pairs that still exist, at most 100.")
+    job: Job | None = Field(description="The current job, or the last one.")

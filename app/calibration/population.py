@@ -1,0 +1,182 @@
+"""Operating points of one population: the people enrolled in a gallery, whose pairs are non-mated for nothing.
+
+Two subjects may be one person enrolled twice. Such a pair looks like a false match and would push the thresholds of the
+lowest rates up. The rule here, which needs nobody to look: two subjects whose faces' mean score reaches the package's
+strictest operating point, and who are each other's most alike. Their pairs are left out and listed.
+
+That errs in two directions, both stated. Lookalikes who are two people may be left out: each stated rate may then be
+too low, by no more than the share of pairs left out, so a rate below that share is not supported. A person enrolled
+three times is left out once only, so thresholds come out rather too high.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.calibration import operating_points as points
+from app.calibration.intervals import Interval, Ints
+from app.calibration.operating_points import Measurement, SamePeople
+from app.inference.manifest import Calibration, Thresholds
+from app.types import Vectors
+
+LEAST_SUBJECTS = 30
+"""A bootstrap over fewer groups gives intervals that are too narrow (Cameron, Gelbach and Miller 2008, "Bootstrap-based
+improvements for inference with clustered errors": fewer than five to thirty)."""
+MOST_FACES = 10_000
+"""Faces compared: 5e7 pairs, of which fifty reach a threshold at FMR 1e-6."""
+MOST_OF_SUBJECT = 10
+"""Faces compared of one subject, so that nobody outweighs the others."""
+BLOCK = 128
+NAME = "gallery"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Two subjects who may be one person: the rows of their two most alike faces, and the score of these."""
+
+    first: int
+    second: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The FMR that this population has at a threshold of the package; None: too common to be measured exactly."""
+
+    fmr: float
+    threshold: float
+    found: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """What the pairs of one population say."""
+
+    subjects: int
+    faces: int
+    calibration: Calibration | None
+    """None: it supports fewer than two rates."""
+    differences: tuple[Difference, ...] = ()
+    suspicions: tuple[Suspicion, ...] = ()
+    """All of them, the highest score first."""
+    left_out: int = 0
+    """Pairs of faces that these make."""
+    expected: float | None = None
+    """So many pairs of subjects would be as alike by chance, by the package's own rate; None if it has none."""
+
+    @property
+    def missed(self) -> float:
+        """Return how much too low each stated FMR may be at most, if everybody left out was two people."""
+        return self.left_out / self.calibration.comparisons if self.calibration else 0.0
+
+
+def sampled(subjects: NDArray[np.int64], share: float) -> NDArray[np.bool_]:
+    """Return which faces belong to a sample of about ``share`` of the subjects, by their keys alone: (N,)."""
+    if share >= 1:
+        return np.ones(len(subjects), np.bool_)
+    mixed = subjects.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)  # splitmix64 (Steele et al. 2014)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    chosen: NDArray[np.bool_] = (mixed ^ (mixed >> np.uint64(31))).astype(np.float64) < share * 2.0**64
+    return chosen
+
+
+def sample_share(subjects: int, faces: int) -> float:
+    """Return the share of the subjects to compare, so that about MOST_FACES faces are."""
+    return MOST_FACES / max(1, min(faces, MOST_OF_SUBJECT * subjects))
+
+
+def sample_rows(subjects: NDArray[np.int64], share: float, taken: Counter[int]) -> list[int]:
+    """Return the rows of a block, whose subjects' keys are (N,), to compare; ``taken`` counts each subject's so far."""
+    rows = []
+    chosen = np.flatnonzero(sampled(subjects, share))
+    for row, subject in zip(chosen.tolist(), subjects[chosen].tolist(), strict=True):
+        taken[subject] += 1
+        if taken[subject] <= MOST_OF_SUBJECT:
+            rows.append(row)
+    return rows
+
+
+def measure_population(
+    vectors: Vectors,
+    subjects: NDArray[np.int64],
+    package: Thresholds,
+    *,
+    measured_on: str,
+    progress: Callable[[int], None] = lambda _rows: None,
+) -> Population:
+    """Measure the operating points of (N, D) unit ``vectors`` of ``subjects`` (N,), any numbers.
+
+    ``progress`` is called between short steps with the rows compared in each.
+    """
+    who = np.unique(subjects, return_inverse=True)[1].astype(np.int64)
+    people = int(who.max(initial=-1)) + 1
+    if people < LEAST_SUBJECTS:
+        return Population(people, len(who), None)
+    compared = points.compare_all(vectors, who, block=BLOCK, progress=progress)
+    suspicious = _suspicious(vectors, who, _above(package), progress)
+    same = _same(who, suspicious)
+    share = len(same.keys) / (compared.nonmated_count - len(same.keys))
+    rates = [rate for rate in points.RATES if rate >= share]
+    measured = points.measure(compared, who, same=same, rates=rates, progress=lambda _: progress(0))
+    about = f"all pairs of {len(who)} faces of {people} subjects, without {len(same.keys)} of subjects who may be one"
+    calibration = None
+    if len(points.rising(measured.points)) > 1:
+        calibration = points.calibration(measured, name=NAME, measured_on=measured_on, pairs=about, default=True)
+    return Population(
+        subjects=people,
+        faces=len(who),
+        calibration=calibration,
+        differences=_differences(measured, who, package),
+        suspicions=_suspicions(vectors, who, suspicious),
+        left_out=len(same.keys),
+        expected=None if package.lowest is None else package.lowest * people * (people - 1) / 2,
+    )
+
+
+def _above(package: Thresholds) -> float:
+    """Return the package's strictest threshold; without one, what only photos of one moment score."""
+    return points.SAME_PHOTO if package.lowest is None else package.threshold(package.lowest)
+
+
+def _suspicious(vectors: Vectors, who: Ints, above: float, progress: Callable[[int], None]) -> list[tuple[int, int]]:
+    """Return the pairs of people whose mean score is ``above`` or more and each other's highest."""
+    means = points.mean_vectors(vectors, who)
+    nearest, highest = np.empty(len(means), np.int64), np.empty(len(means), np.float32)
+    for start in range(0, len(means), BLOCK):
+        scores = means[start : start + BLOCK] @ means.T
+        rows = np.arange(len(scores))
+        scores[rows, rows + start] = -np.inf
+        nearest[start : start + BLOCK] = scores.argmax(axis=1)
+        highest[start : start + BLOCK] = scores.max(axis=1)
+        progress(0)
+    numbers = np.arange(len(means))
+    mutual = (nearest[nearest] == numbers) & (numbers < nearest) & (highest >= above)
+    return [(int(one), int(nearest[one])) for one in np.flatnonzero(mutual)]
+
+
+def _same(who: Ints, suspicious: list[tuple[int, int]]) -> SamePeople:
+    rows_of = points.rows_of_people(who)
+    keys = [points.pair_keys(rows_of[one], rows_of[other], len(who)) for one, other in suspicious]
+    return SamePeople(np.unique(np.concatenate([np.empty(0, np.int64), *keys])), len(keys), 0, 0)
+
+
+def _suspicions(vectors: Vectors, who: Ints, suspicious: list[tuple[int, int]]) -> tuple[Suspicion, ...]:
+    rows_of = points.rows_of_people(who)
+    found = []
+    for one, other in suspicious:
+        scores = vectors[rows_of[one]] @ vectors[rows_of[other]].T
+        row, column = np.unravel_index(int(scores.argmax()), scores.shape)
+        found.append(Suspicion(int(rows_of[one][row]), int(rows_of[other][column]), float(scores.max())))
+    return tuple(sorted(found, key=lambda each: -each.score))
+
+
+def _differences(measured: Measurement, who: Ints, package: Thresholds) -> tuple[Difference, ...]:
+    own = package.calibration.points if package.calibration else ()
+    found = points.false_match_rates(measured, who, [point.threshold for point in own])
+    return tuple(Difference(point.fmr, point.threshold, rate) for point, rate in zip(own, found, strict=True))

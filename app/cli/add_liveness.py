@@ -1,0 +1,121 @@
+"""`likeness models add --task liveness`, and known liveness models of the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli import output
+from app.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from app.adding.catalogue import KnownModel
+    from app.adding.liveness import AddedLiveness, LivenessDescription, StatedLiveness
+    from app.config import Settings
+    from app.inference.manifest import LivenessCut
+    from app.types import Pixels
+
+CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
+"""Two ways to cut around a face: a square that is mirrored beyond the photo's edge, and the box's own proportions,
+moved into the photo. They are those that facenox's and minivision's models were trained with."""
+MOST_FACES = 200
+"""Faces of photos that the file is tried on, at most."""
+
+
+def cut_of(way: str, scale: float) -> LivenessCut:
+    """Return a cut by its name among `CUTS`."""
+    from app.inference.manifest import LivenessCut  # noqa: PLC0415 - slow to import
+
+    shape, edge, resize = CUTS[way]
+    return LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize})
+
+
+def add(
+    file: Path,
+    about: LivenessDescription,
+    stated: StatedLiveness,
+    settings: Settings,
+    *,
+    photos: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Add a file as a liveness package, and say what it rests on."""
+    from app.adding.liveness import add_liveness  # noqa: PLC0415 - slow to import
+
+    added = add_liveness(
+        file,
+        about,
+        stated,
+        settings.models_dir,
+        settings.data_dir / "models",
+        live_cuts=None if photos is None else _cuts_of(photos, stated.cut, settings),
+    )
+    _say(added, as_json=as_json)
+
+
+def add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
+    """Add a liveness model of the catalogue as it is described there."""
+    from app.adding.liveness import LivenessDescription, StatedLiveness  # noqa: PLC0415 - slow to import
+
+    if known.liveness is None:
+        raise ValueError(f"{known.name} is no liveness model")
+    stated = StatedLiveness(known.liveness.cut, known.liveness.classes, known.colour, known.normalisation)
+    add(path, LivenessDescription(known.name, known.licence), stated, settings, as_json=as_json)
+
+
+def _cuts_of(folder: Path, cut: LivenessCut, settings: Settings) -> Callable[[int], Pixels]:
+    """Return what cuts out the most prominent face of each photo below a folder, for a side in pixels."""
+    import numpy as np  # noqa: PLC0415 - slow to import
+
+    from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
+    from app.face.liveness import Cut  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.pipeline import Pipeline, choose_face  # noqa: PLC0415 - slow to import
+
+    def cuts(side: int) -> Pixels:
+        detector = select(find_packages(settings.models_dir), settings.detector)
+        pipeline = Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
+        found: list[Pixels] = []
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            try:
+                photo = pipeline.detect(path.read_bytes(), [Cut(side, cut)])
+                found.append(photo.faces[choose_face(photo).index].cuts[0])
+            except InvalidInput as error:
+                output.warn(f"{path}: left out: {error.message}")
+            if len(found) == MOST_FACES:
+                break
+        return np.stack(found) if found else np.empty((0, side, side, 3), np.uint8)
+
+    return cuts
+
+
+def _say(added: AddedLiveness, *, as_json: bool) -> None:
+    manifest, facts = added.package.manifest, added.facts
+    contract = manifest.liveness
+    if contract is None:
+        raise ValueError(f"{manifest.id} is no liveness package")
+    if as_json:
+        output.say_json(
+            {
+                "model": added.package.id,
+                "folder": str(added.package.folder),
+                "input": added.chosen.name,
+                "side": facts.side,
+                "classes": list(contract.classes),
+                "scale": contract.cut.scale,
+                "live_faces": added.faces,
+                "mean_live_score": added.chosen.mean_live,
+                "separation": {one.name: round(one.separation or 0.0, 3) for one in added.readings},
+            }
+        )
+        return
+    answers = "probabilities" if facts.probabilities else "logits"
+    output.say(f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.classes} {answers}.")
+    output.say(f"Read as {added.chosen.name}: {', '.join(contract.classes)}; cut at {contract.cut.scale:g} boxes.")
+    if added.readings:
+        rows = [[one.name, f"{one.separation:.3f}", f"{one.mean_live:.3f}"] for one in added.readings]
+        output.say_table(["read as", "area under ROC", "mean score of the live"], rows)
+    output.say(f"{added.package.id}: {added.package.folder}, prepared; its probabilities equal the file's own.")
+    output.say("It decides nothing yet: docs/how-to/liveness.md measures its error rates on your camera.")

@@ -1,0 +1,330 @@
+"""Corrections: probes that were wrongly taken for a subject, so that those who look like them aren't again.
+
+A correction holds the probe's template and, if the gallery keeps crops, its crop, sealed like those of faces. It is
+erased with its subject and with its gallery, expires, and is dropped when its subject is merged. While a gallery is
+re-embedded, a correction has a row for each of the two packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from app.db.engine import in_parts
+from app.db.schema import CORRECTIONS, SUBJECTS
+from app.decisions import is_ruled_out
+from app.errors import InvalidInput, NotFound
+from app.gallery.gallery_rows import lock_gallery, reread
+from app.gallery.records import Candidate, Gallery, NewFace, Subject, fit_face, to_bytes
+from app.gallery.service import crop_to_keep
+from app.gallery.store import Store
+from app.gallery.subject_rows import find_subject, find_unexpired, lock_subjects, subject_not_found
+from app.gallery.text import clean_id
+from app.timestamps import utc_now
+from app.types import Template, Vectors
+
+MOST = 32
+"""Corrections of one subject; a further one replaces the oldest. They bound what a decision reads."""
+PLAIN = b"\0"
+"""Begins an unsealed probe, so that it can be told from a sealed one."""
+_FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """A probe that is not `subject`, without its template."""
+
+    id: str
+    subject: str
+    package: str
+    has_crop: bool
+    created_at: str
+    expires_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """The recorded wrong probes of a subject: ids, and templates (N, D)."""
+
+    ids: tuple[str, ...]
+    vectors: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A subject that is not the answer: the probe is more like a wrong probe, of this correction, than like its faces.
+
+    Scores are exact until `answered`; None: below the floor of what is answered.
+    """
+
+    subject: str
+    score: float | None
+    correction: str
+    correction_score: float | None
+
+    def answered(self, answer: Callable[[float], float | None]) -> RuledOut:
+        """Return it with the scores as they are answered."""
+        both = (self.score, self.correction_score)
+        score, correction_score = (None if one is None else answer(one) for one in both)
+        return RuledOut(self.subject, score, self.correction, correction_score)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCorrection:
+    """A correction as it is exported: float32 little endian bytes, and the crop's JPEG."""
+
+    id: str
+    subject: str
+    template: bytes
+    crop: bytes | None
+    created_at: str
+    expires_at: str
+
+
+class Corrections:
+    """Safe to share between threads. Every call may raise what `Database` does, and NotFound ``gallery_not_found``."""
+
+    def __init__(self, store: Store, days: float) -> None:
+        """A correction expires after `days`, unless the call says otherwise."""
+        self._database = store.database
+        self._blobs = store.blobs
+        self._days = days
+
+    def add(self, gallery: Gallery, subject_id: str, probe: NewFace, expires_at: str | None = None) -> Correction:
+        """Record that the probe is not the subject.
+
+        Raises InvalidInput ``invalid_expiry``; NotFound ``subject_not_found``; Conflict ``subject_expired``,
+        ``package_mismatch`` if the probe lacks a template that the gallery takes.
+        """
+        ends = expires_at or utc_now(timedelta(days=self._days))
+        if ends <= utc_now():
+            raise InvalidInput("The correction would have expired already.", code="invalid_expiry")
+        crop = crop_to_keep(gallery, probe)
+        correction_id = uuid.uuid4().hex
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            fitted = fit_face(probe, reread(connection, gallery).templates)
+            subject = _locked(connection, gallery, subject_id)
+            row = {"id": correction_id, "subject_key": subject.key, "created_at": utc_now(), "expires_at": ends}
+            templates = [fitted.template, *([fitted.second] if fitted.second else [])]
+            rows = [row | self._probe(correction_id, one.package, to_bytes(one), crop) for one in templates]
+            self._insert(connection, gallery, rows)
+            _drop_oldest(connection, subject.key)
+        self._database.request_scrub()
+        return Correction(correction_id, subject.id, fitted.template.package, bool(crop), str(row["created_at"]), ends)
+
+    def of_subject(self, gallery: Gallery, subject_id: str) -> list[Correction]:
+        """List the subject's corrections, oldest first; there are MOST at most. Raises NotFound
+        ``subject_not_found``."""
+        with self._database.read() as connection:
+            subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
+            query = _current(gallery.embedder).where(CORRECTIONS.c.subject_key == subject.key)
+            rows = connection.execute(query.order_by(CORRECTIONS.c.key)).all()
+        return [
+            Correction(
+                row.id, row.subject, row.package, self._opened(row)[1] is not None, row.created_at, row.expires_at
+            )
+            for row in rows
+        ]
+
+    def delete(self, gallery: Gallery, subject_id: str, correction_id: str) -> None:
+        """Forget a correction. Raises NotFound ``subject_not_found``, ``correction_not_found``."""
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            subject = find_subject(connection, gallery, clean_id(subject_id, "subject"))
+            its = (CORRECTIONS.c.subject_key == subject.key) & (CORRECTIONS.c.id == correction_id)
+            if not connection.execute(sa.delete(CORRECTIONS).where(its)).rowcount:
+                message = f"Subject {subject.id!r} has no correction {correction_id!r}."
+                raise NotFound(message, code="correction_not_found", subject=subject.id, correction=correction_id)
+        self._database.request_scrub()
+
+    def wrong_probes(self, gallery: Gallery, package: str, subjects: Collection[str]) -> dict[str, Wrong]:
+        """Return the recorded wrong probes of these subjects, as templates of this package, by the subjects' ids."""
+        if not gallery.corrected or not subjects:
+            return {}
+        found: dict[str, list[tuple[str, bytes]]] = {}
+        with self._database.read() as connection:
+            for some in in_parts(sorted(subjects)):
+                query = _current(package).where((CORRECTIONS.c.gallery_key == gallery.key) & SUBJECTS.c.id.in_(some))
+                for row in connection.execute(query.order_by(CORRECTIONS.c.key)):
+                    found.setdefault(row.subject, []).append((row.id, self._opened(row)[0]))
+        return {
+            subject: Wrong(
+                tuple(name for name, _ in probes),
+                np.stack([np.frombuffer(template, "<f4") for _, template in probes]),
+            )
+            for subject, probes in found.items()
+        }
+
+    def sift(
+        self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
+    ) -> list[tuple[list[Candidate], tuple[RuledOut, ...]]]:
+        """Part each probe's ranking into those who may be the answer and those whom a correction rules out.
+
+        Candidates below `floor` decide nothing, so their corrections aren't read.
+        """
+        if not gallery.corrected or not probes:
+            return [(list(ranking), ()) for ranking in rankings]
+        near = {one.subject for ranking in rankings for one in ranking if one.score >= floor}
+        wrong = self.wrong_probes(gallery, probes[0].package, near)
+        return [rule_out(probe, ranking, wrong, floor) for probe, ranking in zip(probes, rankings, strict=True)]
+
+    def prune(self) -> int:
+        """Delete the corrections that have expired; return how many rows. The scheduler calls it."""
+        with self._database.write() as connection:
+            gone = connection.execute(sa.delete(CORRECTIONS).where(CORRECTIONS.c.expires_at <= utc_now())).rowcount
+        if gone:
+            self._database.request_scrub()
+        return gone
+
+    # Re-embedding, exports and imports
+
+    def reembed(
+        self, gallery: Gallery, package: str, embed: Callable[[Sequence[bytes]], Sequence[Template | None]]
+    ) -> tuple[int, int]:
+        """Add templates of this package, which `embed` makes from the JPEGs of crops, where they are missing.
+
+        Return how many were added, and how many have no readable crop: those are dropped with the old package.
+        """
+        done = sa.select(CORRECTIONS.c.id).where(_of(gallery) & (CORRECTIONS.c.package == package))
+        query = _rows().where(_of(gallery) & CORRECTIONS.c.id.not_in(done)).order_by(CORRECTIONS.c.key)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        if not rows:
+            return 0, 0
+        crops = {row.id: crop for row in rows if (crop := self._opened(row)[1]) is not None}
+        made = {
+            name: template
+            for name, template in zip(crops, embed(list(crops.values())), strict=True)
+            if template is not None
+        }
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            there = set(connection.execute(sa.select(CORRECTIONS.c.id).where(_of(gallery))).scalars())
+            values = [
+                {name: getattr(row, name) for name in ("id", "subject_key", "created_at", "expires_at")}
+                | self._probe(row.id, package, to_bytes(made[row.id]), crops[row.id])
+                for row in rows
+                if row.id in made and row.id in there
+            ]
+            self._insert(connection, gallery, values)
+        return len(values), len(rows) - len(made)
+
+    def keep_only(self, gallery: Gallery, package: str) -> None:
+        """Drop all templates of other packages, and with them the corrections that have none of this one."""
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            connection.execute(sa.delete(CORRECTIONS).where(_of(gallery) & (CORRECTIONS.c.package != package)))
+        self._database.request_scrub()
+
+    def read_all(self, gallery: Gallery, *, crops: bool) -> Iterator[StoredCorrection]:
+        """Yield the gallery's corrections, oldest first."""
+        query = _current(gallery.embedder).where(_of(gallery)).order_by(CORRECTIONS.c.key)
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        for row in rows:
+            template, crop = self._opened(row)
+            yield StoredCorrection(
+                row.id, row.subject, template, crop if crops else None, row.created_at, row.expires_at
+            )
+
+    def restore(
+        self, gallery: Gallery, corrections: Sequence[StoredCorrection], also: Callable[[Connection], None]
+    ) -> None:
+        """Add exported corrections, whose templates are of the gallery's package; `also` writes in the transaction.
+
+        Those of missing subjects, of the past, and that the gallery has already are skipped.
+        """
+        now = utc_now()
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            keys = lock_subjects(connection, gallery, {one.subject for one in corrections})
+            others = {one.id: _id_here(gallery, one.id) for one in corrections}
+            query = sa.select(CORRECTIONS.c.id, CORRECTIONS.c.gallery_key)
+            query = query.where(CORRECTIONS.c.id.in_([*others, *others.values()]))
+            homes: dict[str, int] = {row.id: row.gallery_key for row in connection.execute(query)}
+            rows: dict[str, dict[str, object]] = {}
+            for one in corrections:
+                name = one.id if homes.get(one.id, gallery.key) == gallery.key else others[one.id]
+                if one.subject in keys and name not in homes and one.expires_at > now:
+                    times = {"created_at": one.created_at, "expires_at": one.expires_at}
+                    probe = self._probe(name, gallery.embedder, one.template, one.crop)
+                    rows[name] = {"id": name, "subject_key": keys[one.subject]} | times | probe
+            self._insert(connection, gallery, list(rows.values()))
+            for key in keys.values():
+                _drop_oldest(connection, key)
+            also(connection)
+
+    def _probe(self, correction_id: str, package: str, template: bytes, crop: bytes | None) -> dict[str, object]:
+        plain = PLAIN + len(template).to_bytes(_FLOAT_BYTES, "little") + template + (crop or b"")
+        return {"package": package, "probe": self._blobs.pack("correction", correction_id, plain)}
+
+    def _opened(self, row: Row[tuple[object, ...]]) -> tuple[bytes, bytes | None]:
+        """Return the template and the crop of a row."""
+        plain = self._blobs.unpack("correction", row.id, bytes(row.probe))[len(PLAIN) :]
+        end = _FLOAT_BYTES + int.from_bytes(plain[:_FLOAT_BYTES], "little")
+        return plain[_FLOAT_BYTES:end], plain[end:] or None
+
+    def _insert(self, connection: Connection, gallery: Gallery, rows: Sequence[Mapping[str, object]]) -> None:
+        if rows:
+            self._blobs.mark(connection)
+            connection.execute(sa.insert(CORRECTIONS), [{**row, "gallery_key": gallery.key} for row in rows])
+
+
+def rule_out(
+    probe: Template, ranking: Sequence[Candidate], wrong: Mapping[str, Wrong], floor: float
+) -> tuple[list[Candidate], tuple[RuledOut, ...]]:
+    """Part a ranking by `app.decisions.is_ruled_out`; candidates below ``floor`` stay."""
+    kept: list[Candidate] = []
+    out: list[RuledOut] = []
+    for one in ranking:
+        known = wrong.get(one.subject)
+        scores = None if known is None or one.score < floor else known.vectors @ probe.vector  # (N,)
+        best = None if scores is None else int(np.argmax(scores))
+        if known is None or scores is None or best is None or not is_ruled_out(one.score, float(scores[best])):
+            kept.append(one)
+        else:
+            out.append(RuledOut(one.subject, one.score, known.ids[best], float(scores[best])))
+    return kept, tuple(out)
+
+
+def _id_here(gallery: Gallery, correction_id: str) -> str:
+    """Return the id of a correction whose own id another gallery has, perhaps a copy: the same at each import."""
+    return hashlib.sha256(f"{gallery.key}/{correction_id}".encode()).hexdigest()[:32]
+
+
+def _locked(connection: Connection, gallery: Gallery, subject_id: str) -> Subject:
+    cleaned = clean_id(subject_id, "subject")
+    keys = lock_subjects(connection, gallery, [cleaned])
+    if cleaned not in keys:
+        raise subject_not_found(gallery, cleaned)
+    return find_unexpired(connection, gallery, [keys[cleaned]])[keys[cleaned]]
+
+
+def _rows() -> sa.Select[tuple[object, ...]]:
+    return sa.select(CORRECTIONS, SUBJECTS.c.id.label("subject")).join_from(CORRECTIONS, SUBJECTS)
+
+
+def _current(package: str) -> sa.Select[tuple[object, ...]]:
+    """Return the query for corrections of this package that have not expired."""
+    return _rows().where((CORRECTIONS.c.package == package) & (CORRECTIONS.c.expires_at > utc_now()))
+
+
+def _of(gallery: Gallery) -> sa.ColumnElement[bool]:
+    return CORRECTIONS.c.gallery_key == gallery.key
+
+
+def _drop_oldest(connection: Connection, subject_key: int) -> None:
+    """Keep the newest MOST corrections of the subject."""
+    mine = CORRECTIONS.c.subject_key == subject_key
+    newest = sa.select(CORRECTIONS.c.id).where(mine).group_by(CORRECTIONS.c.id)
+    kept = newest.order_by(sa.func.max(CORRECTIONS.c.key).desc()).limit(MOST)
+    ids = list(connection.execute(kept).scalars())
+    connection.execute(sa.delete(CORRECTIONS).where(mine & CORRECTIONS.c.id.not_in(ids)))

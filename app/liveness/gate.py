@@ -1,0 +1,114 @@
+"""What a request asks of liveness: nothing, a verdict on each face, or that the faces it uses are live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.concurrency.deadline import check_deadline
+from app.decisions import LivenessPoint, judge, liveness_point
+from app.errors import LivenessNotMeasured, NotLive
+from app.face.liveness import Cut, LivenessPackages, Scorer
+from app.pipeline import timed
+from app.types import Face, LivenessMode, Photo, Verdict
+
+
+def effective_mode(asked: LivenessMode | None, default: LivenessMode) -> LivenessMode:
+    """Return what holds for a request to a gallery: what it asks or the default, but always a default of `require`."""
+    return "require" if default == "require" else asked or default
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Liveness for one request, with the packages and the operating point it is judged by; off without a scorer."""
+
+    scorer: Scorer | None = None
+    point: LivenessPoint | None = None
+    requires: bool = False
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """What has to be cut out of each photo."""
+        return self.scorer.cuts if self.scorer else ()
+
+    def judged(self, photos: Sequence[Photo], which: Sequence[Sequence[int]]) -> list[Photo]:
+        """Return the photos with a verdict on the faces whose indices ``which`` lists per photo, scored together.
+
+        Raises Overloaded.
+        """
+        pictures = [photo.faces[place].cuts for photo, places in zip(photos, which, strict=True) for place in places]
+        if self.scorer is None or not pictures:
+            return list(photos)
+        check_deadline()
+        spent: dict[str, float] = {}
+        with timed(spent, "liveness"):
+            scores = iter(self.scorer.score(pictures))
+        share = spent["liveness"] / len(photos)
+        return [
+            replace(
+                photo,
+                faces=tuple(
+                    self._judged(face, next(scores)) if place in places else face
+                    for place, face in enumerate(photo.faces)
+                ),
+                stages={**photo.stages, "liveness": share},
+            )
+            for photo, places in zip(photos, which, strict=True)
+        ]
+
+    def _judged(self, face: Face, score: float) -> Face:
+        return replace(face, liveness=judge(score, face.detection.box, self.point), cuts=())
+
+    def refusal(self, face: Face, image: str | None = None) -> NotLive | None:
+        """Return the error of a judged face that liveness is required of and that is not live; else None."""
+        found = face.liveness
+        if not self.requires or found is None or found.verdict is Verdict.LIVE:
+            return None
+        reasons = [found.verdict.value, *([found.reason.value] if found.reason else [])]
+        return NotLive(
+            f"the face is not live: {found.verdict.value}, score {found.score:.3f}",
+            live=found.verdict.value,
+            live_score=found.score,
+            reasons=reasons,
+            **({} if image is None else {"image": image}),
+        )
+
+    def check(self, face: Face, image: str | None = None) -> None:
+        """Raise NotLive if liveness is required of this judged face and it is not live."""
+        if refusal := self.refusal(face, image):
+            raise refusal
+
+    def accepted(self, photo: Photo) -> list[int]:
+        """Return the indices of the judged faces that may be used. Raises NotLive if all of them are refused."""
+        refused = {place: error for place, face in enumerate(photo.faces) if (error := self.refusal(face))}
+        if refused and len(refused) == len(photo.faces):
+            raise next(iter(refused.values()))
+        return [place for place in range(len(photo.faces)) if place not in refused]
+
+
+OFF = Gate()
+
+
+class LivenessGates:
+    """Opens the gate of each request. ``apcer`` and ``bpcer`` are the error rates that it decides at."""
+
+    def __init__(self, packages: LivenessPackages, *, apcer: float, bpcer: float) -> None:
+        self.packages = packages
+        self._apcer, self._bpcer = apcer, bpcer
+
+    def open(self, mode: LivenessMode) -> Gate:
+        """Raises Unusable ``liveness_unavailable`` (no package can be used), and ``liveness_not_measured`` where
+        liveness is required and its packages have no operating point for the server's error rates.
+        """
+        if mode == "off":
+            return OFF
+        found = self.packages.open()
+        point = liveness_point(found.calibration, self._apcer, self._bpcer)
+        if point is None and mode == "require":
+            names = ", ".join(package.id for package in found.scorer.packages)
+            message = (
+                f"Liveness can't be required: {names} was not measured at an APCER of {self._apcer:g} and a BPCER of "
+                f"{self._bpcer:g}. Measure it on your camera: python -m training evaluate liveness"
+            )
+            raise LivenessNotMeasured(message, models=[package.id for package in found.scorer.packages])
+        return Gate(found.scorer, point, mode == "require")

@@ -1,0 +1,115 @@
+/** A gallery's own operating points: measured among its people, beside the package's, and which of them decide. */
+
+import { get, patch, path, post } from "../api.js";
+import { field, h, put, select, tell } from "../dom.js";
+import { icon } from "../icons.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { link } from "../router.js";
+import { count, decidedBy, power, score, when } from "../words.js";
+import { histogram } from "./models.js";
+
+const EVERY_MS = 1000;
+const OPEN = new Set(["queued", "running"]);
+const SOURCES = [
+  ["package", "the model package's"],
+  ["gallery", "the gallery's own, where its people support the rate"],
+];
+
+/** `#/galleries/ID/calibration`, for `admin` keys. */
+export function calibration(gallery) {
+  const place = problemPlace();
+  const body = h("div.stack", {}, h("p.waiting", {}, "Loading …"));
+  const element = h(
+    "div",
+    {},
+    h("a.back", { href: link("galleries", gallery) }, icon("back"), gallery),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Calibration"), h("p.lead", {}, "How alike the different people of this gallery are, and which thresholds follow from it."))),
+    place.element,
+    body,
+  );
+  const where = path("galleries", gallery, "calibration");
+  let timer = 0;
+  const show = (found) => {
+    if (!found) return;
+    put(body, settings(found, place, read), measuring(found, place, where, show), found.measured && figures(found), found.pairs.length > 0 && suspicious(found));
+    clearTimeout(timer);
+    if (OPEN.has(found.job?.state)) timer = setTimeout(read, EVERY_MS);
+  };
+  const read = async () => show(await showing(place, () => get(where)));
+  return { element, ready: read(), leave: () => clearTimeout(timer) };
+}
+
+function settings(found, place, again) {
+  const change = async (changes, words) => {
+    if (!(await showing(place, () => patch(path("galleries", found.gallery), changes)))) return;
+    tell(words);
+    await again();
+  };
+  const source = select(SOURCES, found.calibration, (calibration) => change({ calibration }, "The calibration is changed."));
+  const laxer = h("input", { type: "checkbox", checked: found.allow_laxer, onchange: () => change({ allow_laxer: laxer.checked }, "The floor is changed.") });
+  return h(
+    "section.card.stack",
+    { "aria-label": "What decides" },
+    field("Thresholds that decide", source, `Now: ${decidedBy(found.decides)}.`),
+    h("label.choice", {}, laxer, h("span", {}, "Allow thresholds far laxer than the package's (below its threshold at 3.2 times the FMR)")),
+  );
+}
+
+function measuring(found, place, where, show) {
+  const button = h("button.primary", { type: "button", onclick: () => busy(button, async () => show(await showing(place, () => post(where)))) }, found.measured ? "Measure again" : "Measure");
+  const open = OPEN.has(found.job?.state);
+  button.disabled = open;
+  const known = open && found.job.total;
+  return h(
+    "section.card.stack",
+    { "aria-label": "Measurement" },
+    h("p", {}, found.measured ? summary(found.measured) : "Not measured yet. People who are enrolled twice are found, too."),
+    open && h("progress", { "aria-label": "Measuring", ...(known && { max: String(found.job.total), value: found.job.done }) }),
+    found.job?.error && h("p.problem", {}, found.job.error.message),
+    h("div.row", {}, button),
+  );
+}
+
+function summary(measured) {
+  const changed = measured.changed >= 0.005 ? `; ${Math.round(measured.changed * 100)} % of it has changed since` : "";
+  if (!measured.comparisons) return `${count(measured.subjects, "person", "people")} are too few to measure anything (${when(measured.measured_at)}${changed}).`;
+  return `${measured.comparisons.toLocaleString("en")} pairs of ${count(measured.compared_subjects, "person", "people")} of ${measured.subjects.toLocaleString("en")}, ${when(measured.measured_at)}${changed}.`;
+}
+
+function figures({ gallery, measured, points }) {
+  const number = (value) => (value === null ? "–" : score(value));
+  const range = (point) => (point.threshold_low === null ? "" : ` (${score(point.threshold_low)} to ${score(point.threshold_high)})`);
+  const row = (point) =>
+    h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, power(point.fmr)),
+      h("td.number", {}, number(point.threshold) + range(point)),
+      h("td.number", {}, number(point.package)),
+      h("td.number", {}, point.found === null ? "–" : point.found ? point.found.toExponential(1).replace("-", "−") : "0"),
+      h("td.number", {}, number(point.decides)),
+    );
+  const heads = ["FMR", "Threshold here (95 % interval)", "Package's", "FMR here at the package's", "With the gallery's switched on"];
+  return h(
+    "section.card.stack",
+    { "aria-label": "Operating points" },
+    h(
+      "div.scrolling",
+      { tabindex: "0", role: "region", "aria-label": "Operating points of this gallery" },
+      h("table", {}, h("caption.hidden", {}, `Operating points of ${gallery}`), h("thead", {}, h("tr", {}, heads.map((head, index) => h(index ? "th.number" : "th", { scope: "col" }, head)))), h("tbody", {}, points.map(row))),
+    ),
+    measured.scores && histogram({ name: gallery, scores: measured.scores }),
+  );
+}
+
+function suspicious({ gallery, measured, pairs }) {
+  const expected = measured?.suspicious_expected;
+  const person = ({ subject }) => h("a", { href: link("galleries", gallery, "people", subject) }, subject);
+  return h(
+    "section.card.stack",
+    { "aria-label": "Perhaps one person twice" },
+    h("h2", {}, "Perhaps one person twice"),
+    h("p", {}, `${count(measured.suspicious, "pair")} of people, each other's most alike and above the package's strictest threshold${expected === null ? "" : `; ${expected < 0.1 ? "less than 0.1" : expected.toFixed(1)} would be by chance`}. They are left out of the measurement.`),
+    h("ul", {}, pairs.map((pair) => h("li", {}, person(pair.first), " and ", person(pair.second), `, score ${score(pair.score)}`))),
+  );
+}

@@ -1,0 +1,54 @@
+/** A face that resembles an enrolled one: both pictures side by side, and a choice. */
+
+import { call, path, post } from "../api.js";
+import { crop } from "../crops.js";
+import { h, put } from "../dom.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import * as session from "../session.js";
+import { score } from "../words.js";
+
+/** What `found`, a row of an enrollment's answer, resembles: {subject, name, face_id, score}, and null for keys that may not know. */
+export const finding = (found) => found?.conflict ?? found?.duplicate ?? null;
+
+const nameOf = (other) => other.name ?? other.subject ?? "somebody else";
+
+/** Says in a sentence what was found. */
+export function said(found, subject) {
+  const other = finding(found);
+  if (!found.conflict) return other.subject === subject ? "The same photo is enrolled for this person already." : `The same photo is enrolled already, as ${nameOf(other)}.`;
+  return other.subject ? `This face matches ${nameOf(other)}, score ${score(other.score)}. Either both are one person, or one of the two faces is the wrong person's.` : "This face matches somebody else of this gallery.";
+}
+
+/** The photo at `url` beside the enrolled face. */
+export function sides(gallery, url, other) {
+  const stored = h("div.crop", {}, "No picture is kept");
+  if (other.face_id && session.may("read"))
+    crop(gallery, other.subject, other.face_id).then((found) => stored.replaceWith(h("img.crop", { src: found, alt: `The face enrolled as ${nameOf(other)}` })), () => {});
+  return h("div.sides", {}, figure("This photo", h("img.crop", { src: url, alt: "The new photo" })), figure(other.subject ? `Enrolled as ${nameOf(other)}` : "Enrolled", stored));
+}
+
+const figure = (words, picture) => h("figure", {}, picture, h("figcaption.small", {}, words));
+
+/** Buttons that put `home` right: `acts` are [words, what is said after, work]. */
+export function choices(home, label, acts) {
+  const place = problemPlace();
+  const button = ([words, done, work]) => {
+    const one = h("button.small", { type: "button", "aria-label": `${words}: ${label}`, onclick: () => showing(place, () => busy(one, async () => (await work(), put(home, h("h3", { tabindex: "-1" }, label), h("p", {}, done)), home.firstChild.focus()))) }, words);
+    return one;
+  };
+  return h("div.stack", {}, h("div.row", {}, acts.map(button)), place.element);
+}
+
+/** What to do about a face that was enrolled all the same; `undone()` is called once it was taken away again. */
+export function afterwards(gallery, subject, found, undone) {
+  const other = finding(found);
+  const faces = (who) => path("galleries", gallery, "subjects", who, "faces");
+  const mine = `${faces(subject)}/${found.face_id}`;
+  const elsewhere = other.subject && other.subject !== subject && other.face_id;
+  return [
+    ["Keep it", `Kept as ${subject}.`, async () => {}],
+    elsewhere && [`Take it as ${nameOf(other)}`, `Enrolled as ${nameOf(other)}.`, () => post(`${mine}/move`, { subject: other.subject })],
+    elsewhere && [`Move ${nameOf(other)}'s face here`, `Both are ${subject} now.`, () => post(`${faces(other.subject)}/${other.face_id}/move`, { subject })],
+    ["Don't take it", "Not taken.", async () => (await call("DELETE", mine), undone())],
+  ].filter(Boolean);
+}

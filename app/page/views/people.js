@@ -1,0 +1,186 @@
+/** The people of a gallery: looked through, searched, several selected. */
+
+import { get, path, remove } from "../api.js";
+import { portrait } from "../crops.js";
+import { calmly, confirm, h, put, tell } from "../dom.js";
+import { dropped, hand, isPhoto } from "../files.js";
+import { Grid } from "../grid.js";
+import { icon } from "../icons.js";
+import { filling, problemPlace, showing } from "../problem.js";
+import { go, link } from "../router.js";
+import * as session from "../session.js";
+import { count } from "../words.js";
+import { enrollPanel } from "./enroll.js";
+import { exportGallery } from "./importing.js";
+import { merge } from "./merging.js";
+
+const PAGE = 1000;
+const FIRST_PAGE = 200;
+const CELL = { width: 148, more: 60 };
+const CALM_MS = 220;
+
+/** The view of one gallery. */
+export function people(id) {
+  const place = problemPlace();
+  const body = h("div.people", {});
+  const heading = h("h1", {}, id);
+  const about = h("p.lead", {});
+  const actions = h("div.row", {});
+  const ondrop = async (event) => {
+    event.preventDefault();
+    const found = await dropped(event.dataTransfer);
+    if (!found.some(isPhoto) || !session.may("enroll")) return;
+    hand(found);
+    go("galleries", id, "enroll");
+  };
+  const element = h(
+    "div",
+    { ondrop },
+    h("a.back", { href: link("galleries") }, icon("back"), "Galleries"),
+    h("header.head", {}, h("div", {}, heading, about), actions),
+    place.element,
+    body,
+  );
+  const state = { grid: null, panel: null, chosen: null, bar: null };
+  const ready = filling(place, body, async () => {
+    const gallery = await get(path("galleries", id));
+    put(about, `${count(gallery.subjects, "person", "people")}, ${count(gallery.faces, "face")}`);
+    put(actions, offered(gallery, place));
+    return contents(gallery, state, place);
+  });
+  const leave = () => {
+    state.grid?.leave();
+    state.panel?.leave();
+  };
+  return { element, ready, leave };
+}
+
+function offered(gallery, place) {
+  return [
+    session.may("enroll") && h("a.button.primary", { href: link("galleries", gallery.id, "enroll") }, icon("plus"), "Enroll photos"),
+    session.may("recognize") && h("a.button", { href: `${link("identify")}?${new URLSearchParams({ gallery: gallery.id })}` }, icon("identify"), "Identify here"),
+    h("a.button", { href: link("galleries", gallery.id, "review") }, icon("check"), "Review"),
+    session.may("admin") && h("a.button", { href: link("galleries", gallery.id, "settings") }, icon("settings"), "Settings"),
+    session.may("admin") && h("button", { type: "button", onclick: () => exportGallery(gallery.id, place) }, "Export"),
+    session.mayEverything() && h("button.danger", { type: "button", onclick: () => drop(gallery) }, "Delete"),
+  ];
+}
+
+async function drop(gallery) {
+  const sure = await confirm({
+    title: `Delete ${gallery.id}?`,
+    text: `This deletes ${count(gallery.subjects, "person", "people")} with all their faces, crops and vectors. There is no way back.`,
+    action: "Delete the gallery",
+    typed: gallery.id,
+  });
+  if (!sure) return;
+  const place = problemPlace();
+  await showing(place, async () => {
+    await remove(path("galleries", gallery.id));
+    tell(`${gallery.id} is deleted.`);
+    go("galleries");
+  });
+  document.querySelector("main .head")?.after(place.element);
+}
+
+/** The people, or, where there is nobody yet, a place for their photos. */
+function contents(gallery, state, place) {
+  if (!gallery.subjects) return empty(gallery, state);
+  const shown = h("p.small", { role: "status" });
+  const home = h("div", {});
+  const search = h("input", { type: "search", autocomplete: "off", spellcheck: "false", placeholder: "Name or id", "aria-label": "Search people" });
+  const start = () => {
+    state.grid?.leave();
+    state.grid = gridOf(gallery, state, search.value.trim(), shown, place, home);
+    put(home, state.grid.element);
+    state.grid.soon();
+  };
+  search.addEventListener("input", calmly(CALM_MS, start));
+  queueMicrotask(start);
+  state.bar = session.may("enroll") ? selecting(gallery, state, start, place) : null;
+  return [h("div.row.apart", {}, h("div.search", {}, search), shown, state.bar?.element), home];
+}
+
+function empty(gallery, state) {
+  if (!session.may("enroll")) return h("div.nothing", {}, h("h2", {}, "Nobody is enrolled yet"), h("p", {}, "Your key may not enroll."));
+  state.panel = enrollPanel({ gallery: gallery.id });
+  return [h("h2", {}, "Nobody is enrolled yet"), h("p.lead", {}, "Drop photos of people, or a folder with one folder a person."), state.panel.element];
+}
+
+function gridOf(gallery, state, search, shown, place, home) {
+  const total = search ? null : gallery.subjects;
+  const grid = new Grid({
+    ...CELL,
+    total,
+    label: search ? `People found for ${search}` : "People",
+    cell: (subject) => cell(gallery, subject, state),
+    load: async (cursor) => {
+      const page = await showing(place, () =>
+        get(path("galleries", gallery.id, "subjects"), { limit: cursor ? PAGE : FIRST_PAGE, cursor, search: search || null }),
+      );
+      return page ? { items: page.subjects, next: page.next_cursor } : { items: [], next: null };
+    },
+    onload: (loaded, done) => {
+      put(shown, search ? found(loaded, done) : done ? "" : `${loaded.toLocaleString("en")} of ${total.toLocaleString("en")} loaded; scroll for more`);
+      if (done && !loaded) put(home, h("p.waiting", {}, `Nobody's name or id contains “${search}”.`));
+    },
+  });
+  return grid;
+}
+
+const found = (loaded, done) => `${loaded.toLocaleString("en")}${done ? "" : " or more"} found`;
+
+/** A person of the grid: a link, or, while people are being selected, a button that is pressed or not. */
+function cell(gallery, subject, state) {
+  const inside = [portrait(gallery.id, subject, gallery.store === "crop"), h("span.name", {}, subject.name ?? subject.id), h("span.small", {}, [subject.name && subject.id, count(subject.face_count, "face")].filter(Boolean).join(", "))];
+  if (!state.chosen) return h("a.person", { href: link("galleries", gallery.id, "people", subject.id) }, inside);
+  const one = h("button.person", { type: "button", "aria-pressed": String(state.chosen.has(subject.id)) }, inside);
+  one.addEventListener("click", () => {
+    if (!state.chosen.delete(subject.id)) state.chosen.set(subject.id, subject);
+    one.setAttribute("aria-pressed", String(state.chosen.has(subject.id)));
+    state.bar.update();
+  });
+  return one;
+}
+
+/** "Select", and what can be done with who is selected; who was selected stays so while one searches for others. */
+function selecting(gallery, state, start, place) {
+  const told = h("span.small", { role: "status" });
+  const acts = [
+    h("button.small", { type: "button", onclick: () => mergeChosen(gallery, state) }, "Merge"),
+    h("button.small.danger", { type: "button", onclick: () => deleteChosen(gallery, state, place) }, "Delete selected"),
+  ];
+  const toggle = h("button.small", { type: "button", "aria-pressed": "false" }, "Select");
+  toggle.addEventListener("click", () => {
+    state.chosen = state.chosen ? null : new Map();
+    toggle.setAttribute("aria-pressed", String(state.chosen !== null));
+    start();
+    update();
+  });
+  const update = () => {
+    acts.forEach((button) => ((button.hidden = !state.chosen), (button.disabled = !state.chosen?.size)));
+    put(told, state.chosen ? `${count(state.chosen.size, "person", "people")} selected` : "");
+  };
+  update();
+  return { update, element: h("div.row", { role: "group", "aria-label": "Selected people" }, toggle, acts, told) };
+}
+
+const again = () => dispatchEvent(new HashChangeEvent("hashchange"));
+
+async function mergeChosen(gallery, state) {
+  if (await merge(gallery.id, [...state.chosen.values()])) again();
+}
+
+async function deleteChosen(gallery, state, place) {
+  const number = state.chosen.size;
+  const sure = await confirm({ title: `Delete ${count(number, "person", "people")}?`, text: "They are deleted with all their faces, crops and vectors. There is no way back.", action: "Delete them" });
+  if (!sure) return;
+  await showing(place, async () => {
+    for (const subject of [...state.chosen.keys()]) {
+      await remove(path("galleries", gallery.id, "subjects", subject));
+      state.chosen.delete(subject);
+    }
+    tell(`${count(number, "person is", "people are")} deleted.`);
+    again();
+  });
+}

@@ -1,0 +1,237 @@
+/** What is probably wrong in a gallery, one finding after the other, by mouse or by single keys. */
+
+import { get, path, post, remove } from "../api.js";
+import { facePicture } from "../crops.js";
+import { confirm, h, put, select, tell } from "../dom.js";
+import { icon } from "../icons.js";
+import { busy, problemPlace, showing } from "../problem.js";
+import { link } from "../router.js";
+import * as session from "../session.js";
+import { count, percent, score, when } from "../words.js";
+
+const PAGE = 100;
+const EVERY_MS = 1000;
+const OPEN = new Set(["queued", "running"]);
+const KINDS = {
+  same_person: "May be one person",
+  misplaced_face: "Looks like somebody else",
+  outlier: "Looks like none of its own",
+  poor_face: "Poor, and easily confused",
+  no_good_face: "No good face",
+};
+const DONE = { merge: "Merge", move: "Move the face", delete: "Delete the face", enroll: "Enroll a better photo" };
+const KEYS = { merge: "m", move: "v", delete: "d", right: "r", next: "n", previous: "p" };
+const ARROWS = { ArrowRight: KEYS.next, ArrowLeft: KEYS.previous };
+
+/** `#/galleries/ID/review`. */
+export function review(gallery) {
+  const state = { gallery, where: path("galleries", gallery, "review"), place: problemPlace(), kind: "", findings: [], at: 0, cursor: null, timer: 0, working: false };
+  state.about = h("div.stack", {});
+  state.body = h("div.stack", {});
+  state.start = h("button.primary", { type: "button", onclick: () => begin(state) }, "Review the gallery");
+  const element = h(
+    "div.review",
+    {},
+    h("a.back", { href: link("galleries", gallery) }, icon("back"), gallery),
+    h("header.head", {}, h("div", {}, h("h1", {}, "Review"), h("p.lead", {}, "What is probably wrong in this gallery: people who are there twice, faces of somebody else, poor faces.")), session.may("admin") && state.start),
+    state.place.element,
+    state.about,
+    state.body,
+  );
+  const typed = (event) => key(state, event);
+  document.addEventListener("keydown", typed);
+  const leave = () => {
+    clearTimeout(state.timer);
+    document.removeEventListener("keydown", typed);
+  };
+  return { element, ready: load(state), leave };
+}
+
+async function begin(state) {
+  await busy(state.start, () => showing(state.place, () => post(state.where)));
+  await load(state);
+}
+
+/** Reads the first page, and again while a job runs. */
+async function load(state) {
+  clearTimeout(state.timer);
+  const answer = await showing(state.place, async () => {
+    try {
+      return await get(state.where, { limit: PAGE, kind: state.kind });
+    } catch (error) {
+      if (error.code !== "review_not_found") throw error;
+      return { job: null, summary: null, findings: [], next_cursor: null };
+    }
+  });
+  if (!answer) return;
+  Object.assign(state, { summary: answer.summary, findings: answer.findings, cursor: answer.next_cursor });
+  while (state.cursor && state.at >= state.findings.length && (await more(state)));
+  state.at = Math.min(state.at, Math.max(0, state.findings.length - 1));
+  showAbout(state, answer.job);
+  show(state);
+  if (answer.job && OPEN.has(answer.job.state)) state.timer = setTimeout(() => follow(state, answer.job.id), EVERY_MS);
+}
+
+/** Shows how far the job is, and its findings when it has ended. */
+async function follow(state, id) {
+  const job = await showing(state.place, () => get(path("jobs", id)));
+  if (!job) return;
+  showAbout(state, job);
+  if (OPEN.has(job.state)) state.timer = setTimeout(() => follow(state, id), EVERY_MS);
+  else await load(state);
+}
+
+function showAbout(state, job) {
+  const { summary } = state;
+  const running = job && OPEN.has(job.state);
+  state.start.disabled = Boolean(running);
+  const far = running && h("div", { role: "status" }, h("p.small", {}, job.total ? `Reviewing: ${job.done.toLocaleString("en")} of ${count(job.total, "face")}` : "Reviewing …"), h("progress", { "aria-label": "Progress of the review", ...(job.total && { max: String(job.total), value: job.done }) }));
+  const failed = job?.state === "failed" && h("p.problem", {}, job.error.message);
+  put(state.about, far, failed, summary && facts(state));
+}
+
+function facts(state) {
+  const { summary } = state;
+  const all = Object.values(summary.counts).reduce((sum, one) => sum + one, 0);
+  const kinds = [["", `Everything (${all})`], ...Object.entries(KINDS).map(([kind, words]) => [kind, `${words} (${summary.counts[kind]})`])];
+  const chosen = (kind) => {
+    Object.assign(state, { kind, at: 0 });
+    void load(state);
+  };
+  return h(
+    "section.card",
+    { "aria-label": "The last review" },
+    h("dl.facts", {}, [
+      ["Reviewed", `${count(summary.subjects, "person", "people")}, ${count(summary.faces, "face")}, ${when(summary.finished_at)}`],
+      ["Own faces missed", `${rate(summary.fnmr)} at 1 in ${Math.round(1 / summary.fmr).toLocaleString("en")} false matches`],
+      ["Strangers taken for somebody", `${rate(summary.fpir)}; ${percent(summary.fpir_expected)} expected`],
+    ].map(([word, value]) => h("div", {}, h("dt", {}, word), h("dd", {}, value)))),
+    h("label.choice", {}, h("span", {}, "Show"), select(kinds, state.kind, chosen, {})),
+  );
+}
+
+const rate = (one) => (one ? `${percent(one.value)} (${percent(one.low)} to ${percent(one.high)})` : "too few people to say");
+
+function show(state) {
+  const finding = state.findings[state.at];
+  if (!finding) {
+    const words = state.summary ? "Nothing is left to look at." : "This gallery was never reviewed.";
+    put(state.body, h("p.waiting", {}, words));
+    return;
+  }
+  const total = state.kind ? state.summary.counts[state.kind] : Object.values(state.summary.counts).reduce((sum, one) => sum + one, 0);
+  put(
+    state.body,
+    h("p.small", { role: "status" }, `${(state.at + 1).toLocaleString("en")} of ${Math.max(total, state.findings.length).toLocaleString("en")}`),
+    h(
+      "section.card.finding",
+      { "aria-label": "Finding" },
+      h("h2", {}, KINDS[finding.kind]),
+      h("div.sides", {}, side(state, finding.face, finding.kind === "same_person" ? "One" : "The face"), finding.other && side(state, finding.other, finding.other.subject === finding.face.subject ? "Its nearest" : "The other")),
+      h("p", {}, because(finding)),
+      buttons(state, finding),
+    ),
+  );
+}
+
+function side(state, face, words) {
+  const name = face.name ?? face.subject;
+  return h(
+    "div.side",
+    {},
+    facePicture(state.gallery, face.subject, face, `${words}: ${name}`),
+    h("p", {}, h("a", { href: link("galleries", state.gallery, "people", face.subject) }, name)),
+    h("p.small", {}, `${face.name ? `${face.subject}, ` : ""}${count(face.faces, "face")}, quality ${Math.round(face.quality)}`),
+  );
+}
+
+function because({ kind, evidence }) {
+  const { score: both, own_score: own, matching, fmr } = evidence;
+  const rare = fmr ? `, which ${percent(fmr)} of strangers reach` : "";
+  const known = (value) => (value === null ? "less than any operating point" : score(value));
+  if (kind === "same_person") return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
+  if (kind === "outlier") return `The face scores ${known(own)} at best with this person's other faces.`;
+  if (kind === "no_good_face") return "No enrolled face of this person is good enough to be recognised reliably.";
+  return `The face scores ${known(both)} with the other person${rare}, and ${known(own)} at best with its own.`;
+}
+
+function buttons(state, finding) {
+  const may = session.may("enroll");
+  const acts = may ? finding.actions.map((action) => act(state, finding, action)) : [];
+  return h(
+    "div.row.apart",
+    {},
+    h("div.row", {}, acts, may && button("This is right", KEYS.right, () => dismiss(state, finding))),
+    h("div.row", {}, button("Previous", KEYS.previous, () => step(state, -1), state.at === 0), button("Next", KEYS.next, () => step(state, 1), state.at + 1 >= state.findings.length && !state.cursor)),
+  );
+}
+
+function act(state, finding, action) {
+  if (action.do === "enroll") return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
+  const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);
+  const words = to ? `${DONE[action.do]} into ${to.name ?? to.subject}` : DONE[action.do];
+  return button(words, KEYS[action.do], () => carryOut(state, action));
+}
+
+const button = (words, letter, onclick, disabled = false) => h("button", { type: "button", "aria-keyshortcuts": letter, "data-key": letter, disabled, onclick }, words, " ", h("kbd", { "aria-hidden": "true" }, letter));
+
+/** Presses the button of a key, unless somebody types or chooses something. */
+function key(state, event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog") || document.querySelector("dialog[open]")) return;
+  const letter = ARROWS[event.key] ?? event.key.toLowerCase();
+  const found = [...state.body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === letter && !one.disabled);
+  if (!found) return;
+  event.preventDefault();
+  found.click();
+}
+
+/** Reads the next page. */
+async function more(state) {
+  const page = await showing(state.place, () => get(state.where, { limit: PAGE, kind: state.kind, cursor: state.cursor }));
+  if (!page) return false;
+  state.findings.push(...page.findings);
+  state.cursor = page.next_cursor;
+  return true;
+}
+
+async function step(state, by) {
+  const at = state.at + by;
+  if (at >= state.findings.length && state.cursor && !(await more(state))) return;
+  state.at = Math.max(0, Math.min(at, state.findings.length - 1));
+  show(state);
+}
+
+const SURE = {
+  merge: (action) => ({ title: `Merge ${action.subject} into ${action.to}?`, text: `All faces of ${action.subject} become ${action.to}'s, and ${action.subject} is deleted.`, action: "Merge" }),
+  delete: (action) => ({ title: "Delete this face?", text: `The face, its crop and its vector go. ${action.subject} stays.`, action: "Delete the face" }),
+};
+
+async function carryOut(state, action) {
+  if (SURE[action.do] && !(await confirm(SURE[action.do](action)))) return;
+  const subject = path("galleries", state.gallery, "subjects", action.subject);
+  const face = action.face_id && `${subject}/faces/${encodeURIComponent(action.face_id)}`;
+  const works = {
+    merge: () => post(`${subject}/merge`, { into: action.to }),
+    move: () => post(`${face}/move`, { subject: action.to }),
+    delete: () => remove(face),
+  };
+  await after(state, works[action.do], { merge: "Merged.", move: "Moved.", delete: "Deleted." }[action.do]);
+}
+
+async function dismiss(state, finding) {
+  await after(state, () => post(`${state.where}/${finding.id}/dismiss`), "It is not asked again.");
+}
+
+/** Carries `work` out, once at a time, and shows what is left. */
+async function after(state, work, words) {
+  if (state.working) return;
+  state.working = true;
+  const done = await showing(state.place, async () => {
+    await work();
+    return true;
+  });
+  state.working = false;
+  if (!done) return;
+  tell(words);
+  await load(state);
+}

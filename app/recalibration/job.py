@@ -1,0 +1,237 @@
+"""A gallery's own calibration: measured as a job, kept as the gallery changes, and asked which thresholds decide."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+
+from app.calibration.deciding import deciding
+from app.calibration.population import Population, measure_population, sample_rows, sample_share
+from app.errors import LikenessError, NotFound
+from app.gallery.records import Gallery
+from app.gallery.service import Galleries
+from app.inference.embedders import Embedders
+from app.inference.manifest import Thresholds
+from app.jobs.records import Job, JobState
+from app.jobs.runner import Running
+from app.jobs.store import JobStore
+from app.recalibration.store import Calibrations, Due, Figures, Measured, SuspiciousPair, now_measured
+from app.search.types import FaceBlock, Keys
+from app.timestamps import utc_now
+from app.types import Vectors
+
+KIND = "calibrate"
+STALE_SHARE = 0.2
+"""Changes since the measurement, as a share of the faces then, from which on it is made again."""
+REST = 1.0
+"""Seconds of rest for each second of comparing, so that half of one core at most is taken from recognition."""
+AGAIN = timedelta(minutes=10)
+"""From a job that failed or was cancelled until the server tries again by itself."""
+_log = logging.getLogger(__name__)
+Recorded = Callable[[str], AbstractContextManager[None]]
+
+
+class Cancelled(Exception):
+    """The job was cancelled, or the server stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A gallery's calibration as it stands."""
+
+    gallery: Gallery
+    package: Thresholds
+    thresholds: Thresholds
+    """Those that decide now."""
+    measured: Measured | None
+    changed: float
+    """Changes since, as a share of the faces then."""
+    pairs: list[SuspiciousPair]
+    job: Job | None
+
+    @property
+    def stale(self) -> bool:
+        return self.changed > STALE_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Faces to compare: keys of subjects and faces, (N,) each, and (N, D) vectors; the whole gallery's numbers."""
+
+    subjects: Keys
+    faces: Keys
+    vectors: Vectors
+    all_subjects: int
+    all_faces: int
+    changes: int
+
+
+class Calibrator:
+    """Safe to share between threads; ``recorded`` audits what the server starts by itself."""
+
+    def __init__(
+        self,
+        galleries: Galleries,
+        embedders: Embedders,
+        jobs: JobStore,
+        *,
+        recorded: Recorded = lambda _gallery: nullcontext(),
+    ) -> None:
+        self._galleries = galleries
+        self._calibrations = Calibrations(galleries.store)
+        self._embedders = embedders
+        self._jobs = jobs
+        self._recorded = recorded
+
+    def begin(self, gallery_id: str, *, who: str | None = None) -> State:
+        """Start to measure, unless that is under way.
+
+        Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``.
+        """
+        gallery = self._galleries.store.gallery(gallery_id)
+        self._embedders.thresholds(gallery.embedder)
+        job = self._job(gallery)
+        if job is None or job.finished:
+            job = self._jobs.create(KIND, gallery, who=who)
+            self._calibrations.assign(gallery, job.id)
+        return self.find(gallery_id)
+
+    def keep(self, gallery_id: str, *, who: str | None = None) -> None:
+        """Start to measure if the gallery is to decide by its own calibration, and that is missing or stale."""
+        due = next((one for one in self._calibrations.switched_on() if one.gallery == gallery_id), None)
+        if due is not None and _is_due(due):
+            self.begin(gallery_id, who=who)
+
+    def find(self, gallery_id: str) -> State:
+        """Return how it stands. Raises NotFound ``gallery_not_found``; Unusable ``package_unavailable``."""
+        gallery = self._galleries.store.gallery(gallery_id)
+        package = self._embedders.thresholds(gallery.embedder)
+        measured = self._calibrations.find(gallery)
+        return State(
+            gallery,
+            package,
+            self.thresholds(gallery, package),
+            measured,
+            0.0 if measured is None else _changed(measured, self._calibrations.head(gallery)),
+            self._calibrations.pairs(gallery),
+            self._job(gallery),
+        )
+
+    def thresholds(self, gallery: Gallery, package: Thresholds) -> Thresholds:
+        """Return the thresholds that decide in a gallery whose faces are compared by the model of ``package``."""
+        if gallery.calibration != "gallery":
+            return package
+        measured = self._calibrations.find(gallery)
+        if measured is None:
+            return package.without_gallery("not_measured")
+        if measured.calibration is None:
+            return package.without_gallery("too_few_subjects")
+        if measured.package != package.package or measured.calibration.measured_with != package.recipe:
+            return package.without_gallery("other_model")
+        return deciding(package, measured.calibration, allow_laxer=gallery.allow_laxer)
+
+    def look(self) -> None:
+        """Measure the galleries again whose own calibration is to decide and is missing or stale."""
+        for due in filter(_is_due, self._calibrations.switched_on()):
+            try:
+                if not _rests(self._job_of(due.job)):
+                    with self._recorded(due.gallery):
+                        self.begin(due.gallery)
+            except LikenessError as error:
+                _log.warning("A calibration could not be started: %s", error.code)
+
+    def work(self, running: Running) -> None:
+        """Do a job's work; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
+        gallery = self._galleries.store.gallery(running.job.gallery or "")
+        package = self._embedders.thresholds(gallery.embedder)
+        try:
+            sample = self._sample(running, gallery)
+            running.progress(0, len(sample.faces))
+            pace = _Pace(running)
+            on = f"{sample.all_faces} enrolled faces of {sample.all_subjects} subjects, {utc_now()[:10]}"
+            found = measure_population(sample.vectors, sample.subjects, package, measured_on=on, progress=pace)
+        except Cancelled:
+            return
+        self._write(gallery, package, sample, found)
+        running.counts["subjects"], running.counts["faces"] = found.subjects, found.faces
+        running.counts["points"] = len(found.calibration.points) if found.calibration else 0
+        running.counts["suspicious"] = len(found.suspicions)
+        running.checkpoint({"measured": True})
+
+    def _write(self, gallery: Gallery, package: Thresholds, sample: _Sample, found: Population) -> None:
+        calibration = found.calibration
+        if calibration is not None:
+            calibration = calibration.model_copy(update={"measured_with": package.recipe})
+        figures = Figures.of(found, sample.all_subjects, sample.all_faces)
+        measured = now_measured(gallery.embedder, sample.changes, figures, calibration)
+        keys = [(int(sample.faces[one.first]), int(sample.faces[one.second]), one.score) for one in found.suspicions]
+        self._calibrations.write(gallery, measured, keys)
+
+    def _sample(self, running: Running, gallery: Gallery) -> _Sample:
+        """Read the faces to compare: all, or those of a sample of the subjects. Memory is bounded at any size."""
+        source, spec = self._galleries.store.change_reader, gallery.index_spec
+        subjects, faces = source.count(spec)
+        share, taken = sample_share(subjects, faces), Counter[int]()
+        parts: list[FaceBlock] = []
+        with source.read_all(spec) as (position, blocks):
+            for block in blocks:
+                if running.cancelled:
+                    raise Cancelled
+                rows = sample_rows(block.subjects, share, taken)
+                qualities, vectors = block.qualities[rows], block.vectors[rows]
+                parts.append(FaceBlock(block.faces[rows], block.subjects[rows], qualities, vectors))
+        return _Sample(
+            np.concatenate([np.empty(0, np.int64), *(part.subjects for part in parts)]),
+            np.concatenate([np.empty(0, np.int64), *(part.faces for part in parts)]),
+            np.concatenate([np.empty((0, spec.dimension), np.float32), *(part.vectors for part in parts)]),
+            subjects,
+            faces,
+            position.number,
+        )
+
+    def _job(self, gallery: Gallery) -> Job | None:
+        return self._job_of(self._calibrations.job(gallery))
+
+    def _job_of(self, job_id: str | None) -> Job | None:
+        try:
+            return None if job_id is None else self._jobs.job(job_id)
+        except NotFound:  # it finished long ago and was pruned
+            return None
+
+
+class _Pace:
+    """Rests after each step as long as it took, and ends the work when the job is cancelled."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._begun = time.monotonic()
+
+    def __call__(self, rows: int) -> None:
+        if self._running.cancelled:
+            raise Cancelled
+        self._running.progress(self._running.done + rows)
+        time.sleep(REST * (time.monotonic() - self._begun))
+        self._begun = time.monotonic()
+
+
+def _changed(measured: Measured, changes: int) -> float:
+    return (changes - measured.changes) / max(1, measured.figures.faces)
+
+
+def _is_due(one: Due) -> bool:
+    measured = one.measured
+    return measured is None or measured.package != one.package or _changed(measured, one.changes) > STALE_SHARE
+
+
+def _rests(job: Job | None) -> bool:
+    """Return whether no new job may begin yet: this one runs, or it failed or was cancelled a short while ago."""
+    if job is None or job.state is JobState.DONE:
+        return False
+    return job.finished_at is None or job.finished_at > utc_now(-AGAIN)

@@ -1,0 +1,243 @@
+"""Galleries' own calibrations in SQL: rates and thresholds, no templates, and suspicious pairs by their faces' keys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from app.calibration.intervals import Interval
+from app.calibration.population import Difference, Population
+from app.db.cache import Cache
+from app.db.schema import CALIBRATION_PAIRS, FACES, GALLERIES, GALLERY_CALIBRATIONS, SUBJECTS
+from app.gallery.gallery_rows import lock_gallery
+from app.gallery.records import Gallery
+from app.gallery.store import Store
+from app.inference.manifest import Calibration
+from app.timestamps import utc_now
+
+LISTED = 100
+"""Suspicious pairs that are stored, the most alike first; others are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How a calibration was measured."""
+
+    subjects: int
+    """Of the gallery, those with faces of the package."""
+    faces: int
+    compared_subjects: int
+    compared_faces: int
+    suspicious: int
+    """Pairs of subjects who may be one person."""
+    left_out: int
+    """Pairs of faces that these make."""
+    expected: float | None
+    """See `Population.expected`."""
+    missed: float
+    """See `Population.missed`."""
+    differences: tuple[Difference, ...]
+
+    @classmethod
+    def of(cls, found: Population, subjects: int, faces: int) -> Self:
+        return cls(
+            subjects,
+            faces,
+            found.subjects,
+            found.faces,
+            len(found.suspicions),
+            found.left_out,
+            found.expected,
+            found.missed,
+            found.differences,
+        )
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        raw = json.loads(text)
+        differences = [
+            Difference(each["fmr"], each["threshold"], each["found"] and Interval(**each["found"]))
+            for each in raw.pop("differences")
+        ]
+        return cls(**raw, differences=tuple(differences))
+
+    def text(self) -> str:
+        return json.dumps(asdict(self), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A gallery's calibration as it was measured; ``calibration`` is None if its pairs support fewer than two rates."""
+
+    package: str
+    measured_at: str
+    changes: int
+    """The number of the gallery's last change then."""
+    figures: Figures
+    calibration: Calibration | None
+
+
+@dataclass(frozen=True, slots=True)
+class SuspiciousFace:
+    subject: str
+    face_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspiciousPair:
+    """Two faces of two subjects who may be one person."""
+
+    first: SuspiciousFace
+    second: SuspiciousFace
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A gallery that is to decide by its own calibration, as `Calibrations.switched_on` lists them."""
+
+    gallery: str
+    package: str
+    changes: int
+    """The number of its last change."""
+    job: str | None
+    measured: Measured | None
+
+
+class Calibrations:
+    """Safe to share between threads. Every call may raise what `Database` does, and NotFound ``gallery_not_found``."""
+
+    def __init__(self, store: Store) -> None:
+        self._database = store.database
+        self._known = Cache[int, Measured | None](store.database.version)
+
+    def find(self, gallery: Gallery) -> Measured | None:
+        """Return the gallery's calibration, None before the first one. Cached like the gallery itself."""
+        return self._known.get(gallery.key, lambda: self._read(gallery))
+
+    def job(self, gallery: Gallery) -> str | None:
+        """Return the id of the job that measures it, or the last one that did."""
+        query = sa.select(GALLERY_CALIBRATIONS.c.job).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
+        with self._database.read() as connection:
+            return connection.execute(query).scalar()
+
+    def head(self, gallery: Gallery) -> int:
+        """Return the number of the gallery's last change."""
+        with self._database.read() as connection:
+            return int(connection.execute(_HEAD.where(GALLERIES.c.key == gallery.key)).scalar_one_or_none() or 0)
+
+    def pairs(self, gallery: Gallery) -> list[SuspiciousPair]:
+        """Return the suspicious pairs whose faces still exist, of subjects who still are two."""
+        with self._database.read() as connection:
+            rows = connection.execute(_PAIRS.where(CALIBRATION_PAIRS.c.gallery_key == gallery.key)).all()
+        return [
+            SuspiciousPair(
+                SuspiciousFace(row.first_subject, row.first_face),
+                SuspiciousFace(row.second_subject, row.second_face),
+                row.score,
+            )
+            for row in rows
+        ]
+
+    def assign(self, gallery: Gallery, job_id: str) -> None:
+        """Store the id of the job that measures."""
+        insert = self._database.insert(GALLERY_CALIBRATIONS).values(gallery_key=gallery.key, job=job_id)
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key"], set_={"job": job_id}))
+
+    def write(
+        self,
+        gallery: Gallery,
+        found: Measured,
+        pairs: Sequence[tuple[int, int, float]],
+    ) -> None:
+        """Replace the gallery's calibration; ``pairs`` are two faces' keys and their score."""
+        values = {
+            "package": found.package,
+            "document": found.figures.text(),
+            "calibration": found.calibration.model_dump_json() if found.calibration else None,
+            "changes": found.changes,
+            "measured_at": found.measured_at,
+        }
+        insert = self._database.insert(GALLERY_CALIBRATIONS).values(values | {"gallery_key": gallery.key})
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            connection.execute(insert.on_conflict_do_update(index_elements=["gallery_key"], set_=values))
+            connection.execute(sa.delete(CALIBRATION_PAIRS).where(CALIBRATION_PAIRS.c.gallery_key == gallery.key))
+            keys = [key for first, second, _ in pairs for key in (first, second)]
+            query = sa.select(FACES.c.key).where(FACES.c.key.in_(keys)).order_by(FACES.c.key)
+            there = set(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())
+            rows = [
+                {"gallery_key": gallery.key, "first_key": first, "second_key": second, "score": score}
+                for first, second, score in pairs[:LISTED]
+                if {first, second} <= there
+            ]
+            if rows:
+                connection.execute(sa.insert(CALIBRATION_PAIRS), rows)
+
+    def switched_on(self) -> list[Due]:
+        """Return the galleries that are to decide by their own calibration."""
+        with self._database.read() as connection:
+            return [
+                Due(row.id, row.embedder, row.last_change, row.job, _measured(row))
+                for row in connection.execute(_SWITCHED_ON).all()
+            ]
+
+    def _read(self, gallery: Gallery) -> Measured | None:
+        query = sa.select(GALLERY_CALIBRATIONS).where(GALLERY_CALIBRATIONS.c.gallery_key == gallery.key)
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else _measured(row)
+
+
+def now_measured(package: str, changes: int, figures: Figures, calibration: Calibration | None) -> Measured:
+    return Measured(package, utc_now(precision="seconds"), changes, figures, calibration)
+
+
+_HEAD = sa.select(GALLERIES.c.last_change)
+_SWITCHED_ON = (
+    sa.select(
+        GALLERIES.c.id,
+        GALLERIES.c.embedder,
+        GALLERIES.c.last_change,
+        GALLERY_CALIBRATIONS.c.job,
+        GALLERY_CALIBRATIONS.c.package,
+        GALLERY_CALIBRATIONS.c.document,
+        GALLERY_CALIBRATIONS.c.calibration,
+        GALLERY_CALIBRATIONS.c.changes,
+        GALLERY_CALIBRATIONS.c.measured_at,
+    )
+    .select_from(GALLERIES.outerjoin(GALLERY_CALIBRATIONS))
+    .where(GALLERIES.c.calibration == "gallery")
+    .order_by(GALLERIES.c.key)
+)
+_FIRST, _SECOND = FACES.alias("first_face"), FACES.alias("second_face")
+_ONE, _OTHER = SUBJECTS.alias("one"), SUBJECTS.alias("other")
+_PAIRS = (
+    sa.select(
+        _ONE.c.id.label("first_subject"),
+        _FIRST.c.face_id.label("first_face"),
+        _OTHER.c.id.label("second_subject"),
+        _SECOND.c.face_id.label("second_face"),
+        CALIBRATION_PAIRS.c.score,
+    )
+    .select_from(CALIBRATION_PAIRS)
+    .join(_FIRST, _FIRST.c.key == CALIBRATION_PAIRS.c.first_key)
+    .join(_SECOND, _SECOND.c.key == CALIBRATION_PAIRS.c.second_key)
+    .join(_ONE, _ONE.c.key == _FIRST.c.subject_key)
+    .join(_OTHER, _OTHER.c.key == _SECOND.c.subject_key)
+    .where(_FIRST.c.subject_key != _SECOND.c.subject_key)
+    .order_by(CALIBRATION_PAIRS.c.score.desc(), CALIBRATION_PAIRS.c.first_key)
+)
+
+
+def _measured(row: Any) -> Measured | None:
+    if row.document is None:
+        return None
+    calibration = None if row.calibration is None else Calibration.model_validate_json(row.calibration)
+    return Measured(row.package, row.measured_at, row.changes, Figures.read(row.document), calibration)

@@ -1,0 +1,208 @@
+"""Sign-in codes: once, within a minute, on every server of the database, and of no use to whoever finds them later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from app.access.sign_in_codes import VALID_S, SignInCodes
+from app.bulk.backup import write_backup
+from app.db.encryption import Sealer, new_key
+from app.db.engine import Database
+from app.db.schema import SIGN_IN_CODES
+from app.errors import InvalidInput
+from tests.support.commands import run as likeness
+from tests.support.live import LiveServer
+from tests.support.service import error_of, running
+
+KEY = "lk_door_Vq3zTq9bZ0mJ6cXyqk1o7sJ8b2nPzq4wRrT5uYh6eLk"
+NOW = 1_800_000_000.0
+CALLERS = 8
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with closing(Database(database_url)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def vault() -> Sealer:
+    return Sealer([new_key()])
+
+
+def fails(codes: SignInCodes, code: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        codes.spend(code)
+    assert refused.value.code == "wrong_sign_in_code"
+
+
+def rows(database: Database) -> int:
+    with database.read() as connection:
+        return connection.execute(sa.select(sa.func.count()).select_from(SIGN_IN_CODES)).scalar_one()
+
+
+# ---------------------------------------------------------------- codes
+
+
+def test_a_code_is_good_once(database: Database, vault: Sealer) -> None:
+    codes = SignInCodes(database, vault)
+    first, second = codes.make(KEY).text, codes.make(KEY).text
+    assert first != second
+    assert codes.spend(first) == KEY
+    fails(codes, first)
+    assert codes.spend(second) == KEY
+
+
+def test_a_code_lives_a_minute_also_if_the_clock_is_set_back(database: Database, vault: Sealer) -> None:
+    clock = Clock()
+    codes = SignInCodes(database, vault, clock)
+    early, late = codes.make(KEY).text, codes.make(KEY).text
+    clock.now += VALID_S - 1
+    assert codes.spend(early) == KEY
+    clock.now += 2
+    fails(codes, late)
+    clock.now = NOW - 3600
+    fails(codes, late)
+    assert rows(database) == 1
+    codes.prune()
+    assert rows(database) == 0
+
+
+@pytest.mark.parametrize("change", ["secret", "id", "half", "nothing", "key"])
+def test_a_wrong_code_spends_none(database: Database, vault: Sealer, change: str) -> None:
+    codes = SignInCodes(database, vault)
+    code = codes.make(KEY).text
+    name, secret = code.removeprefix("lc_").split("_", 1)
+    wrong = {
+        "secret": f"lc_{name}_{secret[::-1]}",
+        "id": f"lc_{name[::-1]}_{secret}",
+        "half": f"lc_{name}",
+        "nothing": "",
+        "key": KEY,
+    }
+    fails(codes, wrong[change])
+    assert codes.spend(code) == KEY
+
+
+def test_of_simultaneous_calls_of_two_servers_one_succeeds(database_url: str, vault: Sealer) -> None:
+    with closing(Database(database_url)) as one, closing(Database(database_url)) as other:
+        servers = [SignInCodes(one, vault), SignInCodes(other, vault)]
+        for _ in range(5):
+            code, found, refused = servers[0].make(KEY).text, list[str](), list[str]()
+            start = threading.Barrier(CALLERS)
+
+            def spend(codes: SignInCodes) -> None:
+                start.wait()  # noqa: B023 (all threads of a round end within it)
+                try:
+                    found.append(codes.spend(code))  # noqa: B023
+                except InvalidInput as error:
+                    refused.append(error.code)  # noqa: B023
+
+            threads = [threading.Thread(target=spend, args=(servers[n % 2],)) for n in range(CALLERS)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert (found, refused) == ([KEY], ["wrong_sign_in_code"] * (CALLERS - 1))
+
+
+def test_neither_the_database_nor_the_vault_shows_the_key(database: Database, vault: Sealer) -> None:
+    code = SignInCodes(database, vault).make(KEY).text
+    name, secret = code.removeprefix("lc_").split("_", 1)
+    with database.read() as connection:
+        row = connection.execute(sa.select(SIGN_IN_CODES)).one()
+    inner = vault.open(bytes(row.sealed), b"sign-in\0" + name.encode())
+    for stored in (bytes(row.digest), bytes(row.sealed), inner):
+        assert KEY.encode() not in stored
+        assert secret.encode() not in stored
+    fails(SignInCodes(database, Sealer([new_key()])), code)  # another data folder's vault
+
+
+def test_no_backup_holds_a_code(database: Database, vault: Sealer, tmp_path: Path) -> None:
+    SignInCodes(database, vault).make(KEY)
+    assert SIGN_IN_CODES.name not in write_backup(database, tmp_path / "backup", "test").rows
+
+
+# ---------------------------------------------------------------- over REST
+
+
+def make_code(client: httpx.Client, key: str | None = None) -> str:
+    headers = {"x-api-key": key} if key else {}
+    made = client.post("/v1/sign-in-codes", headers=headers).raise_for_status().json()
+    assert set(made) == {"code", "expires_at"}
+    return str(made["code"])
+
+
+def sign_in(client: httpx.Client, code: str) -> httpx.Response:
+    return client.post("/v1/sign-in", headers={"x-api-key": code})
+
+
+def test_a_code_is_exchanged_for_its_own_key(tmp_path: Path, database_url: str) -> None:
+    """Also at another server of the database, and after a restart."""
+    data = tmp_path / "data"
+    with running(data, database_url=database_url) as client:
+        admin = client.headers["x-api-key"]
+        answered = sign_in(client, make_code(client)).raise_for_status()
+        assert answered.json() == {"id": "admin.key", "scopes": ["admin"], "galleries": None, "secret": admin}
+        assert answered.headers["cache-control"] == "no-store"
+        door = client.post("/v1/keys", json={"id": "door", "scopes": ["read"]}).raise_for_status().json()["secret"]
+        first, kept, revoked = (make_code(client, door) for _ in range(3))
+        with running(data, database_url=database_url) as other:
+            assert sign_in(other, first).json()["secret"] == door
+        error_of(sign_in(client, first), 401, "wrong_sign_in_code")
+        error_of(client.post("/v1/sign-in", headers={"x-api-key": ""}), 401, "missing_key")
+        error_of(client.get("/v1/key", headers={"x-api-key": kept}), 401, "wrong_key")
+    with running(data, database_url=database_url) as client:
+        assert sign_in(client, kept).json() == {"id": "door", "scopes": ["read"], "galleries": None, "secret": door}
+        client.delete("/v1/keys/door").raise_for_status()
+        error_of(sign_in(client, revoked), 401, "revoked_key")
+        text = client.get("/v1/audit?limit=1000").text
+        assert not any(secret[-20:] in text for secret in (first, kept, revoked, door, admin))
+
+
+def test_wrong_codes_count_as_wrong_keys_of_the_address(tmp_path: Path) -> None:
+    with running(tmp_path / "data", failed_keys="3/m") as client:
+        code = make_code(client)
+        statuses = [sign_in(client, f"lc_{n:016x}_guess").status_code for n in range(5)]
+        assert statuses == [401, 401, 401, 429, 429]
+        error_of(sign_in(client, code), 429, "too_many_failures")
+        error_of(client.get("/v1/key", headers={"x-api-key": "lk_any_guess"}), 429, "too_many_failures")
+        assert client.get("/v1/key").is_success  # the admin key, which has worked before
+
+
+# ---------------------------------------------------------------- from the command line
+
+
+def test_the_command_prints_a_new_link_each_time(live_server: LiveServer) -> None:
+    links = [likeness(live_server.data_dir, "keys", "link").stdout.strip() for _ in range(2)]
+    assert links[0] != links[1]
+    for link in links:
+        url, code = link.split("/#code=")
+        assert url == live_server.url
+        with live_server.client(headers={"x-api-key": code}) as client:
+            assert client.post("/v1/sign-in").raise_for_status().json()["secret"] == live_server.key
+    (row,) = likeness(live_server.data_dir, "keys", "link", "--json").rows
+    assert set(row) == {"link", "expires_at"}
+    assert not any(link.partition("=")[2] in live_server.log.read_text() for link in links)
+
+
+def test_without_a_server_there_is_no_link(tmp_path: Path) -> None:
+    with running(tmp_path / "data"):
+        pass
+    done = likeness(tmp_path / "data", "keys", "link")
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "likeness serve" in done.stderr

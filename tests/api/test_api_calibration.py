@@ -1,0 +1,129 @@
+"""A gallery's own operating points over REST: measured, shown, switched on, and named by every answer."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.support.service import AGAIN, COLLINS, error_of, running
+
+SFACE = 128
+WAIT_S = 120.0
+
+
+def templates_of(people: int) -> bytes:
+    """A tar of two random templates of each person, as an import takes it."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((people, SFACE)).repeat(2, axis=0) + 0.5 * rng.standard_normal((2 * people, SFACE))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    vectors[1] = vectors[-1]  # the last person under two names
+    npy = io.BytesIO()
+    np.save(npy, vectors)
+    names = [f"p{number // 2}" for number in range(2 * people)]
+    names[1] = "twice"
+    ids = "".join(f"{name}\n" for name in names).encode()
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for name, content in (("ids.txt", ids), ("templates.npy", npy.getvalue())):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def ended(api: httpx.Client, job: str) -> dict[str, Any]:
+    end = time.monotonic() + WAIT_S
+    while (found := api.get(f"/v1/jobs/{job}").json())["state"] in {"queued", "running"}:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert found["state"] == "done", found
+    return dict(found)
+
+
+def identified(api: httpx.Client, **asked: str) -> dict[str, Any]:
+    answer = api.post("/v1/galleries/staff/identify", params=asked, files={"image": AGAIN})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    assert [face["decision"] for face in found["faces"]] == ["known"]
+    return found
+
+
+def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(tmp_path: Path) -> None:
+    with running(tmp_path) as api:
+        package = api.post("/v1/galleries", json={"id": "staff"}).json()
+        assert (package["calibration"], package["allow_laxer"]) == ("package", False)
+        api.post("/v1/galleries/staff/subjects/collins/faces", files={"images": COLLINS}).raise_for_status()
+        before = identified(api)
+        assert before["calibration"] == {"source": "package", "name": "train112", "fallback": None}
+        imported = api.post(
+            "/v1/galleries/staff/import",
+            params={"content": "templates", "package": package["embedder"]},
+            content=templates_of(200),
+            headers={"content-type": "application/x-tar"},
+        ).json()
+        ended(api, imported["id"])
+
+        switched = api.patch("/v1/galleries/staff", json={"calibration": "gallery", "allow_laxer": True}).json()
+        assert (switched["calibration"], switched["allow_laxer"]) == ("gallery", True)
+        state = api.get("/v1/galleries/staff/calibration").json()
+        job = ended(api, state["job"]["id"])
+        assert (job["kind"], job["gallery"], job["key"]) == ("calibrate", "staff", "admin.key")
+
+        found = api.get("/v1/galleries/staff/calibration").json()
+        assert found["decides"] == {"source": "gallery", "name": "gallery", "fallback": None}
+        measured = found["measured"]
+        assert (measured["subjects"], measured["faces"], measured["suspicious"]) == (202, 401, 1)
+        assert sum(measured["scores"]["nonmated"]) == measured["comparisons"] + measured["left_out"]
+        [pair] = found["pairs"]
+        assert {pair["first"]["subject"], pair["second"]["subject"]} == {"twice", "p199"}
+        points = {point["fmr"]: point for point in found["points"]}
+        assert points[1e-3]["threshold"] < points[1e-3]["package"], "random vectors are less alike than faces"
+        assert points[1e-3]["decides"] >= max(points[1e-3]["threshold"], points[1e-2]["package"])
+        assert points[1e-3]["found_low"] <= points[1e-3]["found"] < 1e-3
+        assert (points[1e-6]["threshold"], points[1e-6]["decides"]) == (None, points[1e-6]["package"])
+
+        lax = identified(api, fmr="0.001")
+        assert lax["faces"][0]["threshold"] == points[1e-3]["decides"]
+        assert lax["calibration"]["source"] == "gallery"
+        strict = identified(api, fmr="0.000001")
+        assert strict["calibration"] == {"source": "package", "name": "train112", "fallback": "rate_not_supported"}
+        assert strict["limited"] is False
+        one = api.post("/v1/galleries/staff/subjects/collins/verify", params={"fmr": 1e-3}, files={"image": AGAIN})
+        assert one.json()["calibration"]["source"] == "gallery"
+        pair_answer = api.post("/v1/verify", files={"image1": COLLINS, "image2": AGAIN}).json()
+        assert pair_answer["calibration"] == {"source": "package", "name": "train112", "fallback": None}
+
+        held = api.patch("/v1/galleries/staff", json={"allow_laxer": False}).json()
+        assert (held["calibration"], held["allow_laxer"]) == ("gallery", False)
+        floor = identified(api, fmr="0.001")["faces"][0]["threshold"]
+        assert points[1e-3]["decides"] < floor < points[1e-3]["package"]
+        api.patch("/v1/galleries/staff", json={"calibration": "package"}).raise_for_status()
+        assert identified(api)["calibration"] == before["calibration"]
+        entries = api.get("/v1/audit", params={"gallery": "staff"}).json()["entries"]
+        assert {"update_gallery", "show_calibration"} <= {entry["operation"] for entry in entries}
+
+
+def test_measuring_is_asked_for_by_an_admin(api: httpx.Client, gallery: str) -> None:
+    job = api.post(f"{gallery}/calibration")
+    assert job.status_code == 202
+    ended(api, job.json()["job"]["id"])
+    found = api.get(f"{gallery}/calibration").json()
+    assert found["measured"]["comparisons"] == 0
+    assert all(point["threshold"] is None for point in found["points"])
+    key = api.post("/v1/keys", json={"scopes": ["recognize", "read"]}).json()["secret"]
+    for method in ("GET", "POST"):
+        answer = api.request(method, f"{gallery}/calibration", headers={"x-api-key": key})
+        error_of(answer, 403, "missing_scope")
+    error_of(api.get("/v1/galleries/nobody/calibration"), 404, "gallery_not_found")
+
+
+@pytest.mark.parametrize("body", [{"calibration": "mine"}, {"allow_laxer": "perhaps"}, {"calibration": 1}])
+def test_other_settings_are_refused(api: httpx.Client, gallery: str, body: dict[str, Any]) -> None:
+    error_of(api.patch(gallery, json=body), 422, "invalid_request")

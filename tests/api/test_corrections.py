@@ -1,0 +1,132 @@
+"""Corrections over HTTP: recorded by photo, counted by identify and verify, explained, deleted, exported."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.support.service import BOTH, COLLINS, HOPPER, error_of
+
+
+def enroll(api: httpx.Client, gallery: str, subject: str, *images: bytes) -> None:
+    files = [("images", image) for image in images]
+    api.post(f"{gallery}/subjects/{subject}/faces?quality=none", files=files).raise_for_status()
+
+
+def identify(api: httpx.Client, gallery: str, image: bytes) -> tuple[str, list[str], list[Any]]:
+    answer = api.post(f"{gallery}/identify", files={"image": image}, params={"explain": True}).raise_for_status().json()
+    (face,) = answer["faces"]
+    names = [one["subject"] for one in face["candidates"]]
+    return face["decision"], names, answer["explain"]["ruled_out"][0]
+
+
+def test_a_wrong_answer_is_not_given_again(api: httpx.Client, gallery: str) -> None:
+    """Grace was enrolled with a photo that resembles Eileen's: a copy with noise, whose score is high but not 1."""
+    enroll(api, gallery, "grace", noisy(COLLINS, 1))
+    assert identify(api, gallery, COLLINS)[:2] == ("known", ["grace"])
+    made = api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS})
+    assert made.status_code == 201
+    body = made.json()
+    assert (body["subject"], body["has_crop"]) == ("grace", True)
+    decision, names, ruled_out = identify(api, gallery, COLLINS)
+    assert (decision, names) == ("unknown", [])
+    (out,) = ruled_out
+    assert (out["subject"], out["correction"]) == ("grace", body["id"])
+    assert out["correction_score"] == pytest.approx(1, abs=1e-4)
+    assert out["score"] < out["correction_score"]
+    verified = (
+        api.post(f"{gallery}/subjects/grace/verify", files={"image": COLLINS}, params={"explain": True})
+        .raise_for_status()
+        .json()
+    )
+    assert verified["match"] is False
+    assert verified["score"] > verified["threshold"]
+    assert [one["subject"] for one in verified["explain"]["ruled_out"][0]] == ["grace"]
+    assert identify(api, gallery, noisy(COLLINS, 1))[:2] == ("known", ["grace"]), "grace's own photo is still hers"
+    listed = api.get(f"{gallery}/subjects/grace/corrections").json()["corrections"]
+    assert listed == [body]
+    path = f"{gallery}/subjects/grace/corrections/{body['id']}"
+    assert api.delete(path).status_code == 204
+    error_of(api.delete(path), 404, "correction_not_found")
+    assert identify(api, gallery, COLLINS)[:2] == ("known", ["grace"])
+
+
+def noisy(photo: bytes, seed: int) -> bytes:
+    pixels = np.array(Image.open(io.BytesIO(photo)).convert("RGB")).astype(np.int16)
+    pixels += np.random.default_rng(seed).normal(0, 40, pixels.shape).astype(np.int16)
+    file = io.BytesIO()
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_the_next_candidate_is_the_answer(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "grace", noisy(COLLINS, 1))
+    enroll(api, gallery, "eileen", noisy(COLLINS, 2))
+    _, names, _ = identify(api, gallery, COLLINS)
+    first, second = names
+    api.post(f"{gallery}/subjects/{first}/corrections", files={"image": COLLINS}).raise_for_status()
+    assert identify(api, gallery, COLLINS)[:2] == ("known", [second])
+
+
+def test_any_face_of_a_photo_can_be_meant(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "grace", HOPPER)
+    found = api.post("/v1/detect", files={"image": BOTH}).json()["faces"]
+    assert len(found) == 2
+    path = f"{gallery}/subjects/grace/corrections"
+    for face in (0, 1):
+        api.post(path, files={"image": BOTH}, params={"face": face}).raise_for_status()
+    error_of(api.post(path, files={"image": BOTH}, params={"face": 2}), 422, "no_face")
+    assert len(api.get(path).json()["corrections"]) == 2
+
+
+def test_bad_requests_are_told_why(api: httpx.Client, gallery: str) -> None:
+    path = f"{gallery}/subjects/nobody/corrections"
+    error_of(api.post(path, files={"image": COLLINS}), 404, "subject_not_found")
+    error_of(api.get(path), 404, "subject_not_found")
+    enroll(api, gallery, "nobody", COLLINS)
+    error_of(api.post(path, files={"image": b"text"}), 415, "unsupported_image")
+    past = {"expires_at": "2001-01-01T00:00:00Z"}
+    error_of(api.post(path, files={"image": COLLINS}, params=past), 422, "invalid_expiry")
+    made = api.post("/v1/keys", json={"scopes": ["read", "recognize"]}).json()
+    error_of(api.post(path, files={"image": COLLINS}, headers={"x-api-key": made["secret"]}), 403, "missing_scope")
+    api.delete(f"/v1/keys/{made['id']}")
+
+
+def test_they_travel_with_an_exported_gallery(api: httpx.Client, gallery: str) -> None:
+    enroll(api, gallery, "grace", noisy(COLLINS, 1))
+    api.post(f"{gallery}/subjects/grace/corrections", files={"image": COLLINS}).raise_for_status()
+    job = ended(api, api.post(f"{gallery}/export").raise_for_status().json()["id"])
+    archive = api.get(f"/v1/jobs/{job['id']}/result").raise_for_status().content
+    api.post("/v1/galleries", json={"id": "arrived"}).raise_for_status()
+    for expected in (1, 1):  # a second import adds nothing
+        sent = (
+            api.post(
+                "/v1/galleries/arrived/import",
+                params={"content": "archive"},
+                content=archive,
+                headers={"content-type": "application/x-tar"},
+            )
+            .raise_for_status()
+            .json()
+        )
+        assert ended(api, sent["id"])["state"] == "done"
+        found = api.get("/v1/galleries/arrived/subjects/grace/corrections").json()["corrections"]
+        assert len(found) == expected
+    assert identify(api, "/v1/galleries/arrived", COLLINS)[:2] == ("unknown", [])
+    api.delete("/v1/galleries/arrived")
+
+
+def ended(api: httpx.Client, job: str) -> dict[str, Any]:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found: dict[str, Any] = api.get(f"/v1/jobs/{job}").raise_for_status().json()
+        if found["state"] not in {"queued", "running"}:
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"job {job} did not end")

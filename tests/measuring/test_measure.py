@@ -1,0 +1,117 @@
+"""`likeness models measure`: photos of people become operating points in the manifest, which decide at once."""
+
+from __future__ import annotations
+
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+
+from app.adding.add import drawn_crops
+from app.inference.manifest import Thresholds
+from app.inference.package import load_package, write_manifest
+from app.measuring.people import people_for
+from tests.conftest import PROJECT
+from tests.support.commands import run as likeness
+from tests.support.service import AGAIN, COLLINS, running
+
+NAME = "mobilefacenet-64"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A folder with a package without operating points, a detector and the default embedder."""
+    for name in (NAME, "yunet", "sface"):
+        shutil.copytree(PROJECT / "models" / name, tmp_path / "models" / name)
+    folder = tmp_path / "models" / NAME
+    write_manifest(folder, load_package(folder).manifest.model_copy(update={"calibrations": ()}))
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def people(tmp_path: Path) -> Path:
+    """Aligned crops of 48 drawn people, a folder each; one file is no crop."""
+    crops = drawn_crops()
+    for row, (pixels, person) in enumerate(zip(crops.pixels, crops.people.tolist(), strict=True)):
+        folder = tmp_path / "people" / f"p{person:02d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{row}.png")
+    (tmp_path / "people" / "p00" / "broken.png").write_bytes(b"no image")
+    return tmp_path / "people"
+
+
+def test_points_with_intervals_are_written_drawn_and_said(models: Path, people: Path, tmp_path: Path) -> None:
+    drawn = tmp_path / "det.svg"
+    told = ("--photos", people, "--aligned", "--name", "doors", "--draw", drawn)
+    done = likeness(tmp_path / "data", "models", "measure", NAME, *told, models_dir=models)
+    assert done.returncode == 0, done.stderr
+    assert "broken.png: left out" in done.stderr
+    assert "144 photos of 48 people" in done.stdout
+    assert "10,152 non-mated, 144 mated pairs" in done.stdout
+    assert "people with as many photos each" in done.stdout
+    assert "FPIR 0.01, the server's default, is supported up to" in done.stdout
+    assert "Most alike of two people: 0." in done.stdout
+    manifest = load_package(models / NAME).manifest
+    [written] = manifest.calibrations
+    assert (written.name, written.default, written.measured_with) == ("doors", True, manifest.recipe_digest)
+    assert written.points[0].fmr == 1e-2
+    assert all(point.threshold_low <= point.threshold <= point.threshold_high for point in written.points)
+    assert all(point.fnmr is not None for point in written.points)
+    picture = ET.parse(drawn).getroot()  # noqa: S314 - the command has just written it
+    assert len(picture.findall("{http://www.w3.org/2000/svg}g")) == 2
+    again = likeness(
+        tmp_path / "data",
+        "models",
+        "measure",
+        NAME,
+        *told[:3],
+        "--name",
+        "other",
+        "--no-default",
+        "--json",
+        models_dir=models,
+    )
+    assert again.rows[0]["calibration"]["name"] == "other"
+    kept = load_package(models / NAME).manifest
+    assert [(each.name, each.default) for each in kept.calibrations] == [("doors", True), ("other", False)]
+    assert Thresholds(kept).threshold(1e-2) == written.points[0].threshold
+
+
+def test_few_people_are_refused_and_nothing_is_written(models: Path, people: Path, tmp_path: Path) -> None:
+    before = (models / NAME / "manifest.json").read_bytes()
+    for folder in sorted(people.iterdir())[6:]:
+        shutil.rmtree(folder)
+    done = likeness(tmp_path, "models", "measure", NAME, "--photos", people, "--aligned", models_dir=models)
+    assert done.returncode == 3, done.stdout
+    assert "too_few_people" in done.stderr
+    for folder in sorted(people.iterdir())[1:]:
+        shutil.rmtree(folder)
+    done = likeness(tmp_path, "models", "measure", NAME, "--photos", people, "--aligned", models_dir=models)
+    assert "Photos of two people at least are needed" in done.stderr
+    assert (models / NAME / "manifest.json").read_bytes() == before
+    assert likeness(tmp_path, "models", "measure", NAME, "--photos", tmp_path / "no", models_dir=models).returncode == 2
+
+
+def test_people_needed_grow_with_the_root_of_the_pairs() -> None:
+    assert people_for(1e-3, 100, 10_000) == 100
+    assert people_for(1e-5, 100, 10_000) == 1000
+
+
+def test_a_running_server_decides_by_them_at_once(models: Path, people: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running(data, models_dir=models) as api:
+        api.post("/v1/galleries", json={"id": "trial", "embedder": NAME}).raise_for_status()
+        api.post("/v1/galleries/trial/subjects/collins/faces", files={"images": COLLINS}).raise_for_status()
+        assert identify(api).json()["error"]["code"] == "operating_point_unavailable"
+        done = likeness(data, "models", "measure", NAME, "--photos", people, "--aligned", models_dir=models)
+        assert done.returncode == 0, done.stderr
+        answer = identify(api).raise_for_status().json()
+        assert answer["calibration"] == {"source": "package", "name": "measured", "fallback": None}
+        assert answer["limited"] is (answer["fpir"] > 0.01)
+
+
+def identify(api: httpx.Client) -> httpx.Response:
+    return api.post("/v1/galleries/trial/identify", files={"image": AGAIN})

@@ -1,0 +1,218 @@
+"""A gallery's own calibration is measured by a job, decides where it is switched on, and is kept current."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+from app.concurrency.scheduler import Scheduler
+from app.db.schema import CALIBRATION_PAIRS, GALLERY_CALIBRATIONS
+from app.errors import NotFound
+from app.gallery.bulk import BulkFace
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.inference.embedder import Embedder
+from app.inference.embedders import Embedders
+from app.inference.package import Package, find_packages, write_manifest
+from app.jobs.records import JobState
+from app.jobs.runner import Runner
+from app.jobs.store import JobStore
+from app.recalibration.job import KIND, Calibrator, State
+from tests.support import packages
+
+DIMENSION = 64
+POINTS = {1e-2: 0.29, 1e-3: 0.38, 1e-4: 0.45, 1e-6: 0.58}
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def embedders(tmp_path_factory: pytest.TempPathFactory) -> Embedders:
+    models = tmp_path_factory.mktemp("models")
+    for name in ("tiny", "other"):
+        made = packages.install(models, name, dimension=DIMENSION)
+        points = (packages.calibration(POINTS),)
+        write_manifest(made.folder, made.manifest.model_copy(update={"calibrations": points, "version": "1"}))
+
+    def never(package: Package) -> Embedder:
+        raise AssertionError(f"{package.id} is not needed: the templates are there")
+
+    return Embedders(find_packages(models)["tiny@1"], lambda: find_packages(models), never, kept=1)
+
+
+class Server:
+    """What a server process has, without HTTP."""
+
+    def __init__(self, url: str, embedders: Embedders, *, runs: bool = True) -> None:
+        self.store = Store(url)
+        self.galleries = Galleries(self.store)
+        self.scheduler = Scheduler()
+        self.jobs = JobStore(self.store.database)
+        self.embedders = embedders
+        self.audited: list[str] = []
+        self.calibrator = Calibrator(self.galleries, embedders, self.jobs, recorded=self._recorded)
+        self.runner = Runner(self.jobs, look_s=0.02, renew_s=0.1)
+        if runs:
+            self.runner.start({KIND: self.calibrator.work}, self.scheduler)
+
+    @contextmanager
+    def _recorded(self, gallery: str) -> Iterator[None]:
+        self.audited.append(gallery)
+        yield
+
+    def close(self) -> None:
+        self.runner.close()
+        self.scheduler.close()
+        self.galleries.close()
+
+    def fill(self, subjects: int, *, first: int = 0, faces: int = 2, twice: bool = False) -> None:
+        """Enroll random people; with ``twice`` the first one under another name, too."""
+        rng = np.random.default_rng(first)
+        who = np.repeat(np.arange(first, first + subjects), faces)
+        vectors = rng.standard_normal((subjects, DIMENSION))[who - first]
+        vectors += 0.5 * rng.standard_normal(vectors.shape)
+        unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        names = [f"s{number}" for number in who.tolist()]
+        if twice:
+            names[1] = "alias"
+        rows = [BulkFace(name, vector.tobytes(), 50.0) for name, vector in zip(names, unit, strict=True)]
+        self.galleries.write_many("staff", [], rows, unit, "tiny@1")
+
+    def measured(self) -> State:
+        """Measure, and wait for the job."""
+        job = self.calibrator.begin("staff").job
+        assert job is not None
+        self.wait(lambda: self.jobs.job(job.id).finished)
+        done = self.jobs.job(job.id)
+        assert done.state is JobState.DONE, done.error_message
+        return self.calibrator.find("staff")
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        end = time.monotonic() + WAIT_S
+        while not until():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def use(self, *, allow_laxer: bool = False) -> None:
+        self.galleries.update_gallery("staff", calibration="gallery", allow_laxer=allow_laxer)
+
+    def threshold(self, fmr: float) -> tuple[float, str, str | None]:
+        """What decides now, as an identification would find it."""
+        gallery = self.store.gallery("staff")
+        found = self.calibrator.thresholds(gallery, self.embedders.thresholds(gallery.embedder))
+        by = found.decided_by(fmr)
+        return round(found.threshold(fmr), 6), by.source, by.fallback
+
+
+@pytest.fixture
+def server(database_url: str, embedders: Embedders) -> Iterator[Server]:
+    made = Server(database_url, embedders)
+    made.galleries.create_gallery("staff", "tiny@1", DIMENSION, store="none")
+    yield made
+    made.close()
+
+
+def test_it_is_measured_listed_and_decides_once_switched_on(server: Server) -> None:
+    server.fill(150, twice=True)
+    before = server.calibrator.find("staff")
+    assert (before.measured, before.job, before.pairs) == (None, None, [])
+    found = server.measured()
+    assert found.measured is not None
+    assert found.measured.calibration is not None
+    figures = found.measured.figures
+    assert (figures.subjects, figures.faces, figures.suspicious, figures.left_out) == (151, 300, 1, 1)
+    [pair] = found.pairs
+    assert {pair.first.subject, pair.second.subject} == {"s0", "alias"}
+    assert found.job is not None
+    assert found.job.counts["suspicious"] == 1
+    assert server.threshold(1e-3) == (0.38, "package", None), "measuring alone changes no decision"
+    server.use(allow_laxer=True)
+    point = next(point for point in found.measured.calibration.points if point.fmr == 1e-3)
+    assert server.threshold(1e-3) == (max(point.threshold, 0.290001), "gallery", None)
+    assert server.threshold(1e-6)[1:] == ("package", "rate_not_supported")
+
+
+def test_before_and_without_a_measurement_the_package_decides(server: Server) -> None:
+    server.use()
+    assert server.threshold(1e-3) == (0.38, "package", "not_measured")
+    server.fill(10)
+    state = server.measured()
+    assert state.measured is not None
+    assert state.measured.calibration is None
+    assert server.threshold(1e-3) == (0.38, "package", "too_few_subjects")
+
+
+def test_another_model_than_it_was_measured_with_is_not_decided_by_it(server: Server) -> None:
+    server.fill(120)
+    server.measured()
+    server.use(allow_laxer=True)
+    assert server.threshold(1e-3)[1] == "gallery"
+    gallery = server.store.gallery("staff")
+    other = server.calibrator.thresholds(gallery, server.embedders.thresholds("other@1"))
+    assert other.decided_by(1e-3).fallback == "other_model"
+
+
+def test_the_server_measures_by_itself_and_again_when_the_gallery_has_changed(server: Server) -> None:
+    server.calibrator.look()
+    assert server.audited == [], "no gallery has its own switched on"
+    server.use()
+    server.fill(100)
+    server.calibrator.look()
+    server.wait(lambda: server.calibrator.find("staff").measured is not None)
+    assert server.audited == ["staff"]
+    server.fill(15, first=100)
+    server.calibrator.look()
+    assert server.audited == ["staff"], "30 faces of 200 are no fifth"
+    assert not server.calibrator.find("staff").stale
+    server.fill(15, first=200)
+    assert server.calibrator.find("staff").stale
+    server.calibrator.look()
+    server.wait(lambda: not server.calibrator.find("staff").stale)
+    assert server.audited == ["staff", "staff"]
+    measured = server.calibrator.find("staff").measured
+    assert measured is not None
+    assert measured.figures.subjects == 130
+
+
+def test_one_measurement_runs_at_a_time_and_a_stopped_servers_goes_on(database_url: str, embedders: Embedders) -> None:
+    first = Server(database_url, embedders, runs=False)
+    first.galleries.create_gallery("staff", "tiny@1", DIMENSION, store="none")
+    first.fill(100)
+    begun = first.calibrator.begin("staff").job
+    again = first.calibrator.begin("staff").job
+    assert begun is not None
+    assert again is not None
+    assert begun.id == again.id
+    first.close()
+    second = Server(database_url, embedders)
+    second.wait(lambda: second.jobs.job(begun.id).finished)
+    assert second.calibrator.find("staff").measured is not None
+    second.close()
+
+
+def test_suspicious_pairs_go_with_their_subjects_and_everything_with_the_gallery(server: Server) -> None:
+    server.fill(120, twice=True)
+    assert len(server.measured().pairs) == 1
+    server.galleries.rename_subject("staff", "alias", "s0")
+    assert server.calibrator.find("staff").pairs == [], "the two are one subject now"
+    server.fill(1, first=500, twice=True)
+    server.galleries.delete_subject("staff", "s0")
+    with server.store.database.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(CALIBRATION_PAIRS)).scalar() == 0
+    server.galleries.delete_gallery("staff")
+    with server.store.database.read() as connection:
+        assert connection.execute(sa.select(sa.func.count()).select_from(GALLERY_CALIBRATIONS)).scalar() == 0
+    with pytest.raises(NotFound):
+        server.calibrator.find("staff")
+
+
+def test_the_figures_that_are_stored_name_nobody(server: Server) -> None:
+    server.fill(100, twice=True)
+    server.measured()
+    with server.store.database.read() as connection:
+        row = connection.execute(sa.select(GALLERY_CALIBRATIONS)).one()
+    assert "alias" not in row.document + row.calibration

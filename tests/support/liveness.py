@@ -1,0 +1,147 @@
+"""Tiny liveness packages: real ONNX graphs whose answer follows from the brightness of what they are shown."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from app.inference.manifest import (
+    ErrorRate,
+    FileSource,
+    Licence,
+    LivenessCalibration,
+    LivenessContract,
+    LivenessCut,
+    LivenessPoint,
+    Manifest,
+    Provenance,
+    RewriteClassifier,
+    RunAsIs,
+    SourceInput,
+    Tensor,
+    liveness_digest,
+)
+from app.inference.package import Package, load_package, write_manifest
+
+SIDE = 32
+SQUARE = LivenessCut(scale=1.5)
+FORM = SourceInput(layout="nchw", dtype="float32", std=(255.0, 255.0, 255.0))
+SHARED = Path(__file__).parents[3] / "shared" / "data" / "liveness" / "minifasnet-v2-facenox-98.20.onnx"
+
+
+def brightness_model(
+    *, classes: int = 2, live: int = 0, middle: float = 0.5, steepness: float = 12.0, batch: int | str = 1
+) -> ModelProto:
+    """(N, 3, S, S) float32 0-1 -> logits: the brighter the picture, the likelier the class ``live``."""
+    weights, bias = np.zeros((1, classes), np.float32), np.zeros(classes, np.float32)
+    weights[0, live], bias[live] = steepness, -steepness * middle
+    nodes = [
+        helper.make_node("ReduceMean", ["in", "pixels"], ["mean"], keepdims=0),
+        helper.make_node("Unsqueeze", ["mean", "last"], ["column"]),
+        helper.make_node("MatMul", ["column", "weights"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "bias"], ["out"]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([1, 2, 3], np.int64), "pixels"),
+        numpy_helper.from_array(np.array([1], np.int64), "last"),
+        numpy_helper.from_array(weights, "weights"),
+        numpy_helper.from_array(bias, "bias"),
+    ]
+    inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, [batch, 3, SIDE, SIDE])]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [batch, classes])]
+    graph = helper.make_graph(nodes, "brightness", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def random_model(seed: int = 0, *, classes: int = 3) -> ModelProto:
+    """(1, 3, S, S) float32 -> logits of a convolution with random weights."""
+    random = np.random.default_rng(seed)
+    constants = {
+        "kernel": random.normal(size=(6, 3, 8, 8)) / 8,
+        "weights": random.normal(size=(6 * 16, classes)) / 4,
+        "bias": random.normal(size=classes),
+    }
+    nodes = [
+        helper.make_node("Conv", ["in", "kernel"], ["seen"], kernel_shape=[8, 8], strides=[8, 8]),
+        helper.make_node("Relu", ["seen"], ["bent"]),
+        helper.make_node("Flatten", ["bent"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "weights", "bias"], ["out"]),
+    ]
+    inputs = [helper.make_tensor_value_info("in", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
+    outputs = [helper.make_tensor_value_info("out", TensorProto.FLOAT, [1, classes])]
+    made = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "random", inputs, outputs, made)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def manifest(
+    content: bytes,
+    *,
+    name: str = "bright",
+    classes: tuple[str, ...] = ("live", "spoof"),
+    prepare: RewriteClassifier | RunAsIs | None = None,
+    cut: LivenessCut = SQUARE,
+) -> Manifest:
+    """A complete manifest for the file ``content``."""
+    return Manifest(
+        name=name,
+        version="1",
+        task="liveness",
+        title="A tiny liveness model",
+        source=FileSource(),
+        sha256=hashlib.sha256(content).hexdigest(),
+        prepare=prepare or RewriteClassifier(input=FORM),
+        input=Tensor(shape=("N", SIDE, SIDE, 3), dtype="uint8", meaning="cuts"),
+        output=Tensor(shape=("N", len(classes)), dtype="float32", meaning="probabilities"),
+        licence=Licence(name="MIT", non_commercial=False),
+        provenance=Provenance(text="made by a test"),
+        liveness=LivenessContract(cut=cut, classes=classes, live="live"),
+    )
+
+
+def install(
+    models: Path,
+    model: ModelProto | None = None,
+    *,
+    name: str = "bright",
+    classes: tuple[str, ...] = ("live", "spoof"),
+    prepare: RewriteClassifier | RunAsIs | None = None,
+    cut: LivenessCut = SQUARE,
+) -> Package:
+    """A liveness package without operating points in the folder of packages ``models``."""
+    content = (model or brightness_model()).SerializeToString()
+    folder = models / name
+    write_manifest(folder, manifest(content, name=name, classes=classes, prepare=prepare, cut=cut))
+    (folder / "model.onnx").write_bytes(content)
+    return load_package(folder)
+
+
+def calibrate(
+    first: Package, *others: Package, live_from: float, spoof_below: float, smallest: float = 20.0
+) -> Package:
+    """Write made-up operating points, measured with these packages together, into the first one's manifest."""
+    points = {
+        spoof_below: LivenessPoint(threshold=spoof_below, apcer=rate(0.2), bpcer=rate(0.01)),
+        live_from: LivenessPoint(threshold=live_from, apcer=rate(0.01), bpcer=rate(0.2)),
+    }
+    if live_from == spoof_below:
+        points = {live_from: LivenessPoint(threshold=live_from, apcer=rate(0.01), bpcer=rate(0.01))}
+    made = LivenessCalibration(
+        name="made-up",
+        measured_on="-",
+        live=1000,
+        attacks={"print": 1000},
+        smallest_face=smallest,
+        points=tuple(points[threshold] for threshold in sorted(points)),
+        measured_with=liveness_digest(each.manifest for each in (first, *others)),
+    )
+    found = load_package(first.folder).manifest
+    write_manifest(first.folder, found.model_copy(update={"liveness_calibrations": (made,)}))
+    return load_package(first.folder)
+
+
+def rate(value: float) -> ErrorRate:
+    return ErrorRate(value=value, low=value / 2, high=min(1.0, value * 2))

@@ -1,0 +1,202 @@
+"""Recorded wrong probes decide who is not the answer, are bounded, expire, and follow their subjects and galleries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.corrections import MOST, Corrections, StoredCorrection, Wrong, rule_out
+from app.db.encryption import Sealer, new_key
+from app.db.key_rotation import census, reseal
+from app.db.schema import CORRECTIONS
+from app.db.sealed_columns import Blobs
+from app.decisions import CORRECTION_MARGIN, cosine
+from app.errors import InvalidInput, NotFound
+from app.gallery.records import Candidate, Gallery, NewFace
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.timestamps import utc_now
+from app.types import Box, Pixels, Quality, Template
+from tests.support.following import engine_of, let_expire
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
+
+YEAR = 365.0
+CROP: Pixels = np.full((112, 112, 3), 90, np.uint8)
+angles = st.floats(0, 360, allow_nan=False, width=32)
+
+
+def at(degrees: float) -> Template:
+    """A template in a plane: the score of two is the cosine of the angle between them."""
+    angle = np.deg2rad(degrees)
+    return Template(np.array([np.cos(angle), np.sin(angle)], np.float32), PACKAGE)
+
+
+def probe(seed: int, crop: Pixels | None = None) -> NewFace:
+    return NewFace(template(seed), Quality(50, ()), Box(0, 0, 1, 1), crop)
+
+
+@pytest.fixture
+def galleries(database_url: str) -> Iterator[Galleries]:
+    found = Galleries(Store(database_url, blobs=Blobs(Sealer([new_key()]))))
+    found.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(found, "ann", 1, 2)
+    enroll(found, "bob", 3)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def corrections(galleries: Galleries) -> Corrections:
+    return Corrections(galleries.store, YEAR)
+
+
+def staff(galleries: Galleries) -> Gallery:
+    return galleries.store.gallery("staff")
+
+
+@given(
+    mine=st.lists(angles, min_size=1, max_size=4),
+    others=st.lists(angles, min_size=1, max_size=4),
+    wrong=st.lists(angles, max_size=4),
+    face=angles,
+)
+def test_a_candidate_is_ruled_out_where_every_pair_says_so(
+    mine: list[float], others: list[float], wrong: list[float], face: float
+) -> None:
+    scores = {name: max(cosine(at(face), at(one)) for one in faces) for name, faces in (("ann", mine), ("bob", others))}
+    ranking = [Candidate(name, None, name, score, score) for name, score in sorted(scores.items(), key=lambda x: -x[1])]
+    nearest = max((cosine(at(face), at(one)) for one in wrong), default=-2.0)
+    if abs(nearest - scores["ann"] - CORRECTION_MARGIN) < 1e-5:
+        return  # float32 against float64
+    known = {"ann": Wrong(tuple(map(str, wrong)), np.stack([at(one).vector for one in wrong]))} if wrong else {}
+    kept, out = rule_out(at(face), ranking, known, floor=0.3)
+    expected = nearest > scores["ann"] + CORRECTION_MARGIN and scores["ann"] >= 0.3
+    assert [one.subject for one in out] == (["ann"] if expected else [])
+    assert [one.subject for one in kept] == [one.subject for one in ranking if not (expected and one.subject == "ann")]
+
+
+def test_what_is_recorded_is_found_until_it_is_deleted(galleries: Galleries, corrections: Corrections) -> None:
+    assert not staff(galleries).corrected
+    assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"]) == {}
+    made = corrections.add(staff(galleries), "ann", probe(9, CROP))
+    assert staff(galleries).corrected
+    assert corrections.of_subject(staff(galleries), "ann") == [made]
+    assert (made.has_crop, made.package) == (True, PACKAGE)
+    found = corrections.wrong_probes(staff(galleries), PACKAGE, ["ann", "bob"])
+    assert list(found) == ["ann"]
+    assert found["ann"].ids == (made.id,)
+    np.testing.assert_array_equal(found["ann"].vectors, [template(9).vector])
+    with pytest.raises(NotFound) as caught:
+        corrections.delete(staff(galleries), "bob", made.id)
+    assert caught.value.code == "correction_not_found"
+    corrections.delete(staff(galleries), "ann", made.id)
+    assert corrections.of_subject(staff(galleries), "ann") == []
+    assert not staff(galleries).corrected
+
+
+def test_the_newest_of_a_subject_stay(galleries: Galleries, corrections: Corrections) -> None:
+    made = [corrections.add(staff(galleries), "ann", probe(seed)).id for seed in range(MOST + 3)]
+    kept = corrections.add(staff(galleries), "bob", probe(1)).id
+    assert [one.id for one in corrections.of_subject(staff(galleries), "ann")] == made[3:]
+    assert [one.id for one in corrections.of_subject(staff(galleries), "bob")] == [kept]
+
+
+def test_they_expire(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
+    with pytest.raises(InvalidInput):
+        corrections.add(staff(galleries), "ann", probe(9), utc_now(timedelta(seconds=-1)))
+    corrections.add(staff(galleries), "ann", probe(9), utc_now(timedelta(days=1)))
+    late = corrections.add(staff(galleries), "ann", probe(8))
+    assert late.expires_at[:4] > utc_now()[:4]
+    with engine_of(database_url).begin() as connection:
+        old = CORRECTIONS.c.id != late.id
+        connection.execute(sa.update(CORRECTIONS).where(old).values(expires_at="2026-01-01T00:00:00.000000Z"))
+    assert [one.id for one in corrections.of_subject(staff(galleries), "ann")] == [late.id]
+    assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"])["ann"].ids == (late.id,)
+    assert corrections.prune() == 1
+
+
+def test_they_go_with_their_subject_and_with_a_merge(galleries: Galleries, corrections: Corrections) -> None:
+    for subject in ("ann", "bob"):
+        corrections.add(staff(galleries), subject, probe(9))
+    galleries.merge_subjects("staff", "ann", "bob")
+    assert corrections.of_subject(staff(galleries), "bob") == []
+    corrections.add(staff(galleries), "bob", probe(9))
+    galleries.erase_subject("staff", "bob", lambda *_: None)
+    assert not staff(galleries).corrected
+    with pytest.raises(NotFound):
+        corrections.add(staff(galleries), "bob", probe(9))
+
+
+def test_who_has_expired_takes_none(galleries: Galleries, corrections: Corrections, database_url: str) -> None:
+    let_expire(database_url, "ann")
+    with pytest.raises(Exception, match="expired"):
+        corrections.add(staff(galleries), "ann", probe(9))
+
+
+def test_they_are_sealed_and_follow_the_key(database_url: str) -> None:
+    keys = [new_key(), new_key()]
+    plain = Galleries(Store(database_url))
+    plain.create_gallery("staff", PACKAGE, DIMENSION)
+    enroll(plain, "ann", 1)
+    made = Corrections(plain.store, YEAR).add(staff(plain), "ann", probe(9, CROP))
+    stored = [stored_probe(database_url)]
+    for ring in ([keys[0]], [keys[1], keys[0]]):
+        blobs = Blobs(Sealer(ring))
+        list(reseal(plain.store.database, blobs))
+        assert census(plain.store.database)[str(blobs.key_id)]["correction"] == 1
+        stored.append(stored_probe(database_url))
+    plain.close()
+    assert [template(9).vector.tobytes() in one for one in stored] == [True, False, False]
+    later = Store(database_url, blobs=Blobs(Sealer([keys[1]])))
+    found = Corrections(later, YEAR).wrong_probes(later.gallery("staff"), PACKAGE, ["ann"])
+    assert found["ann"].ids == (made.id,)
+    later.close()
+
+
+def stored_probe(url: str) -> bytes:
+    with engine_of(url).connect() as connection:
+        return bytes(connection.execute(sa.select(CORRECTIONS.c.probe)).scalar_one())
+
+
+def test_a_gallery_on_its_way_to_another_package_takes_them_along(
+    galleries: Galleries, corrections: Corrections
+) -> None:
+    with_crop = corrections.add(staff(galleries), "ann", probe(9, CROP))
+    corrections.add(staff(galleries), "ann", probe(8))
+    other = "other@1"
+
+    def embed(crops: object) -> list[Template | None]:
+        return [template(7, other) for _ in list(crops)]  # type: ignore[call-overload]
+
+    assert corrections.reembed(staff(galleries), other, embed) == (1, 1)
+    assert corrections.reembed(staff(galleries), other, embed) == (0, 1), "none is made twice"
+    assert corrections.wrong_probes(staff(galleries), other, ["ann"])["ann"].ids == (with_crop.id,)
+    assert len(corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"])["ann"].ids) == 2
+    corrections.keep_only(staff(galleries), other)
+    assert corrections.wrong_probes(staff(galleries), PACKAGE, ["ann"]) == {}
+    assert len(corrections.wrong_probes(staff(galleries), other, ["ann"])["ann"].ids) == 1
+
+
+def test_what_is_exported_comes_back_once(galleries: Galleries, corrections: Corrections) -> None:
+    corrections.add(staff(galleries), "ann", probe(9, CROP))
+    corrections.add(staff(galleries), "bob", probe(8))
+    written = list(corrections.read_all(staff(galleries), crops=True))
+    assert [one.crop is not None for one in written] == [True, False]
+    corrections.restore(staff(galleries), written, lambda _: None)
+    assert len(list(corrections.read_all(staff(galleries), crops=True))) == 2
+    copy = galleries.create_gallery("copy", PACKAGE, DIMENSION)
+    enroll(galleries, "ann", 1, gallery="copy")
+    for _ in range(2):
+        corrections.restore(copy, written, lambda _: None)
+    (moved,) = corrections.read_all(galleries.store.gallery("copy"), crops=True)
+    assert (moved.subject, moved.template, moved.crop) == ("ann", written[0].template, written[0].crop)
+    assert moved.id != written[0].id
+    past = StoredCorrection("f" * 32, "ann", written[0].template, None, "2025", "2026-01-01T00:00:00.000000Z")
+    corrections.restore(copy, [past], lambda _: None)
+    assert len(list(corrections.read_all(galleries.store.gallery("copy"), crops=True))) == 1

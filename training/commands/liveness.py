@@ -1,0 +1,179 @@
+"""`python -m training evaluate liveness` and `liveness-study`: what a liveness package gets wrong. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from app.calibration.intervals import Interval
+from app.face.formats import Limits
+from app.face.image import decode
+from app.inference.package import Package, load_package, write_manifest
+from training.commands.options import CACHE, MODELS, Cache, Images, Models, OnDevice, Out, Threads, package_folder
+from training.evaluation import liveness, liveness_study
+from training.evaluation.bootstrap import ROUNDS
+from training.evaluation.photos import open_photos
+from training.evaluation.results import write
+from training.terminal import counted, told
+
+LivenessPackages = Annotated[
+    list[str], typer.Option("--package", help="Liveness package; given again, the scores are averaged.")
+]
+
+
+def evaluate_liveness(
+    *,
+    package: LivenessPackages,
+    live: Annotated[Path, typer.Option(help="Photos or frames of live people, best a folder for each person.")],
+    spoof: Annotated[
+        Path, typer.Option(help="A folder for each kind of attack, with photos or a folder for each person or video.")
+    ],
+    out: Out,
+    name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
+    measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which camera, which attacks.")],
+    write_points: Annotated[bool, typer.Option("--write", help="Put the points into the first package.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people or videos.")] = ROUNDS,
+    seed: int = 0,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+) -> None:
+    """APCER and BPCER (ISO/IEC 30107-3) on recordings of your camera, and thresholds for the package's manifest."""
+    with told(ValueError, OSError):
+        packages = [load_package(package_folder(each, models)) for each in package]
+        recordings = liveness.find_recordings(live, spoof)
+        with (
+            liveness.open_judge(packages, models, cache, device) as judge,
+            counted("judging", len(recordings)) as advance,
+        ):
+            scored = liveness.score_all(recordings, judge, threads=threads or os.cpu_count() or 1, progress=advance)
+        found = liveness.measure(scored, rounds=rounds, seed=seed)
+        new = liveness.calibration(found, packages, name=name, measured_on=measured_on)
+        _write_result(out, packages, scored, found)
+        _show(packages, found)
+        if write_points:
+            folder = packages[0].folder
+            write_manifest(folder, liveness.with_calibration(load_package(folder).manifest, new))
+            Console().print(f"Written to {folder}/manifest.json")
+
+
+def _write_result(
+    out: Path, packages: list[Package], scored: list[liveness.Scored], found: liveness.Measurement
+) -> None:
+    failures = {str(one.recording.path): one.failure for one in scored if one.failure is not None}
+    samples = {"live": found.live, **found.attacks}
+    document = {
+        "kind": "liveness",
+        "packages": [package.id for package in packages],
+        "photos": {kind: len(sample.scores) for kind, sample in samples.items()},
+        "non_responses": {kind: sample.unanswered for kind, sample in samples.items()},
+        "groups": {
+            kind: None if sample.groups is None else int(sample.groups.max()) + 1 for kind, sample in samples.items()
+        },
+        "smallest_face": found.smallest_face,
+        "points": found.points,
+        "failures": failures,
+    }
+    write(out, document)
+
+
+def _show(packages: list[Package], found: liveness.Measurement) -> None:
+    counts = ", ".join(f"{len(sample.scores)} {kind}" for kind, sample in found.attacks.items())
+    title = f"{' + '.join(package.id for package in packages)}: {len(found.live.scores)} live, {counts}"
+    kinds = [f"APCER {kind}" for kind in found.attacks] if len(found.attacks) > 1 else []
+    table = Table("threshold", "APCER", "95 %", "BPCER", "95 %", *kinds, title=title)
+    for point in found.points:
+        own = [_percent(point.kinds[kind].value) for kind in found.attacks] if kinds else []
+        rates = [_percent(point.apcer.value), _range(point.apcer), _percent(point.bpcer.value), _range(point.bpcer)]
+        table.add_row(f"{point.threshold:.4f}", *rates, *own)
+    Console().print(table)
+    for kind, sample in {"live": found.live, **found.attacks}.items():
+        if sample.unanswered.value > 0:
+            Console().print(f"No face in {_percent(sample.unanswered.value)} of {kind}")
+
+
+def liveness_robustness(
+    *,
+    package: LivenessPackages,
+    images: Images,
+    out: Out,
+    limit: Annotated[int, typer.Option(min=40, help="People at most, one photo each.")] = 4000,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over faces.")] = ROUNDS,
+    seed: int = 0,
+    models: Models = MODELS,
+    cache: Cache = CACHE,
+    device: OnDevice = "cpu",
+    threads: Threads = 0,
+) -> None:
+    """BPCER when the face's box is off by up to 10 %, and APCER on prints that are simulated, on photos of live people.
+
+    No replacement for `liveness`: nothing here was in front of your camera.
+    """
+    with told(ValueError, OSError):
+        packages = [load_package(package_folder(each, models)) for each in package]
+        photos = open_photos(images)
+        chosen, reported = liveness_study.halves(photos.names)
+        chosen, reported = chosen[: limit // 2], reported[: limit // 2]
+        names = [*chosen, *reported]
+        with (
+            liveness.open_judge(packages, models, cache, device) as judge,
+            counted("judging", len(names)) as advance,
+            ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
+        ):
+
+            def one(photo: str) -> liveness_study.FaceScores | None:
+                pixels = decode(photos.read(photo), Limits()).pixels
+                try:
+                    return liveness_study.study_face(photo, pixels, judge.pipeline, judge.scorer, seed)
+                finally:
+                    advance(1)
+
+            faces = {name: face for name, face in zip(names, pool.map(one, names), strict=True) if face is not None}
+        halves = [[faces[name] for name in half if name in faces] for half in (chosen, reported)]
+        study = liveness_study.conclude(*halves, rounds=rounds, seed=seed)
+        write(
+            out,
+            {
+                "kind": "liveness-study",
+                "packages": [each.id for each in packages],
+                "files": [each.manifest.sha256 for each in packages],
+                "images": str(images),
+                "photos": {"people": len(names), "without_face": len(names) - len(faces)},
+                "jitter": liveness_study.JITTER,
+                "draws": liveness_study.DRAWS,
+                "prints": "simulated: halftone, paper, perspective, blur, noise; no printer and no camera",
+                "study": study,
+            },
+        )
+        _show_study(packages, study)
+
+
+def _show_study(packages: list[Package], study: liveness_study.Study) -> None:
+    title = (
+        f"{' + '.join(package.id for package in packages)}: threshold {study.threshold:.4f}, {study.chosen_on} faces"
+    )
+    table = Table("figure", "value", "95 %", "n", title=title)
+    count = study.reported_on
+    for label, figure, faces in (
+        ("BPCER", study.bpcer, count),
+        (f"BPCER, box off by up to {liveness_study.JITTER:.0%}", study.bpcer_jittered, count),
+        ("faces with both answers", study.flipped, count),
+        ("APCER, simulated prints", study.apcer_printed, study.prints),
+    ):
+        table.add_row(label, _percent(figure.value), _range(figure), str(faces))
+    Console().print(table)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _range(interval: Interval) -> str:
+    return f"{100 * interval.low:.2f}-{100 * interval.high:.2f}"

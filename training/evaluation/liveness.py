@@ -1,0 +1,260 @@
+"""How often liveness is wrong on recordings of live people and of attacks, in the terms of ISO/IEC 30107-3.
+
+APCER: the share of attack presentations taken for live, for each kind of attack, and its maximum. BPCER: the share of
+live (bona fide) presentations not taken for live. A recording without a face is a non-response, counted apart. A face
+counts as live if its score is **at or above** the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.calibration.intervals import Bools, Floats, Interval, Ints, people_weights, wilson
+from app.errors import LikenessError, NoFace
+from app.face.detect import open_detector
+from app.face.formats import Limits
+from app.face.liveness import Scorer
+from app.inference.manifest import ErrorRate, LivenessCalibration, LivenessPoint, Manifest, liveness_digest
+from app.inference.package import Package, find_packages, select
+from app.inference.session import Device, open_liveness
+from app.pipeline import Pipeline, choose_face
+from training.evaluation import bootstrap
+from training.evaluation.photos import ENDINGS
+from training.evaluation.service import DETECTOR, MIB
+
+RATES = (0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+"""Error rates that points are measured at, those for which there are recordings enough."""
+ONE_KIND = "attack"
+"""The kind of attacks that lie in no folder of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One photo or frame: of a live person (``kind`` None) or of a kind of attack; ``group`` is the person or video."""
+
+    path: Path
+    kind: str | None
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The liveness score of a recording and the longer side of its face in pixels; ``failure`` is why it has none."""
+
+    recording: Recording
+    score: float = math.nan
+    face: float = math.nan
+    failure: str | None = None
+
+
+def find_recordings(live: Path, spoof: Path) -> list[Recording]:
+    """Return the photos in both folders.
+
+    ``live``: photos, or a folder of them for each person or video. ``spoof``: the same in a folder for each kind of
+    attack; photos outside of one are of the kind `ONE_KIND`. Raises ValueError if one of them holds no photos.
+    """
+    found = [Recording(path, None, group) for path, group in _photos(live)]
+    for folder in sorted(path for path in spoof.iterdir() if path.is_dir()) if spoof.is_dir() else []:
+        kind = re.sub(r"[^a-z0-9._-]+", "-", folder.name.lower()).strip("-._") or ONE_KIND
+        found += [Recording(path, kind, group) for path, group in _photos(folder)]
+    if spoof.is_dir():
+        found += [Recording(path, ONE_KIND, None) for path in sorted(spoof.iterdir()) if _is_photo(path)]
+    if not any(one.kind is None for one in found) or not any(one.kind for one in found):
+        raise ValueError(f"{live} and {spoof} must hold photos: of live people, and of attacks")
+    return found
+
+
+def _photos(folder: Path) -> Iterator[tuple[Path, str | None]]:
+    """Yield each photo below a folder, and the first folder it lies in there."""
+    for path in sorted(folder.rglob("*")):
+        if _is_photo(path):
+            parts = path.relative_to(folder).parts
+            yield path, parts[0] if len(parts) > 1 else None
+
+
+def _is_photo(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() in ENDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """The service's pipeline up to the liveness score."""
+
+    pipeline: Pipeline
+    scorer: Scorer
+
+    def score(self, photo: bytes) -> tuple[float, float]:
+        """Return the score of the photo's most prominent face and that face's longer side.
+
+        Raises NoFace, and what decoding raises.
+        """
+        found = self.pipeline.detect(photo, self.scorer.cuts)
+        if not found.faces:
+            raise NoFace("The photo shows no face.")
+        face = found.faces[choose_face(found).index]
+        return self.scorer.score([face.cuts])[0], max(face.detection.box.width, face.detection.box.height)
+
+
+@contextmanager
+def open_judge(packages: Sequence[Package], models: Path, cache: Path, device: Device) -> Iterator[Judge]:
+    """Load liveness packages and the detector of ``models``; all are closed at the end."""
+    detector = open_detector(select(find_packages(models), DETECTOR), cache)
+    scorer = Scorer([(package, open_liveness(package, cache, device)) for package in packages])
+    try:
+        yield Judge(Pipeline(detector, Limits(max_bytes=64 * MIB)), scorer)
+    finally:
+        scorer.close()
+        detector.close()
+
+
+def score_all(
+    recordings: Sequence[Recording], judge: Judge, *, threads: int, progress: Callable[[int], None]
+) -> list[Scored]:
+    """Score every recording; one that cannot be read or has no face has its error's code instead."""
+
+    def one(recording: Recording) -> Scored:
+        try:
+            return Scored(recording, *judge.score(recording.path.read_bytes()))
+        except LikenessError as error:
+            return Scored(recording, failure=error.code)
+        finally:
+            progress(1)
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(one, recordings))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The (N,) scores of one kind of recording, and who or which video each is of; None: all are independent."""
+
+    scores: Floats
+    groups: Ints | None
+    unanswered: Interval
+    """Share of the recordings in which no face was found."""
+
+    @classmethod
+    def of(cls, found: Sequence[Scored]) -> Sample:
+        answered = [one for one in found if one.failure is None]
+        scores = np.array([one.score for one in answered], np.float64)
+        names = [one.recording.group for one in answered]
+        groups = None if None in names else np.unique([str(name) for name in names], return_inverse=True)[1]
+        if groups is not None and len(set(groups.tolist())) == len(groups):
+            groups = None
+        return cls(scores, groups, wilson(len(found) - len(answered), len(found)))
+
+    def share(self, happened: Bools, *, rounds: int, seed: int) -> Interval:
+        """Return the share of recordings with its interval: Wilson's, or by a bootstrap over people or videos."""
+        if self.groups is None:
+            return wilson(int(happened.sum()), len(happened))
+        count = int(self.groups.max()) + 1
+        weights = people_weights(count, rounds, seed)[:, self.groups]
+        return bootstrap.share_interval(float(happened.mean()), bootstrap.share_samples(happened, weights), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The errors at a threshold; ``apcer`` is the highest of the ``kinds``, its upper bound the highest of theirs."""
+
+    threshold: float
+    apcer: Interval
+    bpcer: Interval
+    kinds: Mapping[str, Interval]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The samples, and the points that they are enough for, with rising thresholds."""
+
+    live: Sample
+    attacks: Mapping[str, Sample]
+    smallest_face: float
+    points: tuple[Point, ...]
+
+
+def measure(found: Sequence[Scored], *, rounds: int = bootstrap.ROUNDS, seed: int = 0) -> Measurement:
+    """Return the operating points of scored recordings.
+
+    Raises ValueError if there is no face among the live ones or among a kind of attack, or too few for any point.
+    """
+    kinds = sorted({one.recording.kind for one in found if one.recording.kind is not None})
+    live = Sample.of([one for one in found if one.recording.kind is None])
+    attacks = {kind: Sample.of([one for one in found if one.recording.kind == kind]) for kind in kinds}
+    for name, sample in {"live people": live, **attacks}.items():
+        if not len(sample.scores):
+            raise ValueError(f"no face was found in any photo of {name}")
+    thresholds = sorted({*_by_apcer(attacks), *_by_bpcer(live)})
+    if not thresholds:
+        raise ValueError(f"at least {1 / RATES[0]:.0f} photos with a face are needed of live people and of each attack")
+    points = tuple(point_at(threshold, live, attacks, rounds=rounds, seed=seed) for threshold in thresholds)
+    faces = [one.face for one in found if one.recording.kind is None and one.failure is None]
+    return Measurement(live, attacks, min(faces), points)
+
+
+def point_at(threshold: float, live: Sample, attacks: Mapping[str, Sample], *, rounds: int, seed: int) -> Point:
+    kinds = {
+        kind: sample.share(sample.scores >= threshold, rounds=rounds, seed=seed) for kind, sample in attacks.items()
+    }
+    worst = max(kinds.values(), key=lambda one: one.value)
+    apcer = Interval(worst.value, worst.low, max(one.high for one in kinds.values()))
+    return Point(threshold, apcer, live.share(live.scores < threshold, rounds=rounds, seed=seed), kinds)
+
+
+def _by_apcer(attacks: Mapping[str, Sample]) -> Iterator[float]:
+    """Yield the lowest threshold for each rate at which no kind of attack passes more often."""
+    for rate in RATES:
+        if all(rate * len(sample.scores) >= 1 for sample in attacks.values()):
+            passed = max(_refusing(sample.scores, rate) for sample in attacks.values())
+            if passed <= 1:  # else live faces cannot reach it either
+                yield passed
+
+
+def _refusing(scores: Floats, rate: float) -> float:
+    """Return the lowest threshold that at most ``rate`` of the scores reach."""
+    allowed = math.floor(rate * len(scores) + 1e-9)
+    return float(np.nextafter(np.sort(scores)[::-1][allowed], np.inf))
+
+
+def _by_bpcer(live: Sample) -> Iterator[float]:
+    """Yield the highest threshold for each rate below which no more of the live faces are."""
+    rising = np.sort(live.scores)
+    for rate in RATES:
+        if rate * len(rising) >= 1:
+            yield float(rising[math.floor(rate * len(rising) + 1e-9)])
+
+
+def calibration(found: Measurement, packages: Sequence[Package], *, name: str, measured_on: str) -> LivenessCalibration:
+    """Return a measurement as the manifest's calibration, bound to the packages."""
+    return LivenessCalibration(
+        name=name,
+        measured_on=measured_on,
+        live=len(found.live.scores),
+        attacks={kind: len(sample.scores) for kind, sample in found.attacks.items()},
+        smallest_face=round(found.smallest_face, 1),
+        points=tuple(
+            LivenessPoint(threshold=one.threshold, apcer=_rate(one.apcer), bpcer=_rate(one.bpcer))
+            for one in found.points
+        ),
+        measured_with=liveness_digest(package.manifest for package in packages),
+    )
+
+
+def _rate(interval: Interval) -> ErrorRate:
+    value = round(interval.value, 7)
+    return ErrorRate(value=value, low=min(value, round(interval.low, 7)), high=max(value, round(interval.high, 7)))
+
+
+def with_calibration(manifest: Manifest, new: LivenessCalibration) -> Manifest:
+    """Return the manifest with ``new`` in place of what was measured with the same packages before."""
+    kept = [each for each in manifest.liveness_calibrations if each.measured_with != new.measured_with]
+    changed = manifest.model_copy(update={"liveness_calibrations": (*kept, new)})
+    # Validated anew: model_copy alone would check nothing.
+    return Manifest.model_validate_json(changed.model_dump_json())
