@@ -92,7 +92,8 @@ $(BIN)/python:
 
 # Every file must have a SHA-256 that requirements/ names; the project itself is built with what is there, and no download.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-HASHED = $(PIP) --require-hashes -r requirements
+# The files are whole: without --no-deps, what asks for torch would end the installation, as no hash covers that.
+HASHED = $(PIP) --require-hashes --no-deps -r requirements
 PROJECT = $(PIP) --no-deps --no-build-isolation -e .
 # A version of torch has many builds, and the index or a local file decides which: requirements/ can't name it.
 TORCH = $(PIP) -c constraints.txt torch

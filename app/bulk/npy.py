@@ -31,6 +31,7 @@ class RowReader:
             shape, in_columns, dtype = _read_header(file)
         except (
             ValueError,
+            TypeError,
             SyntaxError,
             TokenError,
             RecursionError,

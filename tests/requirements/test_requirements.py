@@ -97,6 +97,10 @@ def test_nothing_is_installed_without_hashes_but_torch_and_the_rivals() -> None:
     allowed = re.compile(r"--require-hashes|--no-deps --no-build-isolation -e \.|^TORCH = |'\.\[bench\]'")
     assert len(installs) >= 5
     assert [line for line in installs if not allowed.search(line)] == []
+    (hashed,) = re.findall(r"^HASHED = (.*)$", makefile, re.MULTILINE)
+    assert "--no-deps" in hashed, (
+        "pytorch-metric-learning asks for torch, which has no hash: pip would refuse everything"
+    )
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     for install in re.findall(r"pip install [^\\&]*", dockerfile):
         assert "--require-hashes -r requirements/" in install or "--no-deps --no-build-isolation" in install, install
