@@ -114,7 +114,8 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     yield client.post(reembed, json={"embedder": "small"})
     wait_reembedded(client, reembed, "switched")
     yield client.post(f"{reembed}/finish")
-    yield from reviewed(client, gallery, person)
+    yield from kept_right(client, gallery, person, file)
+    yield from signed_in(client)
     yield client.patch(gallery, json={"search": "int8"})
     yield client.patch(person, json={"name": NAME + "2", "metadata": metadata})
     yield client.post("/v1/keys", json={"id": f"{MARK}-key", "name": NAME, "scopes": ["read"], "galleries": [GALLERY]})
@@ -138,6 +139,15 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})
 
 
+def kept_right(
+    client: httpx.Client, gallery: str, person: str, file: tuple[str, bytes, str]
+) -> Iterator[httpx.Response]:
+    yield from reviewed(client, gallery, person)
+    yield from corrected(client, person, file)
+    yield from merged(client, person)
+    yield from calibrated(client, gallery)
+
+
 def reviewed(client: httpx.Client, gallery: str, person: str) -> Iterator[httpx.Response]:
     """A review that finds the same face twice."""
     client.post(f"{person}-twin/faces", files={"images": marked_photo("JPEG")}).raise_for_status()
@@ -151,6 +161,35 @@ def reviewed(client: httpx.Client, gallery: str, person: str) -> Iterator[httpx.
     yield client.post(dismiss)
     yield client.delete(dismiss)
     client.delete(f"{person}-twin").raise_for_status()
+
+
+def corrected(client: httpx.Client, person: str, file: tuple[str, bytes, str]) -> Iterator[httpx.Response]:
+    made = client.post(f"{person}/corrections", files={"image": file})
+    yield made
+    yield client.get(f"{person}/corrections")
+    yield client.delete(f"{person}/corrections/{made.json()['id']}")
+
+
+def merged(client: httpx.Client, person: str) -> Iterator[httpx.Response]:
+    """Two subjects that become one, and two again."""
+    client.post(f"{person}-twin/faces", files={"images": marked_photo("JPEG")}).raise_for_status()
+    made = client.post(f"{person}-twin/merge", json={"into": SUBJECT})
+    yield made
+    parted = {"faces": made.json()["faces"], "subject": f"{SUBJECT}-twin", "create": True}
+    yield client.post(f"{person}/faces/move", json=parted)
+    client.delete(f"{person}-twin").raise_for_status()
+
+
+def calibrated(client: httpx.Client, gallery: str) -> Iterator[httpx.Response]:
+    yield client.post(f"{gallery}/calibration")
+    yield client.get(f"{gallery}/calibration")
+
+
+def signed_in(client: httpx.Client) -> Iterator[httpx.Response]:
+    yield client.post("/v1/audit/export", json={})
+    made = client.post("/v1/sign-in-codes")
+    yield made
+    yield client.post("/v1/sign-in", headers={"x-api-key": made.json()["code"]})
 
 
 def through_compreface(client: httpx.Client) -> Iterator[httpx.Response]:
@@ -300,7 +339,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
         assert secret.lower() not in log.lower(), secret
     lines = logged(server)
     outside = [line for line in log.splitlines() if not line.startswith("{")]
-    assert len(outside) == 5, "the greeting, and all else is structured"
+    assert len(outside) == 6, "the greeting, and all else is structured"
     assert {line["level"] for line in lines} >= ({"info", "error"} if level in {"debug", "info"} else {"error"})
     assert {line.get("status") for line in lines} >= {500}
     if level in {"debug", "info"}:

@@ -187,7 +187,9 @@ def test_photos_come_in_and_an_archive_goes_out_while_there_are_two_packages(
         wait(client, "switched")
         photos = tar_of({"grace/1.jpg": HOPPER, "nobody/1.jpg": b"no photo"})
         job = client.wait_job(client.import_faces("staff", photos).id, every_s=0.05)
-        assert (job.state, job.counts) == ("done", {"enrolled": 1, "new_subjects": 1, "refused": 1})
+        # The small package may take the two for one person, which is a warning.
+        counts = {name: count for name, count in job.counts.items() if name != "warned"}
+        assert (job.state, counts) == ("done", {"enrolled": 1, "new_subjects": 1, "refused": 1})
         for gallery, content in ((before, "archive"), (tar_of({"ids.txt": b"x"}), "templates")):
             with pytest.raises(ApiError) as refused:
                 client.import_faces("staff", gallery, content=content, package="small@1")
