@@ -25,6 +25,7 @@ from starlette.exceptions import HTTPException
 from app.access.audit import AuditLog
 from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditStore
+from app.access.challenges import Challenges
 from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
@@ -72,6 +73,7 @@ from app.inference.package import Package, find_packages, scan_packages
 from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.liveness.challenge import ChallengeJudge
 from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.operations import Operations
@@ -186,6 +188,8 @@ class _Storage:
     erasures: Erasures
     keys: KeyStore
     codes: SignInCodes
+    signatures: SeenSignatures
+    challenges: Challenges
     audit: AuditLog
     audit_exports: AuditExports
     jobs: JobStore
@@ -225,7 +229,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
     inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
-    operations = _build_recognition(settings, storage, inference, counted)
+    operations, judge = _build_recognition(settings, storage, inference, counted)
     workers = WorkerPool(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
     )
@@ -258,9 +262,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         ),
         keys=api_keys,
         codes=storage.codes,
+        challenges=storage.challenges,
+        challenge_judge=judge,
         audit=storage.audit,
         audit_exports=storage.audit_exports,
-        signatures=SeenSignatures(storage.database, KEPT_S),
+        signatures=storage.signatures,
         signer=storage.signer,
         erasures=storage.erasures,
         corrections=storage.corrections,
@@ -292,6 +298,7 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         seal_job_keys(sql.database, sql.blobs)
     secrets = SecretStore(sql.database, rings.secrets)
     signer = _signer(settings, secrets)
+    signatures = SeenSignatures(sql.database, KEPT_S)
     audit_store = AuditStore(sql.database)
     audit = AuditLog(audit_store, days=settings.audit_days)
     stack.callback(audit.close)
@@ -305,6 +312,8 @@ def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
         erasures=Erasures(galleries, sql.database, signer),
         keys=KeyStore(sql.database),
         codes=SignInCodes(sql.database, rings.secrets),
+        signatures=signatures,
+        challenges=Challenges(rings.secrets, signatures),
         audit=audit,
         audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
         jobs=JobStore(sql.database, sql.blobs),
@@ -327,10 +336,11 @@ def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _In
 
 def _build_recognition(
     settings: Settings, storage: _Storage, inference: _Inference, counted: metrics.Metrics
-) -> Operations:
+) -> tuple[Operations, ChallengeJudge]:
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
-    return Operations(
-        Pipeline(inference.models.detector, limits, cores=inference.cores),
+    pipeline = Pipeline(inference.models.detector, limits, cores=inference.cores)
+    operations = Operations(
+        pipeline,
         inference.embedders,
         storage.galleries,
         storage.corrections,
@@ -340,6 +350,7 @@ def _build_recognition(
         calibrated=inference.calibrator.thresholds,
         observe=counted.stages,
     )
+    return operations, ChallengeJudge(pipeline, inference.embedders, storage.galleries, settings.fmr)
 
 
 def _build_background(

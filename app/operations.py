@@ -51,12 +51,10 @@ from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
-from app.pipeline import Pipeline, choose_face, embed_faces, pick_face, timed
+from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face, embed_faces, pick_face, timed
 from app.search.types import IndexKind
 from app.types import Face, LivenessMode, Photo, Template
 
-AMBIGUOUS_SHARE = 0.5
-"""A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
 ATTEMPTS = 3
 """How often an operation is tried while its gallery's packages change under it."""
 LivenessOf: TypeAlias = Literal["both", "image1", "image2"]

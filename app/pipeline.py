@@ -37,6 +37,8 @@ ANY_NUMBER = 1024
 VIEW_SIDE, VIEW_ZOOM = 256, 2.0
 """How large a face is shown to the detector to measure its landmarks again: twice the crop's scale, 70 pixels between
 the eyes. Chosen on LFW View 1 (docs/explanation/accuracy.md)."""
+AMBIGUOUS_SHARE = 0.5
+"""A photo whose second face is at least half as prominent as the first does not say whom it shows: not enrolled."""
 
 
 @dataclass(frozen=True, slots=True)

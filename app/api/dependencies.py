@@ -14,6 +14,7 @@ from starlette.datastructures import State
 from app.access.audit import AuditLog
 from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditEntry
+from app.access.challenges import Challenges
 from app.access.grants import Grant
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
@@ -33,6 +34,7 @@ from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.liveness.challenge import ChallengeJudge
 from app.operations import Operations
 from app.recalibration.job import Calibrator
 from app.reembedding.job import Reembedder
@@ -58,6 +60,8 @@ class Service:
     guard: Guard
     keys: Keys
     codes: SignInCodes
+    challenges: Challenges
+    challenge_judge: ChallengeJudge
     audit: AuditLog
     audit_exports: AuditExports
     signatures: SeenSignatures

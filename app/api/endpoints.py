@@ -12,6 +12,7 @@ READ, RECOGNIZE, ENROLL, ADMIN = Scope.READ, Scope.RECOGNIZE, Scope.ENROLL, Scop
 GALLERIES = "/v1/galleries"
 GALLERY = f"{GALLERIES}/{{gallery}}"
 CALIBRATION = f"{GALLERY}/calibration"
+CHALLENGES = f"{GALLERY}/challenges"
 REEMBED = f"{GALLERY}/reembed"
 REVIEW = f"{GALLERY}/review"
 FINDING = f"{REVIEW}/{{finding}}"
@@ -116,6 +117,28 @@ ENROLL_FACES = Operation(
         "invalid_expiry",
         "invalid_consent",
     ),
+)
+
+# Challenges: steps to follow in front of a camera
+CREATE_CHALLENGE = Operation(
+    "create_challenge",
+    "POST",
+    CHALLENGES,
+    schemas.Challenge,
+    RECOGNIZE,
+    status=201,
+    body=schemas.ChallengeCreate,
+)
+ANSWER_CHALLENGE = Operation(
+    "answer_challenge",
+    "POST",
+    f"{CHALLENGES}/answer",
+    schemas.ChallengeAnswer,
+    RECOGNIZE,
+    changes=True,
+    body=schemas.ChallengeRequest,
+    images=MANY_IMAGES,
+    codes=("wrong_challenge", "challenge_failed", *VERIFY_SUBJECT.codes, *ENROLL_FACES.codes),
 )
 
 # Galleries

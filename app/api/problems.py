@@ -108,6 +108,8 @@ KINDS: tuple[Kind, ...] = (
         "not_live",
         "Liveness is required, and the face is judged a spoof or uncertain; `details.live` says which.",
     ),
+    Kind(422, "wrong_challenge", "The challenge was used, expired or is for another request; see `details.reason`."),
+    Kind(422, "challenge_failed", "A frame does not show its step; `details` has `index`, `step` and `reason`."),
     Kind(422, "low_quality", "The face's quality is too low to enroll; `details.rejected` has the reasons."),
     Kind(422, "duplicate_face", "The face is enrolled already, and the gallery or the request rejects such faces."),
     Kind(422, "face_conflict", "The face matches another subject; `details` says which, if the key may know."),

@@ -184,6 +184,19 @@ def enroll(
     return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
+def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[schemas.Challenge]:
+    """Return steps for a person in front of a camera, before ``operation``: ``verify``, ``identify`` or ``enroll``."""
+    body = given(operation=operation, subject=subject)
+    return _call(endpoints.CREATE_CHALLENGE, gallery=gallery, json=body)
+
+
+def answer_challenge(gallery: str, challenge: str, frames: Sequence[Image]) -> Call[schemas.ChallengeAnswer]:
+    """Send a frame for each step, in their order; return what the operation answers on the first."""
+    files = [part("images", frame) for frame in frames]
+    params = given(challenge=challenge)
+    return _call(endpoints.ANSWER_CHALLENGE, gallery=gallery, params=params, files=files)
+
+
 def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.GalleryPage]:
     """Return one page of the galleries."""
     return _call(endpoints.LIST_GALLERIES, params=given(limit=limit, cursor=cursor))

@@ -99,6 +99,9 @@ class _Operations:
     identify = _Operation(calls.identify)
     enroll = _Operation(calls.enroll)
 
+    create_challenge = _Operation(calls.create_challenge)
+    answer_challenge = _Operation(calls.answer_challenge)
+
     galleries = _Operation(calls.galleries)
     create_gallery = _Operation(calls.create_gallery)
     gallery = _Operation(calls.gallery)

@@ -3,6 +3,7 @@
 from app.api.routes import (
     audit,
     calibration,
+    challenges,
     corrections,
     faces,
     galleries,
@@ -16,5 +17,5 @@ from app.api.routes import (
 )
 
 PEOPLE = (subjects, faces, corrections)
-MODULES = (recognition, galleries, calibration, review, reembedding, *PEOPLE, keys, audit, jobs, server)
+MODULES = (recognition, challenges, galleries, calibration, review, reembedding, *PEOPLE, keys, audit, jobs, server)
 ROUTERS = tuple(module.router for module in MODULES)

@@ -6,8 +6,8 @@ import math
 from typing import Any, TypeAlias
 
 from app.compat.compreface.requests import FaceParams
-from app.compat.pose import pose_of
 from app.errors import NoFace
+from app.face.pose import pose_of
 from app.types import Face, Photo
 
 DIGITS = 5

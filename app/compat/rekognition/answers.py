@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from app.compat.pose import pose_of
+from app.face.pose import pose_of
 from app.face.quality import RAMPS, measure
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from app.compat.pose import MEAN_FACE, pose_of
 from app.face.detect import Detector
+from app.face.pose import MEAN_FACE, pose_of
 from app.types import Landmarks
 
 

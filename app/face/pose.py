@@ -1,4 +1,4 @@
-"""Estimates the head pose from the five landmarks, for interfaces of other services that answer with one.
+"""Estimates the head pose from the five landmarks.
 
 A rigid mean face is fitted to the landmarks by scaled orthographic projection (the linear step of DeMenthon and Davis
 1995, "Model-based object pose in 25 lines of code"), and the rotation split into angles. It doesn't

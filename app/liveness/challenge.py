@@ -1,0 +1,126 @@
+"""A challenge: steps that a person follows in front of a camera, with one frame for each. It needs no liveness model.
+
+It stops a photo that is held up, and steps in the wrong order. It does not stop a film of the right steps, replayed or
+generated, nor photos of all the poses.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from app.decisions import cosine, verify_point
+from app.errors import InvalidInput
+from app.face.pose import pose_of
+from app.gallery.service import Galleries
+from app.inference.embedders import Embedders
+from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face
+from app.types import Photo, Pixels
+
+Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
+FIRST: Step = "ahead"
+MOVES: tuple[Step, ...] = ("left", "right", "nearer")
+AHEAD_MOST = 15.0
+"""Degrees of yaw, at most, of a head that looks ahead: the standard deviation over 1,000 people of LFW View 1."""
+TURN_LEAST = 18.0
+"""Degrees of yaw, at least, between the first frame and a turned head. The landmarks of the 661 of the 1,000 who look
+ahead, moved as on a print of life size, change their yaw by 7 degrees at most on a flat print that is tilted by up to
+60 degrees at 20 cm, and by 12 on one that is bent to a radius of 10 cm and tilted by up to 45 degrees at 30 cm."""
+NEARER_LEAST = 1.25
+"""How much larger a face is that came nearer, at least: from 60 cm to 48 cm before the camera. Chosen, not measured."""
+REASONS = {
+    "no_face": "no face was found",
+    "several_faces": "several faces are about as prominent",
+    "not_ahead": "the head does not look straight ahead",
+    "not_turned": "the head is not turned that way, or not far enough",
+    "not_nearer": "the face is not much larger than in the first frame",
+    "other_person": "this is not surely the person of the first frame",
+}
+"""Why a step failed, in words."""
+
+
+def draw_steps() -> tuple[Step, ...]:
+    """Return the steps of a new challenge: the first, then the others in a random order."""
+    return FIRST, *secrets.SystemRandom().sample(MOVES, len(MOVES))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The face of a frame.
+
+    ``yaw``: degrees, positive to the person's right; ``size``: the eyes' distance as a share of the frame's width.
+    """
+
+    yaw: float
+    size: float
+    crop: Pixels
+
+
+class ChallengeJudge:
+    """Checks the frames of a challenge. Safe to share between threads; keeps nothing of the frames."""
+
+    def __init__(self, pipeline: Pipeline, embedders: Embedders, galleries: Galleries, fmr: float) -> None:
+        """``fmr``: of the operating point at which two frames show one person."""
+        self._pipeline = pipeline
+        self._embedders = embedders
+        self._galleries = galleries
+        self._fmr = fmr
+
+    def check(self, gallery: str, steps: Sequence[Step], frames: Sequence[bytes]) -> None:
+        """Check that each frame shows its step, and all of them the same person, by the gallery's package.
+
+        Raises InvalidInput: ``challenge_failed`` with the first step that failed and why, and the errors of
+        `Pipeline.detect`; NotFound ``gallery_not_found``; Overloaded.
+        """
+        seen: list[Seen] = []
+        for place, frame in enumerate(frames):
+            seen.append(self._look(frame, place, steps[place]))
+            if reason := why_not(steps[place], seen[place], seen[0]):
+                raise _failed(place, steps[place], reason)
+        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
+            (first, *others), _ = used.embedder.embed([face.crop for face in seen])
+            threshold = verify_point(used.thresholds, None, self._fmr).threshold
+        for place, other in enumerate(others, 1):
+            if cosine(first, other) < threshold:
+                raise _failed(place, steps[place], "other_person")
+
+    def _look(self, frame: bytes, place: int, step: Step) -> Seen:
+        try:
+            photo = self._pipeline.detect(frame)
+        except InvalidInput as error:
+            raise type(error)(error.message, code=error.code, **error.details, index=place) from error
+        if not photo.faces:
+            raise _failed(place, step, "no_face")
+        return _seen(photo, place, step)
+
+
+def _seen(photo: Photo, place: int, step: Step) -> Seen:
+    """Return the only prominent face of the frame. Raises InvalidInput ``challenge_failed``."""
+    choice = choose_face(photo)
+    if choice.runner_up >= AMBIGUOUS_SHARE:
+        raise _failed(place, step, "several_faces")
+    face = photo.faces[choice.index]
+    landmarks = face.detection.landmarks
+    pose = pose_of(landmarks)
+    if pose is None:
+        raise _failed(place, step, "no_face")
+    return Seen(pose.yaw, float(np.linalg.norm(landmarks[1] - landmarks[0])) / photo.width, face.crop)
+
+
+def why_not(step: Step, face: Seen, first: Seen) -> str | None:
+    """Return why a face does not show the step, a key of `REASONS`; None if it does. ``first``: the first frame's."""
+    turned = face.yaw - first.yaw
+    if step in {"left", "right"}:
+        return None if (turned if step == "right" else -turned) >= TURN_LEAST else "not_turned"
+    if abs(face.yaw) > AHEAD_MOST:
+        return "not_ahead"
+    return "not_nearer" if step == "nearer" and face.size < NEARER_LEAST * first.size else None
+
+
+def _failed(place: int, step: Step, reason: str) -> InvalidInput:
+    message = f"Step {place + 1} ({step}): {REASONS[reason]}."
+    return InvalidInput(message, code="challenge_failed", index=place, step=step, reason=reason)

@@ -1,0 +1,75 @@
+"""Drawn heads that turn and come nearer, as a camera would see them."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from functools import cache
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from app.liveness.challenge import Step
+from tests.support.service import COLLINS, encoded
+from training.data.drawn.dataset import ProceduralFaces
+from training.data.drawn.drawing import draw
+from training.data.drawn.people import View
+
+HEIGHT, WIDTH = 480, 640
+GREY = 200
+TURN = 28.0
+"""Degrees of yaw to the person's right or left."""
+FAR, NEAR = 1.6, 2.4
+"""Sizes of the head, in crops."""
+SOMEBODY, ANOTHER = 10, 20
+"""Drawn people whose turned heads YuNet finds, and whom SFace takes for two (0.30; the default threshold is 0.42)."""
+_PEOPLE = ProceduralFaces(40, 1, 3)
+_STILL = replace(
+    View.random(np.random.default_rng(5)),
+    yaw=0.0,
+    pitch=0.0,
+    roll=0.0,
+    jitter=np.zeros((5, 2)),
+    smile=0.1,
+    open_mouth=0.0,
+    open_eyes=1.0,
+    gaze=(0.0, 0.0),
+    light=np.array([0.0, 0.0, 1.0]),
+    contrast=0.2,
+    background=np.full((1, 1, 3), GREY, np.uint8),
+    other_glasses=0.5,
+    blur=0.0,
+    noise=1.0,
+)
+
+
+@cache
+def frame(step: Step, person: int = SOMEBODY) -> bytes:
+    """A PNG of the person as the step asks."""
+    yaw = {"right": -TURN, "left": TURN}.get(step, 0.0)
+    side = int(112 * (NEAR if step == "nearer" else FAR))
+    crop = draw(_PEOPLE.person(person), replace(_STILL, yaw=math.radians(yaw)))
+    seen = np.full((HEIGHT, WIDTH, 3), GREY, np.uint8)
+    top, left = (HEIGHT - side) // 2, (WIDTH - side) // 2
+    seen[top : top + side, left : left + side] = cv2.resize(crop, (side, side), interpolation=cv2.INTER_CUBIC)
+    return encoded(seen)
+
+
+def blank() -> bytes:
+    """A PNG of nobody."""
+    return encoded(np.full((HEIGHT, WIDTH, 3), GREY, np.uint8))
+
+
+def held_up(step: Step) -> bytes:
+    """A PNG of a real photo that is tilted and moved as the step asks, before a camera two of its widths away."""
+    with Image.open(io.BytesIO(COLLINS)) as photo:
+        print_ = np.array(photo.convert("RGB").resize((320, 320)))
+    tilt = math.radians({"right": 45, "left": -45}.get(step, 0))
+    size = 1.4 if step == "nearer" else 1.0
+    corners = np.array([[-160, -160], [160, -160], [160, 160], [-160, 160]], np.float32)
+    depth = 640 / (640 + corners[:, :1] * math.sin(tilt))
+    turned = np.hstack([corners[:, :1] * math.cos(tilt), corners[:, 1:]]) * depth * size + (WIDTH / 2, HEIGHT / 2)
+    matrix = cv2.getPerspectiveTransform(corners + 160, turned.astype(np.float32))
+    return encoded(cv2.warpPerspective(print_, matrix, (WIDTH, HEIGHT), borderValue=(GREY, GREY, GREY)))
