@@ -25,6 +25,7 @@ SECURITY = {None: ("bearer", "api_key"), COMPREFACE: ("api_key",), REKOGNITION: 
 """The ways to send a key, by the service whose wire format an operation has."""
 TAGS = [
     {"name": "recognition", "description": "Photos in, answers out."},
+    {"name": "challenges", "description": "Steps that a person follows in front of a camera."},
     {"name": "galleries", "description": "Sets of enrolled people."},
     {"name": "subjects", "description": "The people of a gallery."},
     {"name": "faces", "description": "Their enrolled images."},

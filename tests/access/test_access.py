@@ -21,6 +21,8 @@ NEEDS: dict[str, str] = {
     "GET /v1/galleries": "read",
     "POST /v1/galleries": "admin",
     f"GET {GALLERY}": "read",
+    f"POST {GALLERY}/challenges": "recognize",
+    f"POST {GALLERY}/challenges/answer": "recognize",
     f"PATCH {GALLERY}": "admin",
     f"DELETE {GALLERY}": "admin",
     f"GET {GALLERY}/check": "admin",

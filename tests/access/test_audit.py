@@ -27,7 +27,7 @@ from app.errors import DatabaseUnavailable, InvalidInput, LikenessError, Unusabl
 from app.gallery.store import Store
 from app.timestamps import utc_text
 from tests.conftest import PROJECT
-from tests.support import packages
+from tests.support import packages, turning
 from tests.support.jobs import waiting_job
 from tests.support.live import serving
 from tests.support.service import AGAIN, COLLINS, error_of, running
@@ -237,6 +237,12 @@ def test_every_operation_that_changes_something_is_recorded_when_it_is_answered(
     do("update_subject", "PATCH", subject, ("g/1", "eileen", None), json={"name": "Never In The Log"})
     enrolled = do("enroll", "POST", f"{subject}/faces", ("g/1", "eileen", None), files={"images": COLLINS})
     face = enrolled["enrolled"][0]["face_id"]
+    asked = service.post(f"{gallery}/challenges", json={"operation": "identify"}).raise_for_status().json()
+    followed = {
+        "data": {"challenge": asked["challenge"]},
+        "files": [("images", turning.frame(step)) for step in asked["steps"]],
+    }
+    do("answer_challenge", "POST", f"{gallery}/challenges/answer", ("g/1", None, None), **followed)
     do("move_face", "POST", f"{subject}/faces/{face}/move", ("g/1", "eileen", face), json={"subject": "eileen"})
     move = {"faces": [face], "subject": "other", "create": True}
     do("move_faces", "POST", f"{subject}/faces/move", ("g/1", "eileen", "other"), json=move)

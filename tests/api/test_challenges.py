@@ -96,7 +96,7 @@ def test_a_wrong_order_fails_at_the_step_that_is_not_shown(client: httpx.Client)
 @pytest.mark.parametrize("step", ["left", "right", "nearer"])
 def test_another_person_midway_fails(client: httpx.Client, step: str) -> None:
     made = ask(client)
-    frames = follow(made, **{step: turning.frame(step, turning.ANOTHER)})  # type: ignore[arg-type]  # one of the steps
+    frames = follow(made, **{step: turning.frame(step, turning.ANOTHER)})
     details = error_of(answer(client, made["challenge"], frames), 422, "challenge_failed")
     assert details == {"index": made["steps"].index(step), "step": step, "reason": "other_person"}
 

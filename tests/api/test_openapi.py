@@ -75,6 +75,8 @@ OPERATIONS = [
     f"PATCH {GALLERY}",
     f"DELETE {GALLERY}",
     f"GET {GALLERY}/check",
+    f"POST {GALLERY}/challenges",
+    f"POST {GALLERY}/challenges/answer",
     f"GET {GALLERY}/calibration",
     f"POST {GALLERY}/calibration",
     f"POST {GALLERY}/review",

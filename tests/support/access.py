@@ -33,6 +33,7 @@ LET_IN = {
     f"POST {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
     f"DELETE {GALLERY}/review/{{finding}}/dismiss": (404, "finding_not_found"),
     f"POST {SUBJECT}/merge": (404, "subject_not_found"),
+    f"POST {GALLERY}/challenges/answer": (422, "wrong_challenge"),
     f"POST {GALLERY}/reembed/rollback": (404, "reembedding_not_found"),
     f"POST {GALLERY}/reembed/finish": (404, "reembedding_not_found"),
 }
@@ -128,7 +129,7 @@ class Ground:
         path = name.split()[1]
         if path == "/v1/verify":
             return {"files": {"image1": COLLINS, "image2": COLLINS}}
-        if name == f"POST {SUBJECT}/faces":
+        if name in {f"POST {SUBJECT}/faces", f"POST {GALLERY}/challenges/answer"}:
             return {"files": {"images": COLLINS}}
         if name == f"POST {GALLERY}/import":
             return {"files": {"archive": b"no tar"}}

@@ -72,4 +72,5 @@ def held_up(step: Step) -> bytes:
     depth = 640 / (640 + corners[:, :1] * math.sin(tilt))
     turned = np.hstack([corners[:, :1] * math.cos(tilt), corners[:, 1:]]) * depth * size + (WIDTH / 2, HEIGHT / 2)
     matrix = cv2.getPerspectiveTransform(corners + 160, turned.astype(np.float32))
-    return encoded(cv2.warpPerspective(print_, matrix, (WIDTH, HEIGHT), borderValue=(GREY, GREY, GREY)))
+    seen = cv2.warpPerspective(print_, matrix, (WIDTH, HEIGHT), borderValue=(GREY, GREY, GREY))
+    return encoded(np.asarray(seen, np.uint8))

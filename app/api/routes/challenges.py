@@ -18,7 +18,7 @@ from app.api.router import Router
 from app.errors import InvalidInput, Overloaded
 from app.gallery.text import clean_id
 
-router = Router("recognition")
+router = Router("challenges")
 
 
 @router.handles(endpoints.CREATE_CHALLENGE)
