@@ -10,7 +10,7 @@ let side = null;
 
 /** The side that the camera looks to: away from whoever holds a phone, at whoever sits at a desk, until it is turned. */
 const facing = () => side ?? (matchMedia(PHONE).matches ? "environment" : "user");
-const wanted = () => ({ video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: facing() }, audio: false });
+const wanted = (side) => ({ video: { width: { ideal: 1280 }, height: { ideal: 720 }, facingMode: side }, audio: false });
 
 /** Whether there is another camera to turn to; browsers say so once one is in use. */
 export async function canTurn() {
@@ -26,12 +26,12 @@ const REFUSED = {
   NotReadableError: "Another program is using the camera. Close that one, then try again.",
 };
 
-/** A video that plays what the camera sees; `stop(video)` ends it. Throws an Error in words. */
-export async function start() {
+/** A video that plays what the camera of that side sees; `stop(video)` ends it. Throws an Error in words. */
+export async function start(side = facing()) {
   if (!navigator.mediaDevices) throw new CameraError("A browser gives the camera to pages over HTTPS or on this machine only. Serve over HTTPS, or choose a photo.");
   const video = h("video", { playsinline: true, muted: true, autoplay: true });
   try {
-    video.srcObject = await navigator.mediaDevices.getUserMedia(wanted());
+    video.srcObject = await navigator.mediaDevices.getUserMedia(wanted(side));
   } catch (error) {
     throw new CameraError(REFUSED[error.name] ?? "The camera can't be used. Choose a photo instead.");
   }

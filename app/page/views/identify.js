@@ -4,6 +4,7 @@ import { ask as askServer, path } from "../api.js";
 import { toJpeg } from "../align.js";
 import { boxes, light } from "../boxes.js";
 import * as camera from "../camera.js";
+import { LIMITS, challenge } from "../challenge.js";
 import { galleryControl, prefer } from "../choosing.js";
 import { field, h, put, select } from "../dom.js";
 import { icon } from "../icons.js";
@@ -29,8 +30,9 @@ export function identify(_, asked) {
   state.cards = h("div.found", { "aria-label": "Faces found", role: "region" });
   state.photo = new PhotoPlace("Photo", (place) => fromPhoto(state, place));
   state.live = h("button", { type: "button", "aria-pressed": "false", onclick: () => (state.video ? endLive(state) : startLive(state)) }, icon("camera"), "Live");
+  state.challenge = h("button", { type: "button", onclick: () => showing(state.place, () => withChallenge(state)) }, icon("person"), "Challenge");
   state.turn = h("button", { type: "button", hidden: true, onclick: () => (endLive(state), camera.turn(), startLive(state)) }, "Other camera");
-  state.photo.element.querySelector(".row").append(state.live, state.turn, state.rate);
+  state.photo.element.querySelector(".row").append(state.live, state.challenge, state.turn, state.rate);
   state.again = () => identifyShot(state);
   state.hold = (shot) => hold(state, shot);
   state.point = (index) => state.video || light(state.photo.stage, index);
@@ -86,8 +88,21 @@ async function identifyShot(state) {
 }
 
 async function inquire(state, photo, signal) {
-  const answer = await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal);
-  return { ...answer, faces: inReadingOrder(answer.faces) };
+  return ordered(await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal));
+}
+
+const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) });
+
+/** Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness. */
+async function withChallenge(state) {
+  if (!state.gallery) throw Object.assign(new Error("Choose a gallery."), { code: "no_gallery" });
+  endLive(state);
+  const found = await challenge(state.gallery);
+  if (!found) return;
+  const shot = { ...found, answer: ordered(found.answer) };
+  keep(state, shot);
+  show(state, shot);
+  state.cards.prepend(h("div.card", { role: "status" }, h("p", {}, h("span.pill.known", {}, "Challenge passed"), " All steps were shown, by one person."), h("p.small", {}, LIMITS)));
 }
 
 /** A box that is pointed at shows its card, and the other way round. */
@@ -183,6 +198,11 @@ async function watch(state, video, overlay) {
 function hold(state, shot) {
   if (!state.video) return;
   endLive(state);
+  keep(state, shot);
+}
+
+/** Shows a picture of the camera as if it had been chosen. */
+function keep(state, shot) {
   state.shot = shot;
   const sheet = h("div.sheet", {}, shot.picture, boxes(shot.answer.image, marked(shot.answer), words(shot.answer), pointing(state)));
   sheet.style.setProperty("--ratio", `${shot.picture.width / shot.picture.height}`);

@@ -1,0 +1,78 @@
+"""A challenge in a real browser: somebody who follows the steps is identified, a photo that is held up is not."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from playwright.sync_api import Browser, ViewportSize, expect
+
+from app.liveness.challenge import FIRST, MOVES
+from tests.support import turning
+from tests.support.browsing import DESK, PHONE, Theme, Visitor, make_gallery, visiting
+from tests.support.live import LiveServer
+
+pytestmark = pytest.mark.long
+CAMERA = """async ([frames, width, height]) => {
+  const canvas = Object.assign(document.createElement("canvas"), { width, height });
+  const pictures = {};
+  for (const [step, text] of Object.entries(frames))
+    pictures[step] = await createImageBitmap(new Blob([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))]));
+  const paint = () => {
+    const step = document.querySelector("[data-step]")?.dataset.step ?? "ahead";
+    canvas.getContext("2d").drawImage(pictures[step], 0, 0);
+  };
+  setInterval(paint, 100);
+  navigator.mediaDevices.getUserMedia = async () => canvas.captureStream(20);
+}"""
+"""A camera that sees a drawn head, which does what the page says."""
+
+
+@pytest.fixture(scope="module")
+def gallery(live_server: LiveServer) -> str:
+    with live_server.client("/v1") as client:
+        make_gallery(client, "turning", collins="collins")
+        files = {"images": turning.frame("ahead")}
+        client.post("/galleries/turning/subjects/drawn/faces", files=files).raise_for_status()
+    return "turning"
+
+
+@pytest.mark.parametrize(("size", "theme"), [(DESK, "light"), (PHONE, "dark")])
+def test_whoever_follows_the_steps_is_identified(
+    chromium: Browser, live_server: LiveServer, gallery: str, size: ViewportSize, theme: Theme
+) -> None:
+    with visiting(chromium, live_server, theme, viewport=size) as visitor:
+        page = visitor.page
+        visitor.sign_in(where=f"identify?gallery={gallery}")
+        expect(visitor.heading("Identify")).to_be_focused()
+        frames = {step: base64.b64encode(turning.frame(step)).decode() for step in (FIRST, *MOVES)}
+        page.evaluate(CAMERA, [frames, turning.WIDTH, turning.HEIGHT])
+        page.get_by_role("button", name="Challenge").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("does not stop a film")
+        begin = dialog.get_by_role("button", name="Begin")
+        expect(begin).to_be_enabled()
+        begin.click()
+        expect(dialog.locator("[data-step=left]")).to_be_visible()
+        visitor.picture(f"challenge-step-{theme}")
+        assert not visitor.barriers()
+        result = page.get_by_role("region", name="Faces found")
+        expect(result).to_contain_text("Challenge passed")
+        expect(result.get_by_role("link", name="drawn", exact=True)).to_be_visible()
+        visitor.picture(f"challenge-passed-{theme}")
+        assert not visitor.barriers()
+        wide = page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        assert not wide
+
+
+def test_a_photo_before_the_camera_fails(visitor: Visitor, gallery: str) -> None:
+    """Chromium's own camera, which shows photos that follow nothing."""
+    visitor.sign_in(where=f"identify?gallery={gallery}")
+    visitor.page.get_by_role("button", name="Challenge").click()
+    dialog = visitor.page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Begin").click()
+    expect(dialog.locator(".problem")).to_contain_text("Step")
+    visitor.picture("challenge-failed")
+    expect(dialog.get_by_role("button", name="Try again")).to_be_enabled()
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_be_hidden()
