@@ -65,6 +65,7 @@ ARCHIVE_FIELDS: Mapping[str, Mapping[str, str]] = {
         "package_sha256": "SHA-256 of the package's model file, or null.",
         "dimension": "Numbers in a template.",
         "population": "Groups of people that the gallery was declared for; absent where none were.",
+        "liveness": "What the gallery asks of liveness, `report` or `require`; absent where nothing.",
         "subjects": "Lines in `subjects.jsonl`.",
         "faces": "Lines in `faces.jsonl`, rows in `templates.npy`.",
         "members": "The other members: `name`, `size` in bytes, `sha256`.",
@@ -146,7 +147,9 @@ def _server() -> Iterator[httpx.Client]:
 
 def _export(client: httpx.Client) -> bytes:
     """Enroll a sample photo and return the archive of its gallery."""
-    client.post("/v1/galleries", json={"id": "crew", "population": ["adults-18-59"]}).raise_for_status()
+    client.post(
+        "/v1/galleries", json={"id": "crew", "population": ["adults-18-59"], "liveness": "report"}
+    ).raise_for_status()
     photo = (SAMPLES / "collins.jpg").read_bytes()
     client.post("/v1/galleries/crew/subjects/eileen/faces", files={"images": photo}).raise_for_status()
     job = client.post("/v1/galleries/crew/export").raise_for_status().json()

@@ -39,6 +39,7 @@ from app.gallery.service import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.timestamps import utc_now
+from app.types import LivenessMode
 
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
@@ -73,6 +74,7 @@ class Manifest(_Document):
     package_sha256: str | None
     dimension: int
     population: list[str] = Field(default=[], exclude_if=lambda declared: not declared)
+    liveness: LivenessMode = Field(default="off", exclude_if=lambda mode: mode == "off")
     """Absent where none was declared, so that servers that don't know the field read the archive."""
     subjects: int = Field(ge=0)
     faces: int = Field(ge=0)
@@ -197,6 +199,7 @@ def _manifest(tools: BulkContext, gallery: Gallery, job: Running, parts: Sequenc
         package_sha256=tools.package_sha256(gallery.embedder),
         dimension=gallery.dimension,
         population=list(gallery.population),
+        liveness=gallery.liveness,
         subjects=job.counts["subjects"],
         faces=job.counts["faces"],
         members=[Member(name=part.name, size=part.writer.size, sha256=part.writer.sha256) for part in parts],

@@ -116,14 +116,16 @@ def tar(files: dict[str, bytes]) -> bytes:
     return b"".join(header(name, len(data)) + data + padding(len(data)) for name, data in files.items()) + TAR_END
 
 
-def test_an_archive_names_the_population_only_where_one_was_declared(two: Two, tmp_path: Path) -> None:
-    assert "population" not in json.loads(members(two.archive.read_bytes())["manifest.json"])
-    two.first.create_gallery("school", population=["children"])
+def test_an_archive_names_settings_only_where_they_were_made(two: Two, tmp_path: Path) -> None:
+    """As archives of before name none, which are imported all the same; the gallery here keeps its own."""
+    assert not {"population", "liveness"} & json.loads(members(two.archive.read_bytes())["manifest.json"]).keys()
+    two.first.create_gallery("school", population=["children"], liveness="report")
     exported = two.first.wait_job(two.first.export_gallery("school").id, every_s=0.05)
     two.first.job_result(exported.id, tmp_path / "school.tar")
     found = json.loads(members((tmp_path / "school.tar").read_bytes())["manifest.json"])
-    assert found["population"] == ["children"]
+    assert (found["population"], found["liveness"]) == (["children"], "report")
     assert brought(two, "school", tmp_path / "school.tar", two.trust).state == "done"
+    assert two.second.gallery("school").liveness == "off"
 
 
 def test_another_server_answers_the_same(two: Two) -> None:
