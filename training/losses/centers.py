@@ -57,8 +57,8 @@ class SubCenterArcFace(AngularLoss):
         return center_cosines(x, rows["weight"]).amax(dim=2)
 
     def target_rows(self, part: Part) -> Tensor:
-        centers = part.weight[part.column]  # (n, K, D)
-        cosines = torch.einsum("nd,nkd->nk", unit(part.x[part.sample]), unit(centers)).detach()
+        centers = part.weight[part.column]  # (B, K, D)
+        cosines = torch.einsum("nd,nkd->nk", unit(part.x), unit(centers)).detach()
         return centers[torch.arange(len(centers), device=centers.device), cosines.argmax(dim=1)]
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
