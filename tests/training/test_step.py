@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +17,17 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.errors import InvalidInput
-from tests.support.runs import all_tensors, small_recipe, small_trainer
+from tests.conftest import PROJECT
+from tests.support.runs import ALONE, all_tensors, small_recipe, small_trainer
 from training import backbones, losses
 from training.data.crops import UNLABELLED
 from training.model import recompute_blocks
+from training.recipe import parse_recipe
 from training.run import precision
+from training.run.inputs import prepare_material
 from training.run.objective import build_objective
 from training.run.precision import LossScale
+from training.run.trainer import Trainer
 
 WAITS = {
     "_local_scalar_dense",
@@ -223,3 +228,33 @@ def test_accuracy_of_sharded_classes_is_that_of_the_loss_itself() -> None:
     x, labels = torch.randn(40, 8), torch.randint(5, (40,))
     assert objective.accuracy(x, labels) == pytest.approx(plain.accuracy(x, labels))
     assert objective.accuracy(x, torch.full((40,), UNLABELLED)) is None
+
+
+LARGE: dict[str, dict[str, object]] = {
+    "casia_r50": {"options": {"width": 0.125}},
+    "ms1mv3_r50": {"options": {"width": 0.125}},
+    "glint360k_r100": {"options": {"width": 0.125}},
+    "webface4m_vit": {"options": {"channels": 16, "depth": 2, "heads": 2, "patch": 8}},
+}
+"""The recipes of large sets, and their nets at a size for two steps on a processor."""
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_recipes_of_large_sets_train_at_small_size(tmp_path: Path, name: str) -> None:
+    path = PROJECT / "training" / "recipes" / f"{name}.toml"
+    table = tomllib.loads(path.read_text("utf-8"))
+    assert table["train"]["epochs"] >= 20
+    table["data"] = {
+        "source": "procedural:people=6,images=3,seed=1",
+        "indexes": str(tmp_path / "indexes"),
+        "held_out": 0.0,
+    }
+    table["sampler"]["batch_size"] = 6
+    table["model"] |= LARGE[name] | {"input_size": 32}
+    table["train"] |= {"epochs": 1, "log_every": 1}
+    table["evaluate"] = {}
+    recipe = parse_recipe(table)
+    trainer = Trainer(recipe, prepare_material(recipe, PROJECT / "models"), tmp_path / "run", ALONE)
+    assert trainer.steps == 3  # an epoch: 18 crops in batches of 6
+    progress = trainer.train()
+    assert (progress.step, progress.skipped) == (3, 0)
