@@ -25,6 +25,7 @@ from training.__main__ import app
 from training.data.crops import UNLABELLED, split_people, whole_people
 from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
+from training.losses.centers import count_centers
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
 from training.run.collapse import PATIENCE, CollapseAlarm
@@ -99,6 +100,21 @@ def test_what_losses_count_and_average_moves_once_a_step_of_several_batches(tmp_
     for norm in norms:
         mean += 0.01 * (float(norm.mean()) - mean)
     assert float(trainer.objective.get_buffer("terms.1.loss.norm_mean")) == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_centres_are_merged_at_the_end_of_a_run_alone(tmp_path: Path, sharded: bool) -> None:
+    losses = [{"name": "softtriple", "centers": 3, "merge": 1.9}]
+    trainer = small_trainer(small_recipe(losses=losses, partial_fc={"enabled": sharded}), tmp_path)
+    name = "terms.0.loss.loss.weight" if sharded else "terms.0.loss.weight"
+
+    def kept() -> list[int]:
+        return count_centers(trainer.objective.get_parameter(name), 0.1).tolist()
+
+    trainer.train(until=7)
+    assert max(kept()) > 1
+    trainer.train()
+    assert kept() == [1] * 6
 
 
 def test_no_steps_are_no_steps(tmp_path: Path) -> None:

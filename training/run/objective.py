@@ -14,6 +14,7 @@ from training.collectives import gather, mean_gradients, ranks
 from training.data.crops import UNLABELLED
 from training.losses import miners
 from training.losses.base import upcast
+from training.losses.centers import HardTriple
 from training.losses.miners import PairMiner
 from training.losses.partial_fc import PartialFC
 from training.losses.tuples import Triplets, all_triplets
@@ -133,6 +134,13 @@ class Objective(nn.Module):
                 term.miner.generator.manual_seed(seed)
             if isinstance(term.loss, PartialFC):
                 term.loss.seed = seed
+
+    def merge_centers(self) -> None:
+        """Merge the classes' centres that lie close together, in the losses that are to."""
+        for term in self._terms():
+            loss = term.loss.loss if isinstance(term.loss, PartialFC) else term.loss
+            if isinstance(loss, HardTriple) and loss.merge:
+                loss.merge_centers()
 
     def average_gradients(self) -> None:
         """Average the gradients of what all ranks hold; shards of class weights belong to one rank each."""

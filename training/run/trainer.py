@@ -138,6 +138,8 @@ class Trainer:
                 result = self.train_step()
                 step = self.progress.step
                 report.stepped(step, result.images)
+                if step == self.steps:
+                    self.objective.merge_centers()
                 if step % recipe.train.log_every == 0 or step == last:
                     self._log(report, result)
                 if self._due(recipe.evaluate.every, last):
