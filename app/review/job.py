@@ -10,7 +10,6 @@ import numpy as np
 from sqlalchemy.engine import Connection
 
 from app.db.pagination import Page
-from app.decisions import identify_point, verify_point
 from app.errors import NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
@@ -18,6 +17,7 @@ from app.inference.manifest import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
+from app.recognition.decisions import identify_point, verify_point
 from app.review.examine import Examined, Examiner, Nearest, nearest_of, select
 from app.review.records import Finding, Kind, Review, Summary
 from app.review.rules import STRANGERS_FMR, Points
