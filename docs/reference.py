@@ -147,9 +147,7 @@ def _server() -> Iterator[httpx.Client]:
 
 def _export(client: httpx.Client) -> bytes:
     """Enroll a sample photo and return the archive of its gallery."""
-    client.post(
-        "/v1/galleries", json={"id": "crew", "population": ["adults-18-59"]}
-    ).raise_for_status()
+    client.post("/v1/galleries", json={"id": "crew", "population": ["adults-18-59"]}).raise_for_status()
     photo = (SAMPLES / "collins.jpg").read_bytes()
     client.post("/v1/galleries/crew/subjects/eileen/faces", files={"images": photo}).raise_for_status()
     client.patch("/v1/galleries/crew", json={"liveness": "report"}).raise_for_status()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from app.decisions import IdentifyPoint, VerifyPoint
+from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.separation import Rate
 
 

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from app.liveness.challenge import Step
+from app.recognition.challenge import Step
 from tests.support.service import COLLINS, encoded
 from training.data.drawn.dataset import ProceduralFaces
 from training.data.drawn.drawing import draw

@@ -19,7 +19,6 @@ from sqlalchemy.engine import Connection, Row
 
 from app.db.engine import in_parts
 from app.db.schema import CORRECTIONS, SUBJECTS
-from app.decisions import is_ruled_out
 from app.errors import InvalidInput, NotFound
 from app.gallery.gallery_rows import lock_gallery, reread
 from app.gallery.records import Candidate, Gallery, NewFace, Subject, fit_face, to_bytes
@@ -27,6 +26,7 @@ from app.gallery.service import crop_to_keep
 from app.gallery.store import Store
 from app.gallery.subject_rows import find_subject, find_unexpired, lock_subjects, subject_not_found
 from app.gallery.text import clean_id
+from app.recognition.decisions import is_ruled_out
 from app.timestamps import utc_now
 from app.types import Template, Vectors
 
@@ -281,7 +281,7 @@ class Corrections:
 def rule_out(
     probe: Template, ranking: Sequence[Candidate], wrong: Mapping[str, Wrong], floor: float
 ) -> tuple[list[Candidate], tuple[RuledOut, ...]]:
-    """Part a ranking by `app.decisions.is_ruled_out`; candidates below ``floor`` stay."""
+    """Part a ranking by `app.recognition.decisions.is_ruled_out`; candidates below ``floor`` stay."""
     kept: list[Candidate] = []
     out: list[RuledOut] = []
     for one in ranking:

@@ -13,12 +13,12 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from app.decisions import cosine, verify_point
 from app.errors import InvalidInput
 from app.face.pose import pose_of
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face
+from app.recognition.decisions import cosine, verify_point
 from app.types import Photo, Pixels
 
 Step: TypeAlias = Literal["ahead", "left", "right", "nearer"]
