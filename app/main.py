@@ -357,9 +357,10 @@ def _build_background(
     reviewer = Reviewer(
         storage.galleries,
         Reviews(storage.database),
+        storage.corrections,
         storage.jobs,
         lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
-        runner.wake,
+        wake=runner.wake,
         fmr=settings.fmr,
         fpir=settings.fpir,
     )

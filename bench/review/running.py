@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.concurrency.scheduler import Scheduler
+from app.corrections import Corrections
 from app.errors import Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.service import Galleries
@@ -57,9 +58,10 @@ class Gallery:
         self.reviewer = Reviewer(
             self.galleries,
             self._reviews,
+            Corrections(store, days=365),
             self._jobs,
             lambda _: Thresholds(manifest),
-            self._runner.wake,
+            wake=self._runner.wake,
             fmr=FMR,
             fpir=FPIR,
         )
