@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
@@ -15,10 +15,9 @@ FindingKind: TypeAlias = Literal[
 ]
 KINDS = (
     "`same_person`: two subjects that may be one person. `misplaced_face`: a face that looks like another subject and "
-    "not like its own. `corrected_face`: a face that looks like a probe that was recorded as not its subject, more than "
-    "like its subject's other faces. `outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that "
-    "could be confused with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose "
-    "faces are poor."
+    "not like its own. `corrected_face`: a face that looks like a probe that was recorded as not its subject. "
+    "`outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that could be confused "
+    "with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose faces are poor."
 )
 OTHER_FACE_ID = "0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e"
 
@@ -124,7 +123,14 @@ class ReviewSummary(Wire):
         "subjects": 120,
         "faces": 480,
         "finished_at": TIME,
-        "counts": {"same_person": 2, "misplaced_face": 5, "corrected_face": 0, "outlier": 1, "poor_face": 0, "no_good_face": 3},
+        "counts": {
+            "same_person": 2,
+            "misplaced_face": 5,
+            "corrected_face": 0,
+            "outlier": 1,
+            "poor_face": 0,
+            "no_good_face": 3,
+        },
         "dismissed": 4,
         "fmr": 1e-4,
         "verify_threshold": 0.441,
