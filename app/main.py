@@ -50,7 +50,6 @@ from app.concurrency.fair_semaphore import FairSemaphore
 from app.concurrency.scheduler import Scheduler
 from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
-from app.corrections import Corrections
 from app.db import usage
 from app.db.clock import ClockGuard
 from app.db.engine import Database
@@ -74,10 +73,11 @@ from app.jobs.runner import Runner
 from app.jobs.store import JobStore
 from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
-from app.operations import Operations
 from app.pipeline import Pipeline
 from app.recalibration.job import KIND as CALIBRATE
 from app.recalibration.job import Calibrator
+from app.recognition.corrections import Corrections
+from app.recognition.operations import Operations
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
 from app.reembedding.steps import Reembeddings

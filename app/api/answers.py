@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import cast
 
-from app import corrections, decisions, enrollment, operations, types
+from app import types
 from app.api import schemas
-from app.duplicate_check import Resemblance
 from app.gallery import records
 from app.inference.manifest import DecidedBy, Manifest
 from app.inference.package import Package
+from app.recognition import corrections, decisions, enrollment, operations
+from app.recognition.duplicate_check import Resemblance
 
 
 def quality(value: types.Quality) -> schemas.Quality:

@@ -23,7 +23,6 @@ from app.api.auth import OPEN_PATHS, Guard
 from app.api.operation import ImageFields
 from app.bulk.service import BulkService
 from app.concurrency.worker_pool import WorkerPool
-from app.corrections import Corrections
 from app.db.clock import ClockGuard
 from app.db.signing import Signer
 from app.errors import LikenessError
@@ -33,8 +32,9 @@ from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.operations import Operations
 from app.recalibration.job import Calibrator
+from app.recognition.corrections import Corrections
+from app.recognition.operations import Operations
 from app.reembedding.job import Reembedder
 from app.review.job import Reviewer
 

@@ -28,7 +28,6 @@ from app.bulk.json_lines import CorrectionLine, FaceLine, SubjectLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
 from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
-from app.corrections import StoredCorrection
 from app.db import signing
 from app.db.encryption import Sealer
 from app.errors import InvalidInput, PackageMismatch, Unusable
@@ -38,6 +37,7 @@ from app.gallery.records import Consent, Gallery
 from app.gallery.service import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
+from app.recognition.corrections import StoredCorrection
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-gallery", 1

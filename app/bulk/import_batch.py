@@ -13,17 +13,17 @@ from sqlalchemy.engine import Connection
 from app.bulk import tar_stream
 from app.bulk.json_lines import FaceLine
 from app.bulk.sealed_files import read_sealed
-from app.corrections import Corrections
 from app.db.encryption import Sealer
 from app.db.signing import Signer
-from app.duplicate_check import Findings
 from app.errors import InvalidInput, Unusable
 from app.gallery.bulk import BulkFace, BulkSubject, Written
 from app.gallery.records import Gallery, OnConflict, Origin
 from app.gallery.service import Galleries
 from app.jobs.files import JobFiles
 from app.jobs.runner import Running
-from app.operations import Operations
+from app.recognition.corrections import Corrections
+from app.recognition.duplicate_check import Findings
+from app.recognition.operations import Operations
 from app.types import Box, Template, Vector
 
 

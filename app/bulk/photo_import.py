@@ -21,7 +21,7 @@ from app.gallery.bulk import BulkSubject, bulk_face
 from app.gallery.records import Gallery, NewFace
 from app.gallery.service import crop_to_keep
 from app.jobs.runner import Running
-from app.operations import retried
+from app.recognition.operations import retried
 
 PEOPLE = "people.jsonl"
 """The subjects of photos whose folder doesn't name them."""

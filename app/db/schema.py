@@ -116,7 +116,7 @@ FACE_ORIGINS = Table(
 )
 
 CORRECTIONS = Table(
-    # Probes that were wrongly taken for a subject; see `app.corrections`.
+    # Probes that were wrongly taken for a subject; see `app.recognition.corrections`.
     "corrections",
     METADATA,
     Column("key", KEY, primary_key=True),

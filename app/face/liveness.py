@@ -1,7 +1,7 @@
 """Live, or a picture of a face: the cut around each face, and its score from one or several models.
 
 A score is the probability of being live as the models give it, their mean where there are several. It decides nothing
-here: `app.decisions` does, at thresholds that were measured.
+here: `app.recognition.decisions` does, at thresholds that were measured.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CropPolicy: TypeAlias = Literal["crop", "none"]
 """Whether a gallery keeps each face's aligned crop (to re-embed and to show) or only its template."""
 
 OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
-"""What to do with a new face that resembles an enrolled one (`app.duplicate_check`)."""
+"""What to do with a new face that resembles an enrolled one (`app.recognition.duplicate_check`)."""
 
 
 class Unset(Enum):
@@ -53,7 +53,7 @@ class Gallery:
     """Whether its own may be laxer than the package's by more than the floor (`app.calibration.deciding`)."""
     on_conflict: OnConflict = "warn"
     corrected: bool = False
-    """Whether it has corrections (`app.corrections`)."""
+    """Whether it has corrections (`app.recognition.corrections`)."""
     population: tuple[str, ...] = ()
     """The groups of a bias card that its people and probes belong to; empty where none were declared."""
     liveness: LivenessMode = "off"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.concurrency.deadline import check_deadline
-from app.decisions import LivenessPoint, judge, liveness_point
 from app.errors import LivenessNotMeasured, NotLive
 from app.face.liveness import Cut, LivenessPackages, Scorer
+from app.liveness.decision import LivenessPoint, judge, liveness_point
 from app.pipeline import timed
 from app.types import Face, LivenessMode, Photo, Verdict
 

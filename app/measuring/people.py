@@ -13,7 +13,6 @@ import numpy as np
 from app.calibration import operating_points as points
 from app.calibration.intervals import Ints
 from app.calibration.operating_points import NOBODY, Measurement, OperatingPoint
-from app.decisions import subjects_for
 from app.errors import InvalidImage, InvalidInput, NoFace
 from app.face.detect import open_detector
 from app.face.formats import Limits
@@ -24,6 +23,7 @@ from app.inference.manifest import CROP_SIDE, Manifest
 from app.inference.package import Package
 from app.inference.session import EmbedderSession, open_embedder
 from app.pipeline import Pipeline, choose_face
+from app.recognition.decisions import subjects_for
 from app.types import Pixels, Vector, Vectors
 
 MOST_ALIKE = 5

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.corrections import Corrections
 from app.errors import InvalidInput, LikenessError, NotFound, ReembeddingIncomplete
 from app.gallery.face_rows import decode_crop
 from app.gallery.records import Gallery
@@ -15,6 +14,7 @@ from app.inference.embedders import Embedders
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
+from app.recognition.corrections import Corrections
 from app.reembedding.steps import Reembedding, Reembeddings, StoredCrop, WithoutCrop
 from app.timestamps import utc_now
 from app.types import Pixels, Template

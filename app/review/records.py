@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal, TypeAlias
 
-from app.decisions import IdentifyPoint, VerifyPoint
+from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.separation import Rate
 
 
@@ -19,7 +19,7 @@ class Kind(StrEnum):
     OUTLIER = "outlier"
     """A face that looks like none of its subject's other faces, nor like another subject."""
     CORRECTED = "corrected_face"
-    """A face that looks like somebody who was recorded as not its subject (`app.corrections`)."""
+    """A face that looks like somebody who was recorded as not its subject (`app.recognition.corrections`)."""
     HARMFUL = "poor_face"
     """A poor face that could be confused with another subject, while its own subject doesn't need it."""
     NO_GOOD_FACE = "no_good_face"

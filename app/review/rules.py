@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decisions import IdentifyPoint, VerifyPoint
 from app.face.quality import QualityLevel
+from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.types import Vectors
 
 ROWS_AT_ONCE = 1_024

@@ -16,13 +16,13 @@ from sqlalchemy.engine import Connection, Row
 from app.db.engine import Database, in_parts
 from app.db.pagination import Page, read_page
 from app.db.schema import CROPS, DISMISSALS, FACES, FINDINGS, JOBS, REVIEWS, SUBJECTS
-from app.decisions import IdentifyPoint, VerifyPoint
 from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
 from app.inference.manifest import DecidedBy
 from app.jobs.records import FINISHED
+from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.records import Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
 from app.review.separation import Rate
 from app.timestamps import utc_now

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.concurrency.scheduler import Scheduler
-from app.corrections import Corrections
 from app.errors import Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.service import Galleries
@@ -22,6 +21,7 @@ from app.inference.manifest import Manifest, Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.recognition.corrections import Corrections
 from app.review.job import KIND, Reviewer
 from app.review.records import Finding, Summary
 from app.review.store import Reviews

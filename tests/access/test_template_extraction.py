@@ -11,9 +11,9 @@ import pytest
 
 from app.client import Client
 from app.compat.similarity import Similarity
-from app.decisions import CoarseScores
 from app.inference.manifest import Manifest, Thresholds
 from app.inference.package import load_package
+from app.recognition.decisions import CoarseScores
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, running

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from app.duplicate_check import DUPLICATE_SCORE
+from app.recognition.duplicate_check import DUPLICATE_SCORE
 from tests.support.service import COLLINS, HOPPER, error_of
 
 

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 from PIL import Image
 
 from app.concurrency.scheduler import Scheduler
-from app.corrections import Corrections
 from app.db.encryption import Sealer, new_key
 from app.db.engine import Database
 from app.db.key_rotation import reseal
@@ -37,7 +36,8 @@ from app.inference.session import open_embedder
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
-from app.operations import retried
+from app.recognition.corrections import Corrections
+from app.recognition.operations import retried
 from app.reembedding.job import BATCH, KIND, Progress, Reembedder
 from app.reembedding.steps import Reembeddings
 from app.search.follower import LocalBackend

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.decisions import IdentifyPoint, VerifyPoint
+from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review import rules
 from app.review.rules import Own, Points
 from app.types import Vectors

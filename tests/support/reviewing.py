@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from app.concurrency.scheduler import Scheduler
-from app.corrections import Corrections
 from app.gallery.records import Enrolled, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
@@ -17,6 +16,7 @@ from app.inference.manifest import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
+from app.recognition.corrections import Corrections
 from app.review.job import KIND, Reviewer
 from app.review.records import Finding, Kind, Summary
 from app.review.store import Reviews

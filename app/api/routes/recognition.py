@@ -11,9 +11,9 @@ from app.api import answers, endpoints, schemas
 from app.api.dependencies import GalleryId, ServiceDep, SubjectId, grant_of
 from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.router import Router
-from app.enrollment import Enrollment
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
+from app.recognition.enrollment import Enrollment
 from app.timestamps import utc_now, utc_text
 
 router = Router("recognition")

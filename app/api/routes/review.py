@@ -11,7 +11,7 @@ from app.api import endpoints, schemas
 from app.api.dependencies import FindingId, GalleryId, GrantDep, ServiceDep
 from app.api.router import Router
 from app.api.routes import jobs
-from app.decisions import CoarseScores
+from app.recognition.decisions import CoarseScores
 from app.review.records import Finding, Kind
 from app.review.records import Review as Reviewed
 

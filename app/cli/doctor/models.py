@@ -46,10 +46,10 @@ def check_models(settings: Settings) -> Iterator[Finding]:
 
 def check_liveness(settings: Settings) -> Iterator[Finding]:
     """Open the liveness packages that the server would use, and look for their operating points."""
-    from app.decisions import liveness_point  # noqa: PLC0415 - so that a broken package is a finding
     from app.face.liveness import choose_packages, find_calibration  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.package import find_packages  # noqa: PLC0415 - so that a broken package is a finding
     from app.inference.session import open_liveness  # noqa: PLC0415 - so that a broken package is a finding
+    from app.liveness.decision import liveness_point  # noqa: PLC0415 - so that a broken package is a finding
 
     installed = find_packages(settings.models_dir)
     if not settings.liveness and not any(one.manifest.task == "liveness" for one in installed.values()):

@@ -26,11 +26,11 @@ from app.compat.compreface.requests import (
     read_ids,
     read_images,
 )
-from app.enrollment import Chosen
 from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery
 from app.pipeline import Choice
+from app.recognition.enrollment import Chosen
 
 router = Router(COMPREFACE)
 

@@ -31,9 +31,9 @@ from app.compat.compreface.requests import (
     template_of,
 )
 from app.compat.similarity import Similarity
-from app.decisions import AnsweredCandidate, AnsweredScores, CoarseScores, answered_scores, cosine
 from app.errors import AmbiguousFace
 from app.gallery.records import FaceRow, Gallery
+from app.recognition.decisions import AnsweredCandidate, AnsweredScores, CoarseScores, answered_scores, cosine
 from app.types import Face, Photo, Template
 
 router = Router(COMPREFACE)

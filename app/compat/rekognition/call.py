@@ -14,10 +14,10 @@ from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.requests import ImageSource
 from app.compat.similarity import Similarity
-from app.decisions import AnsweredScores, answered_scores
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery, gallery_not_found
+from app.recognition.decisions import AnsweredScores, answered_scores
 from app.types import Face, Photo, Template
 
 MAX_IMAGE_BYTES = 5 * 1024 * 1024

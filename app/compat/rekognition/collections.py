@@ -20,12 +20,12 @@ from app.compat.rekognition.answers import (
     stored_face,
 )
 from app.compat.rekognition.call import LEVELS, Call, good_enough
-from app.enrollment import Chosen
 from app.errors import FaceNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
+from app.recognition.enrollment import Chosen
 from app.types import Box, Face, Photo
 
 OK = 200

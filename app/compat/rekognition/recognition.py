@@ -15,10 +15,10 @@ from app.compat.rekognition.answers import (
     stored_face,
 )
 from app.compat.rekognition.call import Call, good_enough, no_faces, stored_template, template_of
-from app.decisions import AnsweredCandidate, AnsweredScores, cosine
 from app.errors import NotFound
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
+from app.recognition.decisions import AnsweredCandidate, AnsweredScores, cosine
 from app.types import Face, Template
 
 MOST_FACES = 100

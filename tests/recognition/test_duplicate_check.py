@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decisions import cosine
-from app.duplicate_check import DUPLICATE_SCORE, Findings, compare, named
 from app.gallery.records import Candidate
 from app.gallery.text import unnamed_id
+from app.recognition.decisions import cosine
+from app.recognition.duplicate_check import DUPLICATE_SCORE, Findings, compare, named
 from app.types import Template
 
 PACKAGE = "tiny@1"

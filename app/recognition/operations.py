@@ -1,6 +1,6 @@
 """The service's operations over photos: detect, embed, verify, identify, enroll.
 
-`app.decisions` turns their scores into decisions.
+`app.recognition.decisions` turns their scores into decisions.
 """
 
 from __future__ import annotations
@@ -12,25 +12,6 @@ from functools import partial
 from typing import Literal, TypeAlias, TypeVar
 
 from app.concurrency.deadline import check_deadline
-from app.corrections import Correction, Corrections, RuledOut
-from app.decisions import (
-    AnsweredCandidate,
-    AnsweredScores,
-    Decision,
-    IdentifyPoint,
-    PopulationWarning,
-    VerifyPoint,
-    answered_scores,
-    assign,
-    check_quality,
-    cosine,
-    decide,
-    identify_point,
-    population_warnings,
-    verify_point,
-)
-from app.duplicate_check import NOTHING, Findings, look, named
-from app.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
 from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
@@ -52,6 +33,25 @@ from app.inference.embedders import Embedders, Model
 from app.inference.manifest import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
 from app.pipeline import Pipeline, choose_face, embed_faces, pick_face, timed
+from app.recognition.corrections import Correction, Corrections, RuledOut
+from app.recognition.decisions import (
+    AnsweredCandidate,
+    AnsweredScores,
+    Decision,
+    IdentifyPoint,
+    PopulationWarning,
+    VerifyPoint,
+    answered_scores,
+    assign,
+    check_quality,
+    cosine,
+    decide,
+    identify_point,
+    population_warnings,
+    verify_point,
+)
+from app.recognition.duplicate_check import NOTHING, Findings, look, named
+from app.recognition.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
 from app.search.types import IndexKind
 from app.types import Face, LivenessMode, Photo, Template
 
@@ -122,7 +122,7 @@ class Operations:
     """Detect, embed, verify, identify, enroll. Synchronous; safe to share between threads.
 
     Operations on a gallery use the gallery's package and its operating points, all others the default package's. Scores
-    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`app.decisions` says why).
+    of enrolled faces are answered in steps and above a floor, or as they are if ``exact`` (`decisions` says why).
     Every method that embeds may raise Unusable ``package_unavailable``; every method that takes an image, the errors
     of `app.face.image.decode`.
     """
@@ -345,7 +345,7 @@ class Operations:
     def correct(
         self, gallery: str, subject: str, image: bytes, face: int | None = None, expires_at: str | None = None
     ) -> Correction:
-        """Record that a face of the photo, by default the most prominent one, is not the subject (`app.corrections`).
+        """Record that a face of the photo, by default the most prominent one, is not the subject (`corrections`).
 
         Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict.
         """
@@ -374,7 +374,7 @@ class Operations:
         """Add the photos' faces to the subject, which is created if it is missing; poor photos are rejected one by one.
 
         ``face`` is the index in `detect` of the face to take from a single photo. ``terms`` replace the subject's own,
-        ``on_conflict`` the gallery's (`app.duplicate_check`, also for ``tell``).
+        ``on_conflict`` the gallery's (`app.recognition.duplicate_check`, also for ``tell``).
         Raises InvalidInput when every photo is rejected (``details.rejected`` has the reasons), NotFound, Conflict, and
         what `LivenessGates.open` raises.
         """
@@ -435,7 +435,7 @@ class Operations:
         tell: bool = True,
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
-        """Return what each face, given with its subject's id, resembles in the gallery (`app.duplicate_check.look`)."""
+        """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`)."""
         home = self._galleries.store.gallery(gallery)
         policy = on_conflict or home.on_conflict
         if policy == "allow" or not faces:

@@ -6,10 +6,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.duplicate_check import NOTHING, Findings
 from app.errors import InvalidInput
 from app.gallery.records import FaceRow, NewFace, Origin
 from app.pipeline import Choice
+from app.recognition.duplicate_check import NOTHING, Findings
 from app.types import Face, Liveness, Photo, Template
 
 

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.decisions import (
+from app.errors import Conflict, OperatingPointUnavailable
+from app.gallery.records import Candidate
+from app.inference.manifest import Calibration, DecidedBy, Point, Thresholds
+from app.inference.package import find_packages, select
+from app.recognition.decisions import (
     AnsweredCandidate,
     IdentifyPoint,
     answered_scores,
@@ -23,10 +27,6 @@ from app.decisions import (
     population_warnings,
     verify_point,
 )
-from app.errors import Conflict, OperatingPointUnavailable
-from app.gallery.records import Candidate
-from app.inference.manifest import Calibration, DecidedBy, Point, Thresholds
-from app.inference.package import find_packages, select
 from app.types import Template
 from tests.conftest import PROJECT
 from tests.support.cards import STATED, card

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from app.decisions import CoarseScores, identify_point
 from app.errors import InvalidInput
 from app.gallery.records import Candidate, OnConflict
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
 from app.inference.manifest import Thresholds
+from app.recognition.decisions import CoarseScores, identify_point
 from app.types import Template
 
 DUPLICATE_SCORE = 0.9

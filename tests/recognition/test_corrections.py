@@ -11,16 +11,16 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.corrections import MOST, Corrections, StoredCorrection, Wrong, rule_out
 from app.db.encryption import Sealer, new_key
 from app.db.key_rotation import census, reseal
 from app.db.schema import CORRECTIONS
 from app.db.sealed_columns import Blobs
-from app.decisions import cosine
 from app.errors import InvalidInput, NotFound
 from app.gallery.records import Candidate, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
+from app.recognition.corrections import MOST, Corrections, StoredCorrection, Wrong, rule_out
+from app.recognition.decisions import cosine
 from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
 from tests.support.following import engine_of, let_expire
