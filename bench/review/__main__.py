@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -29,7 +29,7 @@ from bench.review import corrections as corrected
 from bench.review import corrupted, growth
 from bench.review.corrupted import Faces, Judged
 from bench.review.running import opened
-from bench.review.templates import Kept, faces_of_lfw
+from bench.review.templates import Kept, faces_of_lfw, people_to_choose_on
 
 ROUNDS = 1000
 """Rounds of the bootstrap over people."""
@@ -50,18 +50,17 @@ def lfw(
     out: Out,
     templates: TemplatesFolder,
     package: PackageName = "sface",
-    half: Annotated[str, typer.Option(help="`choose`, for which rules may be changed, or `report`.")] = "report",
-    people_drawn: Annotated[int, typer.Option("--people", help="Only so many people; 0: all.")] = 0,
+    part: Annotated[
+        Literal["choose", "report"], typer.Option(help="The people on whom rules are chosen, or all others.")
+    ] = "report",
     draws: int = DRAWS,
     seed: int = 0,
 ) -> None:
     """Give 5 % of the faces to others, split 5 % of the people, make 5 % of the faces poor; count what is found."""
     manifest = load_package(PROJECT / "models" / package).manifest
-    faces = faces_of_lfw(images, Kept(templates, package), people_drawn)
-    people = sorted(set(faces.people))
-    order = np.random.default_rng(seed).permutation(len(people))
-    halves = {"choose": order[::2], "report": order[1::2]}
-    mine = faces.only({people[place] for place in halves[half].tolist()})
+    faces = faces_of_lfw(images, Kept(templates, package))
+    chosen = people_to_choose_on(faces)
+    mine = faces.only(chosen if part == "choose" else set(faces.people) - chosen)
     judged: dict[str, list[Judged]] = defaultdict(list)
     separations: list[Mapping[str, Any]] = []
     for draw in range(draws):
@@ -78,7 +77,7 @@ def lfw(
     rows = {kind: _figures(judged[kind], mine) for kind in KINDS}
     document = {
         "package": manifest.id,
-        "half": half,
+        "part": part,
         "people": len(set(mine.people)),
         "faces": len(mine.people),
         "draws": draws,
@@ -144,7 +143,7 @@ def corrections(
 ) -> None:
     """Correct the false matches of strangers; count those that come again, and the misses that it costs."""
     manifest = load_package(PROJECT / "models" / package).manifest
-    faces = faces_of_lfw(images, Kept(templates, package), 0)
+    faces = faces_of_lfw(images, Kept(templates, package))
     rows = []
     for rate in fpir or [0.01, 0.3]:
         found = [corrected.count(faces, Thresholds(manifest), rate, seed + draw) for draw in range(draws)]
