@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,16 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
-from app.gallery.records import Move, Terms
+from app.gallery.records import Move
 from app.gallery.text import unnamed_id
 from app.inference.manifest import Thresholds
 from app.jobs.records import JobState
 from app.jobs.runner import Running
 from app.review import job as review_job
 from app.review.records import Kind
-from app.timestamps import utc_now
+from tests.support.following import let_expire
 from tests.support.packages import manifest
-from tests.support.reviewing import BAD, GOOD, Reviewing, between, face, vector
+from tests.support.reviewing import BAD, GOOD, Reviewing, between, vector
 
 
 @pytest.fixture
@@ -192,14 +190,12 @@ def test_nothing_is_left_of_a_deleted_gallery(planted: Reviewing) -> None:
     assert [rows(planted, table) for table in (REVIEWS, FINDINGS, DISMISSALS)] == [0, 0, 0]
 
 
-def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing) -> None:
+def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing, database_url: str) -> None:
     reviewing.people(range(3))
     for _ in range(2):
         reviewing.enroll(unnamed_id(), [vector(1, 20)])
-    soon = Terms(expires_at=utc_now(timedelta(milliseconds=300)))
-    reviewing.galleries.enroll("staff", "gone", [face(vector(2, 30))], terms=soon)
-    while not reviewing.store.expired(1):
-        time.sleep(0.05)
+    reviewing.enroll("gone", [vector(2, 30)])
+    let_expire(database_url, "gone")
     job = reviewing.review()
     assert reviewing.found() == set()
     assert job.counts == {"subjects": 3}

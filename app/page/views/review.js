@@ -171,7 +171,7 @@ function buttons(state, finding) {
 function act(state, finding, action) {
   if (action.do === "enroll") return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
   const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);
-  const words = to ? `${DONE[action.do]} into ${to.name ?? to.subject}` : DONE[action.do];
+  const words = to ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${to.name ?? to.subject}` : DONE[action.do];
   return button(words, KEYS[action.do], () => carryOut(state, action));
 }
 
