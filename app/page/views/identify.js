@@ -91,7 +91,7 @@ async function inquire(state, photo, signal) {
   return ordered(await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal));
 }
 
-const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces) });
+const ordered = (answer) => ({ ...answer, faces: inReadingOrder(answer.faces.map((face, index) => ({ ...face, index }))) });
 
 /** Identifies whoever follows the steps of a challenge, by its first frame and the server's own strictness. */
 async function withChallenge(state) {
