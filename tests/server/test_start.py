@@ -38,6 +38,7 @@ def start_and_identify(
         return candidates, time.monotonic() - begin
 
 
+@pytest.mark.long
 def test_the_first_identification_after_a_start(tmp_path: Path, full: bool) -> None:
     data = tmp_path / "data"
     data.mkdir()
