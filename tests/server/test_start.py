@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.filling import fill
 from tests.support.live import LiveServer, serving
