@@ -11,7 +11,7 @@ from app.api import schemas
 from app.gallery import records
 from app.inference.manifest import DecidedBy, Manifest
 from app.inference.package import Package
-from app.recognition import corrections, decisions, enrollment, operations
+from app.recognition import corrections, decisions, results
 from app.recognition.duplicate_check import Resemblance
 
 
@@ -60,7 +60,7 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
     )
 
 
-def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
+def chosen_face(chosen: results.Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
@@ -73,7 +73,7 @@ def decided_by(found: DecidedBy) -> schemas.DecidedBy:
     return schemas.DecidedBy(source=found.source, name=found.name, fallback=found.fallback)
 
 
-def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
+def verify(found: results.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
     both = [found.first, found.second]
     return schemas.VerifyAnswer(
         match=found.match,
@@ -91,7 +91,7 @@ def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool
 
 
 def verify_subject(
-    found: operations.SubjectVerified, fmr_asked: float | None, *, explain: bool
+    found: results.SubjectVerified, fmr_asked: float | None, *, explain: bool
 ) -> schemas.SubjectVerifyAnswer:
     chosen = found.chosen
     return schemas.SubjectVerifyAnswer(
@@ -120,7 +120,7 @@ def verify_subject(
     )
 
 
-def identify(found: operations.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
+def identify(found: results.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
     ruled_out = [face.ruled_out for face in found.faces]
     return schemas.IdentifyAnswer(
@@ -155,7 +155,7 @@ def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
     )
 
 
-def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
+def _identified(face: results.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
     return schemas.IdentifiedFace(
         **dict(detected(face.face)),
         decision=face.decision,
@@ -167,7 +167,7 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
     )
 
 
-def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: results.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
     return schemas.EnrollAnswer(
         subject=found.subject,
@@ -210,7 +210,7 @@ def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
 
 def explained(
     photos: Iterable[types.Photo],
-    chosen: Iterable[enrollment.Chosen] = (),
+    chosen: Iterable[results.Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[decisions.AnsweredCandidate | None] = (),
     ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),

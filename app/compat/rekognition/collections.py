@@ -25,7 +25,7 @@ from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
-from app.recognition.enrollment import Chosen
+from app.recognition.results import Chosen
 from app.types import Box, Face, Photo
 
 OK = 200
