@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from app.concurrency.deadline import check_deadline
 from app.errors import InvalidInput, PackageMismatch, TwoPackages
@@ -17,11 +17,10 @@ from app.face.quality import QualityLevel
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
-    CropPolicy,
     Enrolled,
     FaceRow,
     Gallery,
-    Metadata,
+    GallerySettings,
     NewFace,
     OnConflict,
     Origin,
@@ -63,7 +62,6 @@ from app.recognition.results import (
     new_face,
     template_of,
 )
-from app.search.types import IndexKind
 from app.types import Face, LivenessMode, Photo, Template
 
 ATTEMPTS = 3
@@ -448,13 +446,7 @@ class Operations:
         self,
         gallery: str,
         embedder: str | None,
-        store: CropPolicy = "crop",
-        metadata: Metadata | None = None,
-        search: IndexKind = "fp32",
-        *,
-        on_conflict: OnConflict = "warn",
-        population: Sequence[str] = (),
-        liveness: LivenessMode = "off",
+        **settings: Unpack[GallerySettings],
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -462,17 +454,7 @@ class Operations:
         ``search_unavailable``).
         """
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
-            return self._galleries.create_gallery(
-                gallery,
-                used.id,
-                used.embedder.dimension,
-                store=store,
-                metadata=metadata,
-                search=search,
-                on_conflict=on_conflict,
-                population=population,
-                liveness=liveness,
-            )
+            return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
     @contextmanager
     def _used_by(self, gallery: str) -> Iterator[Model]:

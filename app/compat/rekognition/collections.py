@@ -36,8 +36,8 @@ PAGE = 1000
 def create(call: Call, wanted: requests.CreateCollection) -> Shape:
     """Create a gallery without crops, since Rekognition stores no pictures of faces."""
     call.entry.gallery = wanted.CollectionId
-    metadata = {"tags": wanted.Tags} if wanted.Tags else None
-    made = call.service.operations.create_gallery(wanted.CollectionId, None, "none", metadata)
+    metadata = {"tags": wanted.Tags} if wanted.Tags else {}
+    made = call.service.operations.create_gallery(wanted.CollectionId, None, store="none", metadata=metadata)
     return {"StatusCode": OK, "CollectionArn": arn(made.id, call.region), "FaceModelVersion": made.embedder}
 
 
