@@ -22,6 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
+from app import logs
 from app.access.audit import AuditLog
 from app.access.audit_export import AuditExports
 from app.access.audit_store import AuditStore
@@ -30,7 +31,7 @@ from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
 from app.access.sign_in_codes import SignInCodes
-from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
+from app.api import answers, auth, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
 from app.api.endpoints import METRICS

@@ -23,7 +23,7 @@ from app.db.sealed_columns import Blobs
 from app.errors import Conflict, GalleryExists
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
-from app.gallery.change_reader import ChangeReader
+from app.gallery.change_log import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, read_labels, to_face
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (

@@ -31,12 +31,12 @@ from app.access.keys import Keys
 from app.api import schemas
 from app.api.auth import FOLLOW_S, KEY_FILE, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
-from app.api.logs import JsonFormatter
 from app.api.middleware import CSP, HEADERS
 from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
+from app.logs import JsonFormatter
 from app.main import create_app
 from app.serve import serve
 from app.server.run import listen

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from app.concurrency.scheduler import Scheduler
-from app.gallery.change_reader import ChangeReader
+from app.gallery.change_log import ChangeReader
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.follower import LocalBackend
