@@ -16,8 +16,9 @@ from app.access.grants import Scope
 from app.api import schemas
 from app.api.endpoints import SIGN_IN_LINK
 from app.cli import options, output
-from app.cli.connect import Data, Session, answering, find_server, has_data, missing, own_key, takes_key, with_session
+from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
 from app.cli.erasure import read_public_key
+from app.cli.session import Session, with_session
 from app.client import Unreachable
 from app.config import load_settings
 from app.errors import Conflict, FileMissing

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from app.cli import options, output
-from app.cli.connect import Session, connect, with_session
+from app.cli.connect import connect
+from app.cli.session import Session, with_session
 from app.errors import FileMissing, InvalidInput, Unusable
 
 commands = typer.Typer()

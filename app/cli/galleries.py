@@ -10,8 +10,9 @@ import typer
 
 from app.api import schemas
 from app.cli import jobs, options, output, photos
-from app.cli.connect import Data, Session, with_session
+from app.cli.connect import Data
 from app.cli.output import Exit
+from app.cli.session import Session, with_session
 from app.client import Client
 
 WHY = {

@@ -13,8 +13,9 @@ import typer
 
 from app.api import schemas
 from app.cli import options, output
-from app.cli.connect import Session, connect, with_session
+from app.cli.connect import connect
 from app.cli.output import Exit
+from app.cli.session import Session, with_session
 from app.client import Client
 from app.errors import LikenessError
 

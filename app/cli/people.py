@@ -8,7 +8,7 @@ import typer
 
 from app.api import schemas
 from app.cli import options
-from app.cli.connect import Session, with_session
+from app.cli.session import Session, with_session
 
 people = typer.Typer(no_args_is_help=True, epilog="Example: likeness people list staff")
 faces = typer.Typer(no_args_is_help=True, epilog="Example: likeness faces list staff ada")

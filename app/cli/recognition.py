@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.cli import options, output, photos
-from app.cli.connect import Data, Session, with_session
+from app.cli.connect import Data
 from app.cli.output import Exit
+from app.cli.session import Session, with_session
 from app.client import ApiError, Client
 from app.errors import LikenessError
 

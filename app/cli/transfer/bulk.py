@@ -9,9 +9,10 @@ import typer
 
 from app.api import schemas
 from app.cli import jobs, options, output
-from app.cli.connect import Data, Session, with_session
+from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
+from app.cli.session import Session, with_session
 from app.cli.transfer import sources
 from app.client import Client
 from app.errors import LikenessError

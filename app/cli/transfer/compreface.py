@@ -15,9 +15,10 @@ from typing import IO, Annotated
 import typer
 
 from app.cli import options, output, photos
-from app.cli.connect import Data, Session, with_session
+from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
+from app.cli.session import Session, with_session
 from app.cli.transfer.compreface_dump import Dump, StoredPhoto, open_dump
 from app.client import Client
 from app.errors import FileMissing, LikenessError
