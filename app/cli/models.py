@@ -473,10 +473,10 @@ def tune(
     """
     from rich.console import Console  # noqa: PLC0415 - slow to import
 
-    from app.inference import tuned  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.inference.session import resolve_device  # noqa: PLC0415 - slow to import
     from app.machine import cores  # noqa: PLC0415 - slow to import
+    from app.tuning import tuned  # noqa: PLC0415 - slow to import
     from app.tuning.measure import Setting  # noqa: PLC0415 - slow to import
     from app.tuning.measure import tune as measure  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import load  # noqa: PLC0415 - slow to import

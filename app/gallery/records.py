@@ -11,7 +11,7 @@ import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
-from app.inference.manifest import Source
+from app.inference.thresholds import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, LivenessMode, Pixels, Quality, Template
 

@@ -18,7 +18,7 @@ from app.errors import LikenessError, NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
 from app.jobs.store import JobStore

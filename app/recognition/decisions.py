@@ -21,14 +21,8 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import (
-    RATE_TOLERANCE,
-    BiasCard,
-    DecidedBy,
-    Group,
-    GroupRate,
-    Thresholds,
-)
+from app.inference.manifest import BiasCard, Group, GroupRate
+from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
 from app.types import Face, Template
 
 UNCERTAIN_FACTOR = 10.0

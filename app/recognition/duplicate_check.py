@@ -16,7 +16,7 @@ from app.errors import InvalidInput
 from app.gallery.records import Candidate, OnConflict
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.recognition.decisions import CoarseScores, identify_point
 from app.types import Template
 

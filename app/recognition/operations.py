@@ -29,7 +29,7 @@ from app.gallery.records import (
 from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
 from app.pipeline import Pipeline, timed
 from app.recognition.corrections import Correction, Corrections

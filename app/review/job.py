@@ -13,7 +13,7 @@ from app.db.pagination import Page
 from app.errors import NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id

@@ -14,8 +14,8 @@ from rich.console import Console
 from app.calibration.intervals import Bools, Ints
 from app.face.formats import Limits
 from app.face.image import decode
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package, write_manifest
+from app.inference.thresholds import Thresholds
 from training.commands.options import (
     CACHE,
     MODELS,

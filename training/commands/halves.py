@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.calibration import operating_points as points
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from training.commands.options import (
     CACHE,
     MODELS,
