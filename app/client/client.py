@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.client import calls
-from app.client.calls import Call
+from app.client.call import TAR_TYPE, Call
 from app.client.errors import Unreachable, api_error
 from app.client.files import PIECE
 from app.files import replacing
@@ -181,7 +181,7 @@ def _headers(key: str | None) -> dict[str, str]:
 
 def _arguments(call: Call[Any]) -> dict[str, Any]:
     if call.content is not None:
-        return {"params": call.params, "content": call.content(), "headers": {"content-type": calls.TAR_TYPE}}
+        return {"params": call.params, "content": call.content(), "headers": {"content-type": TAR_TYPE}}
     return {"params": call.params, "files": list(call.files) or None, "json": call.json}
 
 
