@@ -52,7 +52,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class StatedLiveness:
-    """What the caller knows of the file; None is tried."""
+    """The facts of a file that the caller states; what is None is found by trying."""
 
     cut: LivenessCut
     classes: tuple[str, ...] | None = None

@@ -56,7 +56,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What the pairs of one population say."""
+    """The figures from the pairs of one population."""
 
     subjects: int
     faces: int

@@ -32,7 +32,7 @@ formats take up to 17 while they are decoded."""
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image says about itself; ``width`` and ``height`` are upright, in pixels."""
+    """The size and form that an image's header states; ``width`` and ``height`` are upright, in pixels."""
 
     format: str
     """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF."""
@@ -58,12 +58,12 @@ class Decoded:
 
     @property
     def width(self) -> int:
-        """Of the upright original."""
+        """Return this side of the upright original, in pixels."""
         return self.header.width
 
     @property
     def height(self) -> int:
-        """Of the upright original."""
+        """Return this side of the upright original, in pixels."""
         return self.header.height
 
 
@@ -154,7 +154,8 @@ def _header(image: ImageFile.ImageFile) -> Header:
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
-    """EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is whole."""
+    """Return the EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is
+    whole."""
     try:
         value = image.getexif().get(274, 1)
     except READER_ERRORS:

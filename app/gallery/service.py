@@ -221,7 +221,8 @@ class Galleries:
         *,
         expired_by: str | None = None,
     ) -> Erased:
-        """As `delete_subject`; `note` writes to SQL in the same transaction. See `app.gallery.erasure`."""
+        """Delete the subject as `delete_subject` does; `note` writes to SQL in the same transaction. See
+        `app.gallery.erasure`."""
         with self._changing(gallery_id) as gallery:
             return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
 

@@ -96,7 +96,8 @@ class Embedder:
         return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
 
     def _run(self, crops: Pixels) -> Vectors:
-        """(N, 112, 112, 3) -> (N, D). On a GPU, batches are padded to a fixed set of sizes (one memory plan each)."""
+        """Run the model: (N, 112, 112, 3) -> (N, D). On a GPU, batches are padded to a fixed set of sizes (one memory
+        plan each)."""
         if self.device == "cpu":
             return self._session.run(np.ascontiguousarray(crops))
         padded = np.zeros((bucket(len(crops)), *crops.shape[1:]), np.uint8)

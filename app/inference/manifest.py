@@ -145,7 +145,7 @@ class Licence(_Strict):
 
 
 class Provenance(_Strict):
-    """Where the model comes from: recipe, data, and the figures that were measured with it."""
+    """The origin of a model: recipe, data, and the figures that were measured with it."""
 
     text: str
     url: str = ""
@@ -280,7 +280,7 @@ class Golden(_Strict):
 
 
 class LivenessCut(_Strict):
-    """What is cut around a face's box for a liveness model, as its training did it."""
+    """The cut around a face's box that a liveness model is shown, as its training did it."""
 
     scale: float = Field(ge=1, le=8)
     """Sides of the cut, in sides of the box."""
@@ -294,7 +294,7 @@ class LivenessCut(_Strict):
 
 
 class LivenessContract(_Strict):
-    """What a liveness model is shown, and what its answers mean."""
+    """The pictures that a liveness model is shown, and the meaning of its answers."""
 
     cut: LivenessCut
     classes: tuple[Name, ...] = Field(min_length=2, max_length=16)

@@ -74,7 +74,8 @@ class _Sample:
 
 
 class Calibrator:
-    """Safe to share between threads; ``recorded`` audits what the server starts by itself."""
+    """Measures galleries' own operating points. Safe to share between threads; ``recorded`` audits what the server
+    starts by itself."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class Calibrator:
                 _log.warning("A calibration could not be started: %s", error.code)
 
     def work(self, running: Running) -> None:
-        """Do a job's work; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
+        """Run a job; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         package = self._embedders.thresholds(gallery.embedder)
         try:

@@ -50,7 +50,8 @@ class Resemblance:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another subject."""
+    """The enrolled faces that a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another
+    subject."""
 
     duplicate: Resemblance | None = None
     conflict: Resemblance | None = None

@@ -105,7 +105,7 @@ class Reviewer:
         self._reviews.dismiss(self._galleries.store.gallery(gallery_id), finding_id, dismissed=dismissed)
 
     def work(self, running: Running) -> None:
-        """Do a job's work; see `app.jobs.runner.Work`."""
+        """Run a job; see `app.jobs.runner.Work`."""
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         terms = running.saved.get("terms") or {
             "package": self._galleries.probed_by(gallery.id),

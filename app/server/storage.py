@@ -40,7 +40,7 @@ JOBS_FOLDER = "jobs"
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What keeps state: the database, and what works on nothing else."""
+    """The database, and what works on nothing else."""
 
     database: Database
     galleries: Galleries

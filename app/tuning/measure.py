@@ -83,7 +83,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is tuned: two packages on a device, and the number of cores."""
+    """The subject of tuning: two packages on a device, and the number of cores."""
 
     embedder: Package
     detector: Package

@@ -192,7 +192,7 @@ def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | 
 
 
 def _once(call: Call, gallery: Gallery, operation: str, wanted: requests.UserRequest, work: Work) -> Shape:
-    """Do the work once per token: a repeated request gets the stored answer.
+    """Run ``work`` once per token: a repeated request gets the stored answer.
 
     ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
     Raises Refused (IdempotentParameterMismatchException) if the token was used with other parameters.
