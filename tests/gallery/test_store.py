@@ -31,6 +31,7 @@ from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
+from tests.support.following import engine_of
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
 
@@ -47,7 +48,7 @@ def gallery(store: Store) -> Gallery:
 
 
 def count(url: str, table: sa.Table) -> int:
-    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    engine = engine_of(url)
     with engine.connect() as connection:
         return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
 
