@@ -7,7 +7,6 @@ decoded completely or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,23 +100,13 @@ def open_image(data: bytes, limits: Limits) -> EncodedImage:
     return EncodedImage(data, limits, *opened.size, opened)
 
 
-def read_header(data: bytes, limits: Limits) -> Header:
-    """Format and upright size, without decoding.
+def decode(data: bytes, limits: Limits) -> Decoded:
+    """Return the first (or only) picture in ``data``, upright, RGB, transparency on white.
 
+    16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
     Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
     """
-    return _header(open_file(data, limits))
-
-
-def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | None = None) -> Decoded:
-    """The first (or only) picture in ``data``, upright, RGB, transparency on white.
-
-    ``reduction`` may answer 2, 4 or 8 where that much smaller will do; only JPEG can, others answer at full size.
-    16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
-    Raises as `read_header` does.
-    """
-    image = open_file(data, limits)
-    return _decode(image, reduction(_header(image)) if reduction else 1)
+    return _decode(open_file(data, limits), 1)
 
 
 def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
