@@ -535,7 +535,7 @@ def test_galleries_and_subjects_deleted_under_others_feet_leave_no_orphans(datab
 def test_blocks_hold_all_faces_of_the_gallery_in_order(
     store: Store, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gallery.change_reader.STREAM_ROWS", 3)
+    monkeypatch.setattr("app.gallery.change_log.STREAM_ROWS", 3)
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     expected = {}
     for number in range(8):

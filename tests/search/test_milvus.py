@@ -196,7 +196,7 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
 KILLED = """
 import os, signal, sys
 from app.search.milvus.client import Milvus, parse_address
-from tests.support.following import enroll
+from tests.support.galleries import enroll
 from tests.support.milvus import remote
 
 class Deadly(Milvus):

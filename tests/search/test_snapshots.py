@@ -304,7 +304,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from app.search.snapshots import Snapshots
-from tests.support.following import enroll, quiet
+from tests.support.following import quiet
+from tests.support.galleries import enroll
 galleries = quiet(sys.argv[1], Snapshots(Path(sys.argv[2]), min_faces=1))
 seed = 1000
 while True:
