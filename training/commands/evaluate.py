@@ -50,9 +50,8 @@ from training.commands.options import (
     service_threshold,
 )
 from training.evaluation import identification as searching
-from training.evaluation import metrics, plots, protocols, quality_study
+from training.evaluation import metrics, plots, protocols
 from training.evaluation.bootstrap import ROUNDS
-from training.evaluation.degraded_copies import Degradation, degradations
 from training.evaluation.metrics import Curve
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates, open_photos
@@ -70,6 +69,8 @@ from training.evaluation.results import (
 )
 from training.evaluation.service import open_service
 from training.evaluation.speed import Precision, Runs, compare_speed
+from training.evaluation.stages import quality as quality_study
+from training.evaluation.stages.degraded_copies import Degradation, degradations
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
@@ -415,7 +416,7 @@ def speed(
         ]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
-            from training.evaluation.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
+            from training.evaluation.speed.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
 
             sessions |= open_run(
                 run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads
