@@ -1,17 +1,19 @@
-"""people, faces: what a gallery holds."""
+"""people, faces, corrections: what a gallery holds."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.api import schemas
-from app.cli import options
+from app.cli import options, photos
 from app.cli.session import Session, with_session
 
 people = typer.Typer(no_args_is_help=True, epilog="Example: likeness people list staff")
 faces = typer.Typer(no_args_is_help=True, epilog="Example: likeness faces list staff ada")
+corrections = typer.Typer(no_args_is_help=True, epilog="Example: likeness corrections add staff ada door.jpg")
 
 Face = Annotated[str, typer.Argument(metavar="FACE", help="The face's id, as `likeness faces list` shows it.")]
 
@@ -133,6 +135,49 @@ def delete_face(
     with session.connect() as client:
         client.delete_face(gallery, subject, face)
     session.say_done(face, "deleted")
+
+
+@corrections.command("add", epilog="Example: likeness corrections add staff ada door.jpg")
+@with_session
+def add_correction(
+    session: Session,
+    gallery: options.Gallery,
+    subject: options.Subject,
+    photo: Annotated[Path, typer.Argument(help="The photo of somebody else who was taken for that person.")],
+    face: Annotated[int | None, typer.Option(min=0, help="The face in the photo, as detect lists them.")] = None,
+) -> None:
+    """Say that a photo does not show the person: those who look like it are no longer taken for that person."""
+    photos.collect([photo])
+    with session.connect() as client:
+        made = client.add_correction(gallery, subject, photo, face=face)
+    session.say(made, f"{made.id}: not {subject}, until {made.expires_at:%Y-%m-%d}")
+
+
+@corrections.command("list", epilog="Example: likeness corrections list staff ada")
+@with_session
+def list_corrections(session: Session, gallery: options.Gallery, subject: options.Subject) -> None:
+    """List the photos that don't show a person."""
+    with session.connect() as client:
+        found = client.corrections(gallery, subject).corrections
+    session.say_list(
+        ["correction", "model", "made (UTC)", "until"],
+        found,
+        lambda one: [one.id, one.model, f"{one.created_at:%Y-%m-%d %H:%M}", f"{one.expires_at:%Y-%m-%d}"],
+    )
+
+
+@corrections.command("delete", epilog="Example: likeness corrections delete staff ada 4c3a9a3e")
+@with_session
+def delete_correction(
+    session: Session,
+    gallery: options.Gallery,
+    subject: options.Subject,
+    correction: Annotated[str, typer.Argument(help="The correction's id, as `likeness corrections list` shows it.")],
+) -> None:
+    """Delete a correction: it no longer counts when people are identified."""
+    with session.connect() as client:
+        client.delete_correction(gallery, subject, correction)
+    session.say_done(correction, "deleted")
 
 
 def _text(person: schemas.Subject) -> str:
