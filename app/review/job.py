@@ -116,7 +116,8 @@ class Reviewer:
         points = self._points(thresholds, terms["subjects"])
         examiner = Examiner(points, thresholds.fmr_of, partial(self._read, gallery))
         separation = Separation(running.saved.get("separation"))
-        running.progress(running.done, self._galleries.store.counts(gallery).faces)
+        # The job's own count may be ahead of the checkpoint, or behind it where a renewal waited for the checkpoint.
+        running.progress(running.saved.get("faces", 0), self._galleries.store.counts(gallery).faces)
         after = running.saved.get("after", 0)
         while subjects := self._reviews.subjects(gallery, after, SUBJECTS_AT_ONCE, FACES_AT_ONCE):
             examined = self._examine(running, gallery, examiner, [key for key, faces in subjects if faces])
@@ -125,8 +126,8 @@ class Reviewer:
             if examined:
                 separation.add(np.stack([one.counts for one in examined]), seed=after)
             after = subjects[-1][0]
-            saved = {"terms": terms, "after": after, "separation": separation.save()}
             running.progress(running.done + sum(faces for _, faces in subjects))
+            saved = {"terms": terms, "after": after, "faces": running.done, "separation": separation.save()}
             running.counts["subjects"] += len(examined)
             drafts = [draft for one in examined for draft in one.drafts]
             self._reviews.add(gallery, running.job.id, drafts, partial(running.checkpoint, saved))
