@@ -11,6 +11,7 @@ import pytest
 from tests.support.calibrating import add_random_people, ended
 from tests.support.service import AGAIN, COLLINS, error_of, running
 
+
 def identified(api: httpx.Client, **asked: str) -> dict[str, Any]:
     answer = api.post("/v1/galleries/staff/identify", params=asked, files={"image": AGAIN})
     assert answer.status_code == 200, answer.text

@@ -22,7 +22,7 @@ from tests.support.tarred import units
 FMR, SIMILARITY = 1e-3, 0.8
 """What every package's similarity 0.8 stands for."""
 ABOVE = 1e-5
-"""By how much the pair's score exceeds the gallery's threshold: far less than the steps in which scores are answered."""
+"""By how much the pair's score exceeds the gallery's threshold: far less than answered scores' steps."""
 
 
 @dataclass
