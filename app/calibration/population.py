@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What the pairs of one population say."""
+    """The figures that the pairs of one population support."""
 
     subjects: int
     faces: int

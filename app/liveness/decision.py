@@ -10,7 +10,7 @@ from app.types import Box, DoubtReason, Liveness, Verdict
 
 @dataclass(frozen=True, slots=True)
 class LivenessPoint:
-    """Where liveness decides: from ``live_from`` on a face is live, below ``spoof_below`` a spoof, else uncertain."""
+    """The thresholds of liveness: from ``live_from`` on a face is live, below ``spoof_below`` a spoof, else uncertain."""
 
     live_from: float
     spoof_below: float

@@ -46,7 +46,7 @@ PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_
 
 @dataclass(frozen=True, slots=True)
 class VerifyPoint:
-    """Where verification decides: ``fmr`` is the rate measured at ``threshold``."""
+    """The operating point that verification decides at; ``fmr`` is the rate measured at ``threshold``."""
 
     threshold: float
     fmr: float
@@ -55,7 +55,7 @@ class VerifyPoint:
 
 @dataclass(frozen=True, slots=True)
 class IdentifyPoint:
-    """Where identification decides; ``fpir`` is what ``fmr`` amounts to over all subjects of the gallery."""
+    """The operating point that identification decides at; ``fpir`` is ``fmr`` over all subjects of the gallery."""
 
     threshold: float
     uncertain: float
@@ -100,7 +100,7 @@ def fmr_for(fpir: float, subjects: int) -> float:
 
 
 def fpir_of(fmr: float, subjects: int) -> float:
-    """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
+    """Return 1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
 
 
