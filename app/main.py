@@ -354,12 +354,14 @@ def _build_background(
     reembedder = Reembedder(
         storage.galleries, storage.reembeddings, storage.corrections, embedders, storage.jobs, wake=runner.wake
     )
+    reviews = Reviews(storage.database)
     reviewer = Reviewer(
         storage.galleries,
-        Reviews(storage.database),
+        reviews,
+        storage.corrections,
         storage.jobs,
         lambda gallery: operations.thresholds_in(gallery, gallery.embedder),
-        runner.wake,
+        wake=runner.wake,
         fmr=settings.fmr,
         fpir=settings.fpir,
     )
@@ -367,6 +369,7 @@ def _build_background(
         operations=operations,
         galleries=storage.galleries,
         corrections=storage.corrections,
+        reviews=reviews,
         files=storage.files,
         max_image_bytes=settings.max_image_bytes,
         max_bytes=settings.max_import_bytes,

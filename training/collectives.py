@@ -54,11 +54,6 @@ def object_from_first(value: Any, device: torch.device) -> Any:
     return carried[0]
 
 
-def any_rank(flag: bool, device: torch.device) -> bool:
-    """Return True on every rank if the flag is set on any."""
-    return bool(largest(torch.tensor(int(flag), device=device)).item())
-
-
 def mean_gradients(module: nn.Module) -> None:
     """Average the module's gradients over ranks in one message, which also keeps replicas from drifting apart."""
     gradients = [p.grad for p in module.parameters() if p.grad is not None]

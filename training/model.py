@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from app.errors import InvalidInput
 from training import backbones
+from training.backbones.blocks import Blocks
 from training.backbones.lora import add_adapters, merge_adapters
 from training.recipe import CROP, Model
 
@@ -143,6 +144,17 @@ def tower(model: Tower | TwoTowers, which: int = 0) -> Tower:
     return model
 
 
+def recompute_blocks(model: nn.Module) -> None:
+    """Have the model's blocks computed again in the backward pass. Raises InvalidInput (`invalid_recipe`) if it has
+    none that can."""
+    found = [layer for layer in model.modules() if isinstance(layer, Blocks)]
+    if not found:
+        message = "train.gradient_checkpointing needs an IResNet or a transformer."
+        raise InvalidInput(message, code="invalid_recipe")
+    for blocks in found:
+        blocks.recompute = True
+
+
 @torch.no_grad()
 def embed(model: nn.Module, images: Tensor, batch_size: int = 64) -> Tensor:
     """Embed (N, 112, 112, 3) uint8 crops as (N, dim) unit float32 on the CPU, with the model in evaluation mode."""
@@ -170,10 +182,12 @@ class Averaged:
         self.model = copy.deepcopy(model).eval().requires_grad_(False)
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        decay = min(self.decay, (1 + step) / (10 + step))
+    def update(self, model: nn.Module, step: int, void: Tensor | None = None) -> None:
+        """Move the average; where `void`, a number on the device, is 1, leave it."""
+        rate = 1 - min(self.decay, (1 + step) / (10 + step))
         averages = [p.data for p in self.model.parameters()]
-        weights = [p.data for p in model.parameters()]
-        torch._foreach_lerp_(averages, weights, 1 - decay)
-        for average, buffer in zip(self.model.buffers(), model.buffers(), strict=True):
-            average.copy_(buffer)
+        moves = torch._foreach_sub([p.data for p in model.parameters()], averages)
+        torch._foreach_mul_(moves, rate if void is None else rate * (1 - void))
+        torch._foreach_add_(averages, moves)
+        if copies := list(self.model.buffers()):
+            torch._foreach_copy_(copies, list(model.buffers()))

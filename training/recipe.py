@@ -111,11 +111,20 @@ class Loss(Section):
         return dict(self.model_extra or {})
 
 
+MANY_CLASSES = 100_000
+"""From so many classes on their weights are sampled by default: about where Partial FC's paper finds it faster."""
+
+
 class PartialFC(Section):
-    enabled: bool = False
-    """Shard the class weights over the ranks and train only a sample of the classes at each step."""
-    sample_rate: float = Field(default=0.1, gt=0, le=1)
-    """Share of the classes in each step; the batch's own are always among them."""
+    enabled: Literal["auto"] | bool = "auto"
+    """Shard the class weights over the ranks. `auto`: on several ranks, and from 100,000 classes on, where the recipe
+    has one class-level loss and no unlabelled crops."""
+    sample_rate: float | None = Field(default=None, gt=0, le=1)
+    """Share of the classes in each step; the batch's own are always among them. None = 0.1 from 100,000 classes on,
+    else all."""
+
+    def rate(self, people: int) -> float:
+        return self.sample_rate or (0.1 if people >= MANY_CLASSES else 1.0)
 
 
 class Distill(Section):
@@ -155,8 +164,8 @@ class Optimizer(Section):
 
 class Schedule(Section):
     name: Literal["cosine", "poly", "step", "constant"] = "cosine"
-    warmup: int = Field(default=0, ge=0)
-    """Steps of linear warm-up from 0."""
+    warmup: float = Field(default=0, ge=0)
+    """Steps of linear warm-up from 0; below 1 a share of the run."""
     power: float = Field(default=2.0, gt=0)
     """`poly`: (1 − progress)^power (2 in insightface's recipes)."""
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
@@ -164,17 +173,25 @@ class Schedule(Section):
     gamma: float = Field(default=0.1, gt=0, lt=1)
     floor: float = Field(default=0.0, ge=0, lt=1)
     """`cosine` and `poly` end at this share of the peak."""
-    margin_warmup: int = Field(default=0, ge=0)
-    """Steps in which the margin rises linearly from 0 to its full value."""
+    margin_warmup: float = Field(default=0, ge=0)
+    """Steps in which the margin rises linearly from 0 to its full value; below 1 a share of the run."""
+
+    def in_steps(self, steps: int) -> Schedule:
+        """Return the schedule of a run of `steps`, with shares of it turned into steps."""
+        shares = {"warmup": self.warmup, "margin_warmup": self.margin_warmup}
+        return self.model_copy(update={k: round(v * steps) if v < 1 else v for k, v in shares.items()})
 
 
 class Train(Section):
-    steps: int = Field(default=1000, ge=1)
-    """Optimiser steps of the whole run."""
+    steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps of the whole run; none = `epochs`, or 1000."""
+    epochs: float | None = Field(default=None, gt=0)
+    """Length of the run in passes over the data, in place of `steps`."""
     accumulate: int = Field(default=1, ge=1)
     """Batches whose gradients make one step; what losses count and average moves with the last of them."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Autocast of the backbone; losses are always computed in float32."""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """Autocast of the backbone; losses are always computed in float32. `auto`: on GPUs bf16, or fp16 where they do that
+    better; on a CPU with AMX bf16; fp32 elsewhere, and for depthwise convolutions on any CPU."""
     clip_norm: float = Field(default=5.0, ge=0)
     """Longest gradient (L2 norm over all parameters); 0 = no clipping."""
     ema: float = Field(default=0.0, ge=0, lt=1)
@@ -182,14 +199,23 @@ class Train(Section):
     channels_last: bool = True
     compile: bool = False
     """torch.compile of the backbone."""
-    sync_batchnorm: bool = True
-    """Batch statistics over all ranks, so that the number of ranks changes nothing."""
+    gradient_checkpointing: bool = False
+    """Compute the blocks of an IResNet or transformer again in the backward pass, in place of keeping what they
+    computed: a fraction of the memory for a third more time."""
+    sync_batchnorm: bool = False
+    """Batch statistics over all ranks (torch's SyncBatchNorm, GPUs only) in place of each rank's own."""
     log_every: int = Field(default=50, ge=1)
     checkpoint_every: int = Field(default=1000, ge=1)
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept besides the best one."""
     max_skipped: int = Field(default=20, ge=1)
-    """Steps in a row that a non-finite gradient may void before the run is given up."""
+    """Steps in a row that a non-finite gradient may void before the run is given up, where it next logs."""
+
+    def length(self, batches: int) -> int:
+        """Return the run's steps, with `batches` in an epoch."""
+        if self.epochs is None:
+            return self.steps or 1000
+        return max(1, round(self.epochs * batches / self.accumulate))
 
 
 class Evaluate(Section):
@@ -231,10 +257,14 @@ class Recipe(Section):
             raise ValueError("sampler.batch_size must be a multiple of sampler.images")
         if self.data.unlabelled and self.distill.teacher is None:
             raise ValueError("data.unlabelled needs distill.teacher: no loss learns from such crops")
-        if self.data.unlabelled and self.partial_fc.enabled:
+        if self.data.unlabelled and self.partial_fc.enabled is True:
             raise ValueError("data.unlabelled and partial_fc.enabled can't be used together")
         if self.data.unlabelled and self.sampler.name != "plain":
             raise ValueError('data.unlabelled needs sampler.name = "plain": the others choose crops by their labels')
+        if self.train.steps and self.train.epochs:
+            raise ValueError("train.steps and train.epochs can't be used together")
+        if self.train.compile and self.train.gradient_checkpointing:
+            raise ValueError("train.compile and train.gradient_checkpointing can't be used together")
         if self.model.towers != "single" and (self.sampler.name != "pk" or self.sampler.images % 2):
             raise ValueError('model.towers needs sampler.name = "pk" and an even sampler.images')
         return self

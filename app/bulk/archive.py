@@ -2,7 +2,8 @@
 
 The file is a tar with, in this order: `manifest.json`, `signature.json` (Ed25519 over the manifest's bytes), and the
 files that the manifest lists with size and SHA-256: `subjects.jsonl`, `faces.jsonl`, `templates.npy`; with crops,
-`crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`; and `corrections.jsonl` if there are any.
+`crops.bin`, the JPEGs one after the other with the lengths in `faces.jsonl`; and if there are any, `corrections.jsonl`
+and `dismissals.jsonl`, the findings of reviews that were called right.
 Faces and templates have the same order.
 """
 
@@ -12,19 +13,21 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy.engine import Connection
 
 from app.bulk import json_lines, npy
 from app.bulk.import_batch import Batch, BulkContext, Upload, face_of, gallery_of, refuse
-from app.bulk.json_lines import CorrectionLine, FaceLine, SubjectLine
+from app.bulk.json_lines import CorrectionLine, DismissalLine, FaceLine, SubjectLine
 from app.bulk.npy import RowReader
 from app.bulk.sealed_files import PieceReader, SealedWriter, read_sealed
 from app.bulk.tar_stream import TAR_END, Entry, header, padding, truncated
@@ -38,18 +41,21 @@ from app.gallery.service import is_unit
 from app.jobs.records import Result
 from app.jobs.runner import Running
 from app.recognition.corrections import StoredCorrection
+from app.review.records import Dismissal
 from app.timestamps import utc_now
 
 FORMAT, VERSION = "likeness-gallery", 1
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 SUBJECTS, FACES, TEMPLATES, CROPS = "subjects.jsonl", "faces.jsonl", "templates.npy", "crops.bin"
-CORRECTIONS = "corrections.jsonl"
+CORRECTIONS, DISMISSALS = "corrections.jsonl", "dismissals.jsonl"
 MEDIA_TYPE = "application/x-tar"
 PURPOSE = b"gallery archive"
 MAX_MANIFEST = 64 * 1024
 ROWS_AT_ONCE = 1_000
 WRITTEN_AT_ONCE = 5_000
 T = TypeVar("T")
+Note: TypeAlias = Callable[[Connection], None]
+"""Writes to the database in a transaction of somebody else's."""
 
 
 class _Document(BaseModel):
@@ -155,21 +161,23 @@ def _write_parts(
                 return None
         job.counts["subjects"], job.counts["faces"] = found.counts.subjects, found.counts.faces
         job.counts["left_out"] = found.left_out
-    if found.gallery.corrected:
-        part = _Part(CORRECTIONS, tools.files.draft(), secret)
-        stack.callback(part.remove)
-        for one in tools.corrections.read_all(found.gallery, crops=crops):
-            document = asdict(one) | {"template": _base64(one.template), "crop": one.crop and _base64(one.crop)}
-            part.writer.write(json_lines.write(document))
-        parts.append(part)
+    corrections = map(_correction_line, tools.corrections.read_all(found.gallery, crops=crops))
+    dismissals = map(asdict, tools.reviews.read_dismissals(found.gallery))
+    for name, lines in ((CORRECTIONS, list(corrections)), (DISMISSALS, list(dismissals))):
+        if lines:
+            parts.append(_Part(name, tools.files.draft(), secret))
+            stack.callback(parts[-1].remove)
+            parts[-1].writer.write(b"".join(map(json_lines.write, lines)))
     for part in parts:
         part.writer.finish()
     job.checkpoint({})
     return found.gallery, parts
 
 
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+def _correction_line(one: StoredCorrection) -> dict[str, Any]:
+    binary = {"template": one.template, "crop": one.crop}
+    coded = {name: data and base64.b64encode(data).decode() for name, data in binary.items()}
+    return asdict(one) | coded
 
 
 def _face_line(one: BulkFace) -> dict[str, Any]:
@@ -225,13 +233,15 @@ def import_archive(tools: BulkContext, job: Running) -> None:
         _check_fit(manifest, gallery, tools)
         job.progress(0, manifest.subjects + manifest.faces)
         names = {one.name for one in manifest.members}
-        extra = {"crops": CROPS in names, "corrections": 0 if CORRECTIONS in names else None}
+        extra = {"crops": CROPS in names} | {name: 0 for name in (CORRECTIONS, DISMISSALS) if name in names}
         job.checkpoint({"subjects": 0, "faces": 0, "first_subject": manifest.faces} | extra)
     _import_subjects(tools, job, upload, gallery)
     if not job.cancelled:
         _import_faces(tools, job, upload, gallery)
-    if not job.cancelled and job.saved.get("corrections") is not None:
-        _import_corrections(tools, job, upload, gallery)
+    if not job.cancelled and CORRECTIONS in job.saved:
+        _import_lines(job, upload, CORRECTIONS, partial(_restore_corrections, tools, job, gallery))
+    if not job.cancelled and DISMISSALS in job.saved:
+        _import_lines(job, upload, DISMISSALS, partial(_restore_dismissals, tools, gallery))
 
 
 def _import_subjects(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
@@ -305,18 +315,27 @@ def _import_faces(tools: BulkContext, job: Running, upload: Upload, gallery: Gal
             return
 
 
-def _import_corrections(tools: BulkContext, job: Running, upload: Upload, gallery: Gallery) -> None:
-    at = int(job.saved["corrections"])
-    found = islice(json_lines.split(upload.member(CORRECTIONS).pieces()), at, None)
+def _import_lines(job: Running, upload: Upload, name: str, restore: Callable[[list[bytes], Note], None]) -> None:
+    """Read a file of lines; `restore` adds some of them and calls the note in the same transaction."""
+    at = int(job.saved[name])
+    found = islice(json_lines.split(upload.member(name).pieces()), at, None)
     weighed = ((line, len(line) * json_lines.PARSED_WEIGHT) for line in found)
     for lines in json_lines.batches(weighed, ROWS_AT_ONCE):
-        some = [_correction(json_lines.parse(line, CorrectionLine), gallery) for line in lines]
         at += len(lines)
-        saved = {**job.saved, "corrections": at}
-        job.counts["corrections"] += len(some)
-        tools.corrections.restore(gallery, some, lambda connection, saved=saved: job.checkpoint(saved, connection))  # type: ignore[misc]
+        restore(lines, partial(job.checkpoint, {**job.saved, name: at}))
         if job.cancelled:
             return
+
+
+def _restore_corrections(tools: BulkContext, job: Running, gallery: Gallery, lines: list[bytes], note: Note) -> None:
+    some = [_correction(json_lines.parse(line, CorrectionLine), gallery) for line in lines]
+    job.counts["corrections"] += len(some)
+    tools.corrections.restore(gallery, some, note)
+
+
+def _restore_dismissals(tools: BulkContext, gallery: Gallery, lines: list[bytes], note: Note) -> None:
+    some = [Dismissal(**json_lines.parse(line, DismissalLine).model_dump()) for line in lines]
+    tools.reviews.restore_dismissals(gallery, some, note)
 
 
 def _correction(line: CorrectionLine, gallery: Gallery) -> StoredCorrection:
@@ -410,7 +429,7 @@ def _check_fit(manifest: Manifest, gallery: Gallery, tools: BulkContext) -> None
         message = f"Gallery {gallery.id!r} takes templates of {gallery.embedder}, the archive's are of another package."
         raise PackageMismatch(message)
     names = [member.name for member in manifest.members]
-    optional = [name for name in (CROPS, CORRECTIONS) if name in names]
+    optional = [name for name in (CROPS, CORRECTIONS, DISMISSALS) if name in names]
     if names != [SUBJECTS, FACES, TEMPLATES, *optional]:
         raise InvalidInput("The archive does not hold the files of its format.", code="invalid_archive")
     if manifest.dimension != gallery.dimension:

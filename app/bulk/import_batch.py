@@ -24,6 +24,7 @@ from app.jobs.runner import Running
 from app.recognition.corrections import Corrections
 from app.recognition.duplicate_check import Findings
 from app.recognition.operations import Operations
+from app.review.store import Reviews
 from app.types import Box, Template, Vector
 
 
@@ -34,6 +35,7 @@ class BulkContext:
     operations: Operations
     galleries: Galleries
     corrections: Corrections
+    reviews: Reviews
     files: JobFiles
     max_image_bytes: int
     max_bytes: int

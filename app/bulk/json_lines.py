@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from app.errors import InvalidInput
 from app.gallery.face_rows import CROP_LIMITS
+from app.review.records import Kind
 from app.timestamps import utc_text
 from app.types import Reason
 
@@ -110,6 +111,15 @@ class CorrectionLine(Line):
     crop: Annotated[Base64Bytes, Field(max_length=CROP_LIMITS.max_bytes)] | None
     created_at: Time
     expires_at: Time
+
+
+class DismissalLine(Line):
+    """A finding of a review that was called right."""
+
+    kind: Kind
+    face_id: Annotated[str, AfterValidator(_hex_id)]
+    other_face_id: Annotated[str, AfterValidator(_hex_id)] | None
+    created_at: Time
 
 
 AnyLine = TypeVar("AnyLine", bound=Line)

@@ -42,6 +42,7 @@ ENTRIES = {
     "galleries": Entry("galleries:galleries", "List, create, change, delete and check galleries.", _PEOPLE),
     "people": Entry("people:people", "List, show, rename, merge and delete the people of a gallery.", _PEOPLE),
     "faces": Entry("people:faces", "List, move and delete the enrolled faces of a person.", _PEOPLE),
+    "corrections": Entry("people:corrections", "Say who a photo does not show; list and delete that.", _PEOPLE),
     "erase": Entry("erasure:commands", "Erase a person for good, with a signed receipt.", _PEOPLE),
     "receipts": Entry("erasure:receipts", "List, show and check receipts of erasures.", _PEOPLE),
     "reembed": Entry("galleries:reembed", "Move a gallery to another model package while it is in use.", _PEOPLE),

@@ -27,6 +27,7 @@ FINDINGS: dict[schemas.FindingKind, str] = {
     "same_person": "may be one person",
     "misplaced_face": "looks like somebody else",
     "outlier": "looks like none of its own",
+    "corrected_face": "looks like a recorded wrong answer",
     "poor_face": "poor, and easily confused",
     "no_good_face": "no good face",
 }

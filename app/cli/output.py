@@ -62,6 +62,7 @@ MISSING_CODES = frozenset(
         "key_not_found",
         "receipt_not_found",
         "review_not_found",
+        "correction_not_found",
         "finding_not_found",
     }
 )

@@ -1,17 +1,19 @@
-"""people, faces: what a gallery holds."""
+"""people, faces, corrections: what a gallery holds."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.api import schemas
-from app.cli import options, output
+from app.cli import options, output, photos
 from app.cli.connect import connect
 
 people = typer.Typer(no_args_is_help=True, epilog="Example: likeness people list staff")
 faces = typer.Typer(no_args_is_help=True, epilog="Example: likeness faces list staff ada")
+corrections = typer.Typer(no_args_is_help=True, epilog="Example: likeness corrections add staff ada door.jpg")
 
 Face = Annotated[str, typer.Argument(metavar="FACE", help="The face's id, as `likeness faces list` shows it.")]
 
@@ -161,6 +163,60 @@ def delete_face(
     with connect(server, key) as client:
         client.delete_face(gallery, subject, face)
     output.say_done(face, "deleted", as_json=as_json)
+
+
+@corrections.command("add", epilog="Example: likeness corrections add staff ada door.jpg")
+def add_correction(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    photo: Annotated[Path, typer.Argument(help="The photo of somebody else who was taken for that person.")],
+    face: Annotated[int | None, typer.Option(min=0, help="The face in the photo, as detect lists them.")] = None,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Say that a photo does not show the person: those who look like it are no longer taken for that person."""
+    photos.collect([photo])
+    with connect(server, key) as client:
+        made = client.add_correction(gallery, subject, photo, face=face)
+    if as_json:
+        output.say_json(made)
+    else:
+        output.say_done(made.id, f"not {subject}, until {made.expires_at:%Y-%m-%d}", as_json=False)
+
+
+@corrections.command("list", epilog="Example: likeness corrections list staff ada")
+def list_corrections(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List the photos that don't show a person."""
+    with connect(server, key) as client:
+        found = client.corrections(gallery, subject).corrections
+    if as_json:
+        for one in found:
+            output.say_json(one)
+    else:
+        rows = [[c.id, c.model, f"{c.created_at:%Y-%m-%d %H:%M}", f"{c.expires_at:%Y-%m-%d}"] for c in found]
+        output.say_table(["correction", "model", "made (UTC)", "until"], rows)
+
+
+@corrections.command("delete", epilog="Example: likeness corrections delete staff ada 4c3a9a3e")
+def delete_correction(
+    gallery: options.Gallery,
+    subject: options.Subject,
+    correction: Annotated[str, typer.Argument(help="The correction's id, as `likeness corrections list` shows it.")],
+    server: options.Server = None,
+    key: options.Key = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Delete a correction: it no longer counts when people are identified."""
+    with connect(server, key) as client:
+        client.delete_correction(gallery, subject, correction)
+    output.say_done(correction, "deleted", as_json=as_json)
 
 
 def _say(person: schemas.Subject, *, as_json: bool) -> None:

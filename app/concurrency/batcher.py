@@ -37,7 +37,8 @@ class Batcher(Generic[T, R]):
     """Calls ``fn`` with up to ``max_batch`` items at a time, from ``workers`` threads of its own.
 
     ``fn`` returns one result per item, in order. An item waits at most ``max_wait_s`` for others to fill its batch;
-    with 0, an item that arrives while no worker is busy is taken at once, and batches form while one is busy. Another
+    with 0, an item that arrives while no worker is busy is taken at once, and batches form while one is busy. ``pays``,
+    called with the number of waiting items, says whether more are worth waiting for (see `reconsider`). Another
     worker starts if a full batch waits, or if ``spare``, called with the number of busy workers, says that a core is
     free: many small batches cost more than few large ones. ``queue_limit`` bounds the waiting items.
     """
@@ -51,6 +52,7 @@ class Batcher(Generic[T, R]):
         queue_limit: int,
         workers: int = 1,
         spare: Callable[[int], bool] = lambda _busy: True,
+        pays: Callable[[int], bool] = lambda _waiting: True,
         name: str = "batcher",
     ) -> None:
         if min(max_batch, queue_limit, workers) < 1 or max_wait_s < 0:
@@ -60,7 +62,7 @@ class Batcher(Generic[T, R]):
         self._changed = threading.Condition()
         self._closed = False
         self._busy = 0
-        self._spare = spare
+        self._spare, self._pays = spare, pays
         self._seconds_per_item = 0.0
         self._sizes: Counter[int] = Counter()
         self._workers = [
@@ -103,6 +105,11 @@ class Batcher(Generic[T, R]):
             self._queue.extend(taken)
             self._changed.notify(len(taken))
         return [each.future for each in taken]
+
+    def reconsider(self) -> None:
+        """Ask ``pays`` again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def run(self, items: Sequence[T]) -> list[R]:
         """Wait for the results of all items. More items than the queue holds are queued in parts."""
@@ -189,7 +196,7 @@ class Batcher(Generic[T, R]):
     def _wait_for_company(self) -> None:
         while self._queue and len(self._queue) < self._max_batch and not self._closed:
             left = self._queue[0].since + self._max_wait_s - time.monotonic()
-            if left <= 0:
+            if left <= 0 or not self._pays(len(self._queue)):
                 return
             self._changed.wait(left)
 

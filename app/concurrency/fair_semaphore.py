@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,10 @@ from app.errors import Overloaded
 
 LARGE_PIXELS = 8_000_000
 """From this size on, decoding and searching a photo takes a core for a second and more."""
+COSTLY_PIXELS = 4_000_000
+"""From this size on, searching a photo without a face takes a core for half a second and more."""
+RECENT_S = 5.0
+"""How long after its last photo a caller still counts as another one."""
 LARGE_WAIT_S = 10.0
 """How long a large photo waits for cores and memory before its request is answered with 429."""
 RETRY_AFTER_S = 5.0
@@ -31,20 +36,23 @@ class FairSemaphore:
     """Lets `count` threads run at the same time, on photos of at most `max_pixels` together.
 
     The next is a waiting photo that fits, of the caller with the fewest running; among those, the one that has waited
-    longest. At most half of the threads, but one, work on large photos. Python's own semaphore lets newcomers pass, so
-    that a request could wait for later ones.
+    longest. At most half of the threads, but one, work on large photos, and a caller's costly ones leave a thread to
+    other callers. Python's own semaphore lets newcomers pass, so that a request could wait for later ones.
     """
 
     def __init__(self, count: int, max_pixels: float = math.inf) -> None:
         if count < 1:
             raise ValueError("count starts at 1")
         self._lock = threading.Lock()
+        self._count = count
         self._free = count
         self._pixels_left = max_pixels
         self._max_pixels = max_pixels
         self._large_left = max(1, count // 2)
         self._running: Counter[str] = Counter()
         self._waiting: deque[_Waiter] = deque()
+        self._recent: dict[str, float] = {}
+        """When each caller last came or left, in monotonic seconds."""
 
     @property
     def free(self) -> int:
@@ -69,6 +77,7 @@ class FairSemaphore:
 
     def _enter(self, mine: _Waiter, task: Task) -> None:
         with self._lock:
+            self._recent[mine.caller] = time.monotonic()
             if self._fits(mine):
                 self._take(mine)
                 return
@@ -93,6 +102,7 @@ class FairSemaphore:
         raise Overloaded("Too many large photos at once.", retry_after=RETRY_AFTER_S)
 
     def _leave(self, mine: _Waiter) -> None:
+        self._recent[mine.caller] = time.monotonic()
         self._free += 1
         self._pixels_left += mine.pixels
         self._large_left += mine.pixels >= LARGE_PIXELS
@@ -107,8 +117,19 @@ class FairSemaphore:
 
     def _fits(self, one: _Waiter) -> bool:
         return (
-            self._free > 0 and one.pixels <= self._pixels_left and (one.pixels < LARGE_PIXELS or self._large_left > 0)
+            self._free > 0
+            and one.pixels <= self._pixels_left
+            and (one.pixels < LARGE_PIXELS or self._large_left > 0)
+            and (one.pixels < COSTLY_PIXELS or self._leaves_a_core(one.caller))
         )
+
+    def _leaves_a_core(self, caller: str) -> bool:
+        """Whether a core is left to other callers when ``caller`` enters, or there are no others now."""
+        if self._running[caller] < max(1, self._count - 1):
+            return True
+        since = time.monotonic() - RECENT_S
+        self._recent = {other: at for other, at in self._recent.items() if at >= since}
+        return self._recent.keys() <= {caller}
 
     def _take(self, one: _Waiter) -> None:
         one.entered = True

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.engine import Connection
 
-from app.concurrency.batcher import Batcher
 from app.concurrency.group_commit import MOST, GroupCommit
 from app.concurrency.scheduler import Scheduler
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageMismatch
@@ -48,32 +46,21 @@ from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
 from app.inference.manifest import Source
 from app.search.follower import LocalBackend
-from app.search.gallery_index import IndexBackend, Searchable
+from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
+from app.search.shared import SharedSearches
 from app.search.types import IndexKind, IndexSpec, Match
 from app.types import LivenessMode, Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
 CHECK_EXAMPLES = 20
-SEARCH_BATCH = 64
-"""Searches that share a pass; more would delay the first of them by more than the pass saves."""
-SEARCH_QUEUE = 1_024
-SEARCH_WORKERS = 2
-"""One for the largest gallery, and one so that the others needn't wait behind it."""
 FOLLOW_S = 0.2
 """Seconds between reads of the change logs' ends, one small query: the delay until others' changes are found."""
 SNAPSHOT_S = 300.0
 LOG_KEPT = timedelta(days=1)
 """A process that followed nothing for longer builds its indexes again."""
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Search:
-    index: Searchable
-    probes: Vectors
-    limit: int
 
 
 class Galleries:
@@ -88,25 +75,15 @@ class Galleries:
         store: Store,
         backend: IndexBackend | None = None,
         *,
-        search_batch: int = SEARCH_BATCH,
-        search_queue: int = SEARCH_QUEUE,
-        search_workers: int = SEARCH_WORKERS,
         log_kept: timedelta = LOG_KEPT,
     ) -> None:
-        """`backend` keeps the indexes, by default in this process's memory, without snapshots. `search_workers` passes
-        run at a time, of different galleries. The change log is kept for `log_kept`."""
+        """`backend` keeps the indexes, by default in this process's memory, without snapshots. The change log is kept
+        for `log_kept`."""
         self.store = store
         self.faces = Faces(store.database)
         self.subject_list = SubjectList(store.database)
         self.indexes = IndexRegistry(store.change_reader, backend or LocalBackend(store.change_reader))
-        self.searches = Batcher(
-            _search_together,
-            max_batch=search_batch,
-            max_wait_s=0,
-            queue_limit=search_queue,
-            workers=search_workers,
-            name="search",
-        )
+        self.searches = SharedSearches()
         self._log_kept = log_kept
         # On PostgreSQL, where others may hold some of the subjects, each enrollment is a transaction of its own.
         self._may_prune: Callable[[], bool] = lambda: True
@@ -362,17 +339,16 @@ class Galleries:
 
     # Search
 
-    def search(self, gallery_id: str, probes: Sequence[Template], limit: int) -> list[list[Candidate]]:
-        """Return for each probe the `limit` subjects with the highest scores, best first.
+    def search(
+        self, gallery_id: str, probes: Sequence[Template], limit: int, *, look: bool = False
+    ) -> list[list[Candidate]]:
+        """Return for each probe the `limit` subjects with the highest scores, best first; `look` as `SharedSearches`.
 
         A subject that is deleted meanwhile is left out. Raises InvalidInput ``invalid_template``; Conflict
         ``package_mismatch``; Overloaded if too many searches wait.
         """
         view, vectors = self._compared(gallery_id, probes)
-        index = self.indexes.ready(view.index_spec)
-        if index.quick:
-            return self._name(index.search(vectors, limit))
-        return self._name(self.searches.run([_Search(index, vectors, limit)])[0])
+        return self._name(self.searches.run(self.indexes.ready(view.index_spec), vectors, limit, look=look))
 
     def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.
@@ -490,18 +466,3 @@ def is_unit(vectors: Vectors) -> NDArray[np.bool_]:
 def crop_to_keep(gallery: Gallery, face: NewFace) -> bytes | None:
     """Return the face's crop as JPEG if the gallery keeps crops."""
     return encode_crop(face.crop) if gallery.store == "crop" and face.crop is not None else None
-
-
-def _search_together(searches: list[_Search]) -> list[list[list[Match]]]:
-    """Run searches of the same index in one pass."""
-    results: list[list[list[Match]]] = [[] for _ in searches]
-    groups: dict[int, list[int]] = {}
-    for place, search in enumerate(searches):
-        groups.setdefault(id(search.index), []).append(place)
-    for places in groups.values():
-        group = [searches[place] for place in places]
-        probes = np.concatenate([search.probes for search in group])
-        found = iter(group[0].index.search(probes, max(search.limit for search in group)))
-        for place, search in zip(places, group, strict=True):
-            results[place] = [next(found)[: search.limit] for _ in search.probes]
-    return results

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import sqlalchemy as sa
@@ -26,7 +27,6 @@ from app.gallery.service import crop_to_keep
 from app.gallery.store import Store
 from app.gallery.subject_rows import find_subject, find_unexpired, lock_subjects, subject_not_found
 from app.gallery.text import clean_id
-from app.recognition.decisions import is_ruled_out
 from app.timestamps import utc_now
 from app.types import Template, Vectors
 
@@ -147,21 +147,13 @@ class Corrections:
 
     def wrong_probes(self, gallery: Gallery, package: str, subjects: Collection[str]) -> dict[str, Wrong]:
         """Return the recorded wrong probes of these subjects, as templates of this package, by the subjects' ids."""
-        if not gallery.corrected or not subjects:
-            return {}
-        found: dict[str, list[tuple[str, bytes]]] = {}
-        with self._database.read() as connection:
-            for some in in_parts(sorted(subjects)):
-                query = _current(package).where((CORRECTIONS.c.gallery_key == gallery.key) & SUBJECTS.c.id.in_(some))
-                for row in connection.execute(query.order_by(CORRECTIONS.c.key)):
-                    found.setdefault(row.subject, []).append((row.id, self._opened(row)[0]))
-        return {
-            subject: Wrong(
-                tuple(name for name, _ in probes),
-                np.stack([np.frombuffer(template, "<f4") for _, template in probes]),
-            )
-            for subject, probes in found.items()
-        }
+        rows = self._read_wrong(gallery, package, SUBJECTS.c.id, subjects)
+        return {str(whose[0].subject): self._wrong(whose) for whose in rows}
+
+    def wrong_by_key(self, gallery: Gallery, package: str, subjects: Collection[int]) -> dict[int, Vectors]:
+        """Return the recorded wrong probes, (N, D), of the subjects of these keys, by key."""
+        rows = self._read_wrong(gallery, package, CORRECTIONS.c.subject_key, subjects)
+        return {int(whose[0].subject_key): self._wrong(whose).vectors for whose in rows}
 
     def sift(
         self, gallery: Gallery, probes: Sequence[Template], rankings: Sequence[Sequence[Candidate]], floor: float
@@ -262,6 +254,23 @@ class Corrections:
                 _drop_oldest(connection, key)
             also(connection)
 
+    def _read_wrong(
+        self, gallery: Gallery, package: str, column: sa.ColumnElement[Any], subjects: Collection[int] | Collection[str]
+    ) -> list[list[Row[Any]]]:
+        """Return the rows of each subject that has some, oldest first; `column` is what names the subjects."""
+        found: dict[int, list[Row[Any]]] = {}
+        if gallery.corrected:
+            with self._database.read() as connection:
+                for some in in_parts(sorted(subjects)):
+                    query = _current(package).where(_of(gallery) & column.in_(some)).order_by(CORRECTIONS.c.key)
+                    for row in connection.execute(query):
+                        found.setdefault(row.subject_key, []).append(row)
+        return list(found.values())
+
+    def _wrong(self, rows: Sequence[Row[Any]]) -> Wrong:
+        templates = [np.frombuffer(self._opened(row)[0], "<f4") for row in rows]
+        return Wrong(tuple(row.id for row in rows), np.stack(templates))
+
     def _probe(self, correction_id: str, package: str, template: bytes, crop: bytes | None) -> dict[str, object]:
         plain = PLAIN + len(template).to_bytes(_FLOAT_BYTES, "little") + template + (crop or b"")
         return {"package": package, "probe": self._blobs.pack("correction", correction_id, plain)}
@@ -281,17 +290,21 @@ class Corrections:
 def rule_out(
     probe: Template, ranking: Sequence[Candidate], wrong: Mapping[str, Wrong], floor: float
 ) -> tuple[list[Candidate], tuple[RuledOut, ...]]:
-    """Part a ranking by `app.recognition.decisions.is_ruled_out`; candidates below ``floor`` stay."""
+    """Part a ranking: a subject is ruled out if the probe is more like one of its wrong probes than like its faces.
+
+    Candidates below ``floor`` stay.
+    """
     kept: list[Candidate] = []
     out: list[RuledOut] = []
     for one in ranking:
         known = wrong.get(one.subject)
-        scores = None if known is None or one.score < floor else known.vectors @ probe.vector  # (N,)
-        best = None if scores is None else int(np.argmax(scores))
-        if known is None or scores is None or best is None or not is_ruled_out(one.score, float(scores[best])):
-            kept.append(one)
-        else:
-            out.append(RuledOut(one.subject, one.score, known.ids[best], float(scores[best])))
+        if known is not None and one.score >= floor:
+            scores = known.vectors @ probe.vector  # (N,)
+            best = int(np.argmax(scores))
+            if scores[best] > one.score:
+                out.append(RuledOut(one.subject, one.score, known.ids[best], float(scores[best])))
+                continue
+        kept.append(one)
     return kept, tuple(out)
 
 

@@ -33,8 +33,6 @@ from app.types import Face, Template
 
 UNCERTAIN_FACTOR = 10.0
 """`uncertain` reaches from the operating point that decides down to the one of ten times its FMR."""
-CORRECTION_MARGIN = 0.0
-"""By how much a probe must be more like a recorded wrong probe than like the subject's own faces."""
 
 UNNAMED = DecidedBy("package", None)
 SCORE_DIGITS = 9
@@ -287,12 +285,6 @@ def assign(rankings: Sequence[Sequence[Candidate]], floor: float) -> list[list[C
         [candidate for candidate in ranking if given.get(candidate.subject, face) == face]
         for face, ranking in enumerate(rankings)
     ]
-
-
-def is_ruled_out(score: float, wrong: float | None) -> bool:
-    """Return whether a probe is more like a recorded wrong probe of the subject (``wrong``, its best score among them)
-    than like the subject's own faces (``score``)."""
-    return wrong is not None and wrong > score + CORRECTION_MARGIN
 
 
 def decide(score: float | None, point: IdentifyPoint) -> Decision:

@@ -97,7 +97,7 @@ def look(
     rankings = [
         ranking
         for start in range(0, len(faces), AT_ONCE)
-        for ranking in galleries.search(gallery, templates[start : start + AT_ONCE], NEAREST)
+        for ranking in galleries.search(gallery, templates[start : start + AT_ONCE], NEAREST, look=True)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")

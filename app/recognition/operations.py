@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeAlias, TypeVar
@@ -381,25 +381,16 @@ class Operations:
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
         own, *_ = self._galleries.enrolled_by(gallery)
+        policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
         gate = self._gate(gallery, liveness)
-        taken: dict[int, Chosen] = {}
-        rejected: list[Rejected] = []
-        for index, image in enumerate(images):
-            try:
-                taken[index] = self._enrollable(image, quality, gate, face)
-            except InvalidInput as error:
-                rejected.append(Rejected(index, error))
-        taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
-        not_live = {index: refusal for index, one in taken.items() if (refusal := gate.refusal(one.face))}
-        taken = {index: one for index, one in taken.items() if index not in not_live}
-        rejected += [Rejected(index, refusal) for index, refusal in not_live.items()]
-        rejected.sort(key=lambda one: one.index)
-        if not taken:
-            raise all_rejected(rejected)
-        with self._embedders.use(own) as used:
-            faces = self._embedded(taken.values(), used)
         stages: dict[str, float] = {}
-        found = self.look(gallery, [(subject, one.template) for one in faces], on_conflict, tell=tell, stages=stages)
+        with nullcontext() if policy == "allow" else self._galleries.searches.enrolling():
+            taken, rejected = self._taken(images, quality, gate, face)
+            if not taken:
+                raise all_rejected(rejected)
+            with self._embedders.use(own) as used:
+                faces = self._embedded(taken.values(), used)
+            found = self.look(gallery, [(subject, one.template) for one in faces], policy, tell=tell, stages=stages)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
         rejected += [
@@ -417,6 +408,23 @@ class Operations:
         refused = tuple(replace(one, findings=named(one.findings, ids)) for one in rejected)
         verdicts = {index: one.face.liveness for index, one in taken.items()}
         return Enrollment(made.subject.id, made.created, enrolled, refused, tuple(faces), stages, used.id, verdicts)
+
+    def _taken(
+        self, images: Sequence[bytes], quality: QualityLevel, gate: Gate, face: int | None
+    ) -> tuple[dict[int, Chosen], list[Rejected]]:
+        """Return the faces that may be enrolled, by the index of their image, and the rejected images in order."""
+        taken: dict[int, Chosen] = {}
+        rejected: list[Rejected] = []
+        for index, image in enumerate(images):
+            try:
+                taken[index] = self._enrollable(image, quality, gate, face)
+            except InvalidInput as error:
+                rejected.append(Rejected(index, error))
+        taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
+        not_live = {index: refusal for index, one in taken.items() if (refusal := gate.refusal(one.face))}
+        rejected += [Rejected(index, refusal) for index, refusal in not_live.items()]
+        rejected.sort(key=lambda one: one.index)
+        return {index: one for index, one in taken.items() if index not in not_live}, rejected
 
     def look(
         self,

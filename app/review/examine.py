@@ -13,6 +13,7 @@ from app.review.records import Draft, Evidence, Kind
 from app.review.rules import Mask, Own, Points, Scores
 from app.review.separation import Counts, count
 from app.search.types import FaceBlock, Keys, Match
+from app.types import Vectors
 
 MOST_FACES = 256
 """Faces of a subject that are compared with another subject's: those of the highest quality."""
@@ -64,18 +65,26 @@ class Examiner:
         self._fmr_of = fmr_of
         self._read = read
 
-    def examine(self, block: FaceBlock, nearest: Nearest) -> Examined:
-        """Examine a subject, whose faces these are, given what other subjects each looks like."""
+    def examine(self, block: FaceBlock, nearest: Nearest, wrong: Mapping[int, Vectors]) -> Examined:
+        """Examine a subject, whose faces these are, given what other subjects each looks like.
+
+        `wrong` are the recorded wrong probes of this subject and of those, by the subject's key.
+        """
         everything = np.ones(len(block.faces), bool)
         own = rules.compare_own(block.vectors, everything)
         other = nearest.scores[:, 0]
         misplaced = self._find_misplaced(nearest, own)
-        pairs = self._pairs(block, nearest, ~misplaced)
+        pairs = self._pairs(block, nearest, ~misplaced, wrong)
+        wrong_scores = rules.nearest_wrong(block.vectors, wrong.get(int(block.subjects[0])))
+        corrected = rules.find_corrected(own, wrong_scores, self._points)
         misplaced &= ~np.isin(nearest.subjects[:, 0], list(pairs))
+        corrected &= ~misplaced
         drafts = [
             *pairs.values(),
             *(self._misplaced(block, nearest, own, row) for row in np.flatnonzero(misplaced).tolist()),
+            *(self._corrected(block, wrong_scores, own, row) for row in np.flatnonzero(corrected).tolist()),
         ]
+        misplaced |= corrected
         rest = rules.compare_own(block.vectors, ~misplaced)
         outliers = rules.find_outliers(rest, block.qualities, self._points) & ~misplaced
         drafts += [self._outlier(block, rest, row) for row in _once(block, rest, outliers)]
@@ -83,7 +92,7 @@ class Examiner:
         drafts += [self._harmful(block, nearest, rest, row) for row in np.flatnonzero(harmful).tolist()]
         if block.qualities.max() < rules.GOOD:
             drafts.append(_no_good_face(block))
-        misses = own.best < self._points.verify.threshold
+        misses = (own.best < self._points.verify.threshold) | corrected
         counts = count(misses, other >= self._points.identify.threshold, mated=np.isfinite(own.best))
         return Examined(drafts, counts)
 
@@ -103,7 +112,7 @@ class Examiner:
         scores = block.vectors[~row] @ block.vectors[row].T
         return bool(row.any()) and (not scores.size or bool(scores.max() >= self._points.verify.threshold))
 
-    def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask) -> dict[int, Draft]:
+    def _pairs(self, block: FaceBlock, nearest: Nearest, kept: Mask, wrong: Mapping[int, Vectors]) -> dict[int, Draft]:
         """Return the findings that another subject may be this person, by the other's key; `kept` faces count."""
         close = nearest.scores[kept] >= self._points.identify.threshold
         candidates = np.unique(nearest.subjects[kept][close]).tolist()
@@ -111,17 +120,20 @@ class Examiner:
             return {}
         mine = _best(block, kept)
         others = self._read(candidates)
-        found = ((key, self._pair(mine, others[key])) for key in candidates if key in others)
+        found = ((key, self._pair(mine, others[key], wrong)) for key in candidates if key in others)
         return {key: draft for key, draft in found if draft is not None}
 
-    def _pair(self, one: FaceBlock, other: FaceBlock) -> Draft | None:
+    def _pair(self, one: FaceBlock, other: FaceBlock, wrong: Mapping[int, Vectors]) -> Draft | None:
         own = rules.compare_own(other.vectors, np.ones(len(other.faces), bool))
         with_one = (other.vectors @ one.vectors.T).max(axis=1).astype(np.float64)
         kept = ~rules.find_misplaced(own, with_one, self._points)
         if not kept.any():
             return None
         first, second = sorted((one, _best(other, kept)), key=lambda block: int(block.subjects[0]))
-        alike = rules.compare_subjects(first.vectors, second.vectors, self._points)
+        not_first, not_second = (wrong.get(int(block.subjects[0])) for block in (first, second))
+        alike = rules.compare_subjects(
+            first.vectors, second.vectors, self._points, not_one=not_first, not_other=not_second
+        )
         if not rules.may_be_one(alike, self._points):
             return None
         evidence = Evidence(
@@ -138,6 +150,17 @@ class Examiner:
         evidence = self._confused(block, nearest, own, row)
         strength = float(nearest.scores[row, 0] - own.best[row])
         return Draft(Kind.MISPLACED, strength, int(block.faces[row]), int(nearest.faces[row, 0]), evidence)
+
+    def _corrected(self, block: FaceBlock, wrong: Scores, own: Own, row: int) -> Draft:
+        score, own_score, threshold = float(wrong[row]), float(own.best[row]), self._points.verify.threshold
+        evidence = Evidence(
+            score=score,
+            own_score=own_score if np.isfinite(own_score) else None,
+            threshold=threshold,
+            fmr=self._fmr_of(score),
+            quality=float(block.qualities[row]),
+        )
+        return Draft(Kind.CORRECTED, score - max(own_score, threshold), int(block.faces[row]), None, evidence)
 
     def _harmful(self, block: FaceBlock, nearest: Nearest, own: Own, row: int) -> Draft:
         evidence = self._confused(block, nearest, own, row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +17,7 @@ from app.inference.manifest import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
+from app.recognition.corrections import Corrections
 from app.recognition.decisions import identify_point, verify_point
 from app.review.examine import Examined, Examiner, Nearest, nearest_of, select
 from app.review.records import Finding, Kind, Review, Summary
@@ -25,7 +26,7 @@ from app.review.separation import Separation
 from app.review.store import Reviews, UnderWay
 from app.search.types import FaceBlock, Match
 from app.timestamps import utc_now
-from app.types import Vectors
+from app.types import Vector, Vectors
 
 KIND = "review"
 SUBJECTS_AT_ONCE = 1_000
@@ -56,16 +57,18 @@ class Reviewer:
         self,
         galleries: Galleries,
         reviews: Reviews,
+        corrections: Corrections,
         jobs: JobStore,
         thresholds: Callable[[Gallery], Thresholds],
-        wake: Callable[[], None] = lambda: None,
         *,
+        wake: Callable[[], None] = lambda: None,
         fmr: float,
         fpir: float,
     ) -> None:
         """``thresholds`` returns a gallery's operating points; ``fmr`` and ``fpir`` name those that decide."""
         self._reviews = reviews
         self._galleries = galleries
+        self._corrections = corrections
         self._jobs = jobs
         self._thresholds = thresholds
         self._wake = wake
@@ -170,8 +173,10 @@ class Reviewer:
                 return []
             index = self._galleries.indexes.ready(gallery.index_spec)
             found += index.search(probes, OTHERS + 1)  # its own subject is the first of them
-        nearest = self._nearest(blocks, found)
-        return [examiner.examine(block, near) for block, near in zip(blocks, nearest, strict=True)]
+        keys = {int(block.subjects[0]) for block in blocks} | {match.subject for row in found for match in row}
+        wrong = self._corrections.wrong_by_key(gallery, gallery.embedder, keys)
+        nearest = self._nearest(blocks, found, wrong)
+        return [examiner.examine(block, near, wrong) for block, near in zip(blocks, nearest, strict=True)]
 
     def _read(self, gallery: Gallery, subjects: Sequence[int]) -> dict[int, FaceBlock]:
         """Return the faces of the subjects that have any, by the subject's key."""
@@ -183,13 +188,25 @@ class Reviewer:
         rows = np.split(order, starts[1:])
         return {int(key): select(block, own) for key, own in zip(keys, rows, strict=True)}
 
-    def _nearest(self, blocks: Sequence[FaceBlock], found: Sequence[Sequence[Match]]) -> Iterator[Nearest]:
-        """Yield for each block the matches of its faces with other subjects that are reviewed."""
+    def _nearest(
+        self, blocks: Sequence[FaceBlock], found: Sequence[Sequence[Match]], wrong: Mapping[int, Vectors]
+    ) -> Iterator[Nearest]:
+        """Yield for each block the matches of its faces with other subjects that are reviewed, but for those that a
+        correction rules out."""
         there = self._reviews.reviewed({match.subject for row in found for match in row})
         rows = iter(found)
         for block in blocks:
             others = there - {int(block.subjects[0])}
-            yield nearest_of([[match for match in next(rows) if match.subject in others] for _ in block.faces], OTHERS)
+            matches = [
+                [one for one in next(rows) if one.subject in others and not _is_ruled_out(one, vector, wrong)]
+                for vector in block.vectors
+            ]
+            yield nearest_of(matches, OTHERS)
+
+
+def _is_ruled_out(match: Match, vector: Vector, wrong: Mapping[int, Vectors]) -> bool:
+    probes = wrong.get(match.subject)
+    return probes is not None and float((probes @ vector).max()) > match.score
 
 
 def _passes(blocks: Sequence[FaceBlock]) -> Iterator[Vectors]:

@@ -18,6 +18,8 @@ class Kind(StrEnum):
     """A face that looks like another subject and not like its own."""
     OUTLIER = "outlier"
     """A face that looks like none of its subject's other faces, nor like another subject."""
+    CORRECTED = "corrected_face"
+    """A face that looks like somebody who was recorded as not its subject (`app.recognition.corrections`)."""
     HARMFUL = "poor_face"
     """A poor face that could be confused with another subject, while its own subject doesn't need it."""
     NO_GOOD_FACE = "no_good_face"
@@ -32,7 +34,7 @@ class Evidence:
     """The numbers behind a finding; scores are cosines. None where they don't apply."""
 
     score: float | None = None
-    """Of the two faces; of a misplaced or poor face with the other subject's."""
+    """Of the two faces; of a misplaced or poor face with the other subject's; of a corrected one with the probe."""
     own_score: float | None = None
     """The face's best with its subject's other faces."""
     matching: float | None = None
@@ -70,7 +72,7 @@ class FoundFace:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``other`` is the face it was compared with; None for a subject without a good face."""
+    """``other`` is the face it was compared with; None for a subject without a good face, and for a wrong probe."""
 
     id: str
     kind: Kind
@@ -93,6 +95,16 @@ class Finding:
         if self.kind is Kind.NO_GOOD_FACE:
             return (Action("enroll", face.subject),)
         return (delete,)
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissal:
+    """A finding that was called right, by its faces' ids."""
+
+    kind: Kind
+    face_id: str
+    other_face_id: str | None
+    created_at: str
 
 
 @dataclass(frozen=True, slots=True)

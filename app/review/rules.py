@@ -79,6 +79,21 @@ def compare_own(vectors: Vectors, among: Mask) -> Own:
     return Own(best, second, at)
 
 
+def nearest_wrong(vectors: Vectors, wrong: Vectors | None) -> Scores:
+    """Return each face's best score, (N,), with a subject's recorded wrong probes, (M, D); -inf without any."""
+    if wrong is None:
+        return np.full(len(vectors), -np.inf)
+    return np.asarray((vectors @ wrong.T).max(axis=1), np.float64)
+
+
+def find_corrected(own: Own, wrong: Scores, points: Points) -> Mask:
+    """Return which faces match a probe that was recorded as not their subject, more than they match its other faces.
+
+    `wrong` is `nearest_wrong`'s.
+    """
+    return np.asarray((wrong >= points.verify.threshold) & (wrong > own.best))
+
+
 def find_misplaced(own: Own, other: Scores, points: Points) -> Mask:
     """Return which faces look like another subject and not like their own. `other` is (N,) the best score with another
     subject. A subject's only face is never misplaced: its subject may rather be the other one."""
@@ -100,9 +115,15 @@ def find_harmful(own: Own, other: Scores, qualities: NDArray[np.float32], points
     return (qualities < GOOD) & (other >= points.identify.uncertain) & ~needed & (own.at >= 0)
 
 
-def compare_subjects(one: Vectors, other: Vectors, points: Points) -> Alike:
-    """Compare all faces of two subjects, (N, D) and (M, D) unit float32."""
+def compare_subjects(
+    one: Vectors, other: Vectors, points: Points, *, not_one: Vectors | None = None, not_other: Vectors | None = None
+) -> Alike:
+    """Compare all faces of two subjects, (N, D) and (M, D) unit float32; `not_one` and `not_other` are wrong probes of
+    theirs: a face that is more like those matches nothing."""
     scores = (one @ other.T).astype(np.float64)  # (N, M)
+    of_one = nearest_wrong(one, not_other) > scores.max(axis=1)
+    of_other = nearest_wrong(other, not_one) > scores.max(axis=0)
+    scores[of_one[:, None] | of_other] = -1
     row, other_row = np.unravel_index(int(scores.argmax()), scores.shape)
     sides = scores.max(axis=1), scores.max(axis=0)
     matching = min(float((side >= points.verify.threshold).mean()) for side in sides)

@@ -23,7 +23,7 @@ from app.gallery.text import is_unnamed
 from app.inference.manifest import DecidedBy
 from app.jobs.records import FINISHED
 from app.recognition.decisions import IdentifyPoint, VerifyPoint
-from app.review.records import Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
+from app.review.records import Dismissal, Draft, Evidence, Finding, FoundFace, Kind, Review, Summary
 from app.review.separation import Rate
 from app.timestamps import utc_now
 
@@ -104,23 +104,37 @@ class Reviews:
         with self._database.write() as connection:
             lock_gallery(connection, gallery)
             row = _find(connection, gallery, finding_id)
-            same = (
-                (DISMISSALS.c.gallery_key == gallery.key)
-                & (DISMISSALS.c.kind == row.kind)
-                & (DISMISSALS.c.face_id == row.face_id)
-                & DISMISSALS.c.other_face_id.is_not_distinct_from(row.other_face_id)
-            )
-            connection.execute(sa.delete(DISMISSALS).where(same))
+            one = Dismissal(Kind(row.kind), row.face_id, row.other_face_id, utc_now())
             if dismissed:
-                values = {
-                    "gallery_key": gallery.key,
-                    "kind": row.kind,
-                    "face_id": row.face_id,
-                    "other_face_id": row.other_face_id,
-                    "created_at": utc_now(),
-                }
-                connection.execute(sa.insert(DISMISSALS).values(values))
+                _remember(connection, gallery, one)
+            else:
+                _forget(connection, gallery, one)
             connection.execute(sa.update(FINDINGS).where(FINDINGS.c.key == row.key).values(dismissed=dismissed))
+
+    def read_dismissals(self, gallery: Gallery) -> list[Dismissal]:
+        """Return what was called right in the gallery, for an export."""
+        query = sa.select(DISMISSALS).where(DISMISSALS.c.gallery_key == gallery.key).order_by(DISMISSALS.c.key)
+        with self._database.read() as connection:
+            return [
+                Dismissal(Kind(row.kind), row.face_id, row.other_face_id, row.created_at)
+                for row in connection.execute(query)
+            ]
+
+    def restore_dismissals(
+        self, gallery: Gallery, dismissals: Sequence[Dismissal], also: Callable[[Connection], None]
+    ) -> None:
+        """Add exported dismissals, except those of faces that the gallery lacks; `also` writes in the transaction."""
+        with self._database.write() as connection:
+            lock_gallery(connection, gallery)
+            ids = {face for one in dismissals for face in (one.face_id, one.other_face_id) if face is not None}
+            query = sa.select(FACES.c.face_id).where(FACES.c.gallery_key == gallery.key)
+            there: set[str | None] = {None}
+            for some in in_parts(sorted(ids)):
+                there.update(connection.execute(query.where(FACES.c.face_id.in_(some))).scalars())
+            for one in dismissals:
+                if one.face_id in there and one.other_face_id in there:
+                    _remember(connection, gallery, one)
+            also(connection)
 
     # The rest is for the job.
 
@@ -226,6 +240,21 @@ _FINDINGS = (
 
 def _of(gallery: Gallery) -> sa.ColumnElement[bool]:
     return FINDINGS.c.gallery_key == gallery.key
+
+
+def _remember(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
+    _forget(connection, gallery, one)
+    connection.execute(sa.insert(DISMISSALS).values(asdict(one) | {"gallery_key": gallery.key}))
+
+
+def _forget(connection: Connection, gallery: Gallery, one: Dismissal) -> None:
+    same = (
+        (DISMISSALS.c.gallery_key == gallery.key)
+        & (DISMISSALS.c.kind == one.kind)
+        & (DISMISSALS.c.face_id == one.face_id)
+        & DISMISSALS.c.other_face_id.is_not_distinct_from(one.other_face_id)
+    )
+    connection.execute(sa.delete(DISMISSALS).where(same))
 
 
 def _row(connection: Connection, gallery: Gallery) -> Row[Any]:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
@@ -88,34 +87,28 @@ def _decoding(jpegs: list[bytes], decode: Callable[[bytes], np.ndarray | None]) 
 
 
 def _growth(run: Run, folder: Path) -> None:
-    """Measure a rank on sets of growing size: seconds to index them once, then seconds and memory to the first step."""
-    found: dict[str, list[float]] = {"index_s": [], "open_s": [], "first_step_s": [], "memory_mb": []}
-    for count in run.effort.records:
-        run.say(f"a set of {count:,} records")
-        source, indexes = folder / f"{count}.rec", folder / f"indexes-{count}"
-        write_records(source, count)
-        begin = time.perf_counter()
-        first = _rank(source, indexes)
-        costs = [_rank(source, indexes) for _ in range(run.effort.rounds)]
-        found["index_s"].append(first["open_s"])
-        for name in ("open_s", "first_step_s", "memory_mb"):
-            found[name].append(float(np.median([cost[name] for cost in costs])))
-        run.say(f"{count:,} records took {time.perf_counter() - begin:.0f} s")
-        source.unlink()
+    """Measure a rank on sets of growing size, in turns: seconds and memory to the first step, once they are indexed."""
+    sizes = run.effort.records
+    indexed: dict[int, float] = {}
+    for size in sizes:
+        run.say(f"a set of {size:,} records")
+        write_records(folder / f"{size}.rec", size)
+        indexed[size] = _rank(folder, size)["open_s"]
+    rounds = [{size: _rank(folder, size) for size in sizes} for _ in range(run.effort.rounds)]
     for name, what, unit in (("first_step_s", "time to the first step", "s"), ("memory_mb", "own memory", "MB")):
-        smallest, largest = found[name][0], found[name][-1]
-        work = f"{what} of a rank on {run.effort.records[-1]:,} records"
-        against = f"the same on {run.effort.records[0]:,}"
-        details = {
-            f"{one}_at_{size}": value
-            for one in found
-            for size, value in zip(run.effort.records, found[one], strict=True)
-        }
-        run.add(Figure(PART, work, largest, unit, against, Spread.of(np.array([largest / smallest])), FLAT, details))
-        run.draw(Curve(f"data-{name}", what, run.effort.records, found[name], "records in the set", unit))
+        costs = {size: [one[size][name] for one in rounds] for size in sizes}
+        middle = [float(np.median(costs[size])) for size in sizes]
+        work, against = f"{what} of a rank on {sizes[-1]:,} records", f"the same on {sizes[0]:,}"
+        ratios = Spread.of(np.divide(costs[sizes[-1]], costs[sizes[0]]))
+        details = {f"{name}_at_{size}": value for size, value in zip(sizes, middle, strict=True)}
+        details |= {f"index_s_at_{size}": seconds for size, seconds in indexed.items()}
+        details |= {f"open_s_at_{size}": float(np.median([one[size]["open_s"] for one in rounds])) for size in sizes}
+        run.add(Figure(PART, work, middle[-1], unit, against, ratios, FLAT, details))
+        run.draw(Curve(f"data-{name}", what, sizes, middle, "records in the set", unit))
 
 
-def _rank(source: Path, indexes: Path) -> dict[str, float]:
+def _rank(folder: Path, size: int) -> dict[str, float]:
+    source, indexes = folder / f"{size}.rec", folder / f"indexes-{size}"
     command = [sys.executable, "-m", "bench.contenders.rank", str(source), str(indexes)]
     done = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)  # noqa: S603 - our own module
     costs: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

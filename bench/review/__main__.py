@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
@@ -21,13 +21,15 @@ from rich.table import Table
 
 from app.calibration.intervals import Interval, people_weights, percentile_interval
 from app.config import PROJECT
+from app.inference.manifest import Thresholds
 from app.inference.package import load_package
 from app.search.types import IndexKind
 from bench import machine
+from bench.review import corrections as corrected
 from bench.review import corrupted, growth
 from bench.review.corrupted import Faces, Judged
 from bench.review.running import opened
-from bench.review.templates import Kept, faces_of_lfw
+from bench.review.templates import Kept, faces_of_lfw, people_to_choose_on
 
 ROUNDS = 1000
 """Rounds of the bootstrap over people."""
@@ -35,28 +37,30 @@ DRAWS = 10
 """Times that labels are corrupted anew."""
 KINDS = ("same_person", "misplaced_face", "outlier", "foreign_face", "poor_face", "no_good_face")
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+Images = Annotated[Path, typer.Option(help="Folder or tar of LFW's photos.")]
+TemplatesFolder = Annotated[Path, typer.Option(help="Folder that templates are kept in.")]
+PackageName = Annotated[str, typer.Option(help="Embedder package, in models/.")]
 Out = Annotated[Path, typer.Option(help="File for the figures, JSON.")]
 
 
 @app.command()
 def lfw(
     *,
-    images: Annotated[Path, typer.Option(help="Folder or tar of LFW's photos.")],
+    images: Images,
     out: Out,
-    templates: Annotated[Path, typer.Option(help="Folder that templates are kept in.")],
-    package: Annotated[str, typer.Option(help="Embedder package, in models/.")] = "sface",
-    half: Annotated[str, typer.Option(help="`choose`, for which rules may be changed, or `report`.")] = "report",
-    people_drawn: Annotated[int, typer.Option("--people", help="Only so many people; 0: all.")] = 0,
+    templates: TemplatesFolder,
+    package: PackageName = "sface",
+    part: Annotated[
+        Literal["choose", "report"], typer.Option(help="The people on whom rules are chosen, or all others.")
+    ] = "report",
     draws: int = DRAWS,
     seed: int = 0,
 ) -> None:
     """Give 5 % of the faces to others, split 5 % of the people, make 5 % of the faces poor; count what is found."""
     manifest = load_package(PROJECT / "models" / package).manifest
-    faces = faces_of_lfw(images, Kept(templates, package), people_drawn)
-    people = sorted(set(faces.people))
-    order = np.random.default_rng(seed).permutation(len(people))
-    halves = {"choose": order[::2], "report": order[1::2]}
-    mine = faces.only({people[place] for place in halves[half].tolist()})
+    faces = faces_of_lfw(images, Kept(templates, package))
+    chosen = people_to_choose_on(faces)
+    mine = faces.only(chosen if part == "choose" else set(faces.people) - chosen)
     judged: dict[str, list[Judged]] = defaultdict(list)
     separations: list[Mapping[str, Any]] = []
     for draw in range(draws):
@@ -72,9 +76,8 @@ def lfw(
         separations.append(asdict(done.summary))
     rows = {kind: _figures(judged[kind], mine) for kind in KINDS}
     document = {
-        "machine": machine.describe(),
         "package": manifest.id,
-        "half": half,
+        "part": part,
         "people": len(set(mine.people)),
         "faces": len(mine.people),
         "draws": draws,
@@ -82,37 +85,39 @@ def lfw(
         "findings": rows,
         "separation": separations[0],
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write(out, document)
     _show(rows)
 
 
 def _figures(found: Sequence[Judged], faces: Faces) -> dict[str, Any]:
-    """Return precision and recall over all draws, with intervals by bootstrap over people."""
+    """Return precision and recall over all draws."""
+    right, wrong, hits, missed = (_all(found, field) for field in ("right", "wrong", "found", "missed"))
+    return {
+        "precision": _share(faces, right, wrong),
+        "findings": len(right) + len(wrong),
+        "recall": _share(faces, hits, missed),
+        "to_find": len(hits) + len(missed),
+    }
+
+
+def _all(found: Sequence[object], field: str) -> list[str]:
+    return [name for one in found for name in getattr(one, field)]
+
+
+def _share(faces: Faces, good: Iterable[str], bad: Iterable[str]) -> dict[str, float]:
+    """Return the share of the good ones, each given by the person it counts for, with an interval by bootstrap over
+    people."""
     people = {name: column for column, name in enumerate(sorted(set(faces.people)))}
     weights = people_weights(len(people), ROUNDS)
-
-    def share(good: Iterable[str], bad: Iterable[str]) -> Interval:
-        counts = [np.zeros(len(people)) for _ in range(2)]
-        for column, names in zip(counts, (good, bad), strict=True):
-            for name, count in Counter(names).items():
-                column[people[name]] += count
-        hits, misses = counts
-        if not hits.sum() + misses.sum():
-            return Interval(float("nan"), 0.0, 1.0)
-        totals = weights @ (hits + misses)
-        samples = np.divide(weights @ hits, totals, out=np.full(len(totals), np.nan), where=totals > 0)
-        return percentile_interval(float(hits.sum() / (hits.sum() + misses.sum())), samples)
-
-    def all_of(field: str) -> list[str]:
-        return [name for one in found for name in getattr(one, field)]
-
-    return {
-        "precision": asdict(share(all_of("right"), all_of("wrong"))),
-        "findings": len(all_of("right")) + len(all_of("wrong")),
-        "recall": asdict(share(all_of("found"), all_of("missed"))),
-        "to_find": len(all_of("found")) + len(all_of("missed")),
-    }
+    hits, misses = np.zeros(len(people)), np.zeros(len(people))
+    for column, names in ((hits, good), (misses, bad)):
+        for name, count in Counter(names).items():
+            column[people[name]] += count
+    if not hits.sum() + misses.sum():
+        return asdict(Interval(float("nan"), 0.0, 1.0))
+    totals = weights @ (hits + misses)
+    samples = np.divide(weights @ hits, totals, out=np.full(len(totals), np.nan), where=totals > 0)
+    return asdict(percentile_interval(float(hits.sum() / (hits.sum() + misses.sum())), samples))
 
 
 def _show(rows: Mapping[str, Mapping[str, Any]]) -> None:
@@ -125,8 +130,47 @@ def _show(rows: Mapping[str, Mapping[str, Any]]) -> None:
     Console().print(table)
 
 
-def _shown(share: Mapping[str, float]) -> str:
-    return f"{share['value']:.3f} ({share['low']:.3f}-{share['high']:.3f})"
+@app.command()
+def corrections(
+    *,
+    images: Images,
+    out: Out,
+    templates: TemplatesFolder,
+    package: PackageName = "sface",
+    fpir: Annotated[list[float] | None, typer.Option(help="FPIR of the gallery; may be given again.")] = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> None:
+    """Correct the false matches of strangers; count those that come again, and the misses that it costs."""
+    manifest = load_package(PROJECT / "models" / package).manifest
+    faces = faces_of_lfw(images, Kept(templates, package))
+    rows = []
+    for rate in fpir or [0.01, 0.3]:
+        found = [corrected.count(faces, Thresholds(manifest), rate, seed + draw) for draw in range(draws)]
+        wrong, right, known, unknown, missed, others = (
+            _all(found, field)
+            for field in ("still_wrong", "put_right", "known", "unknown", "newly_missed", "as_before")
+        )
+        row = {
+            "fpir": rate,
+            "enrolled_people": found[0].enrolled,
+            "corrections": sum(one.corrections for one in found),
+            "come_again": len(wrong) + len(right),
+            "as_the_same_subject": _share(faces, wrong, right),
+            "as_anybody": _share(faces, known, unknown),
+            "mated_probes": len(missed) + len(others),
+            "newly_missed": _share(faces, missed, others),
+        }
+        rows.append(row)
+        Console().print(row)
+    settings = {"package": manifest.id, "people": len(set(faces.people)), "faces": len(faces.people)}
+    _write(out, settings | {"draws": draws, "seed": seed, "rates": rows})
+
+
+def _write(out: Path, document: Mapping[str, Any]) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    whole = {"machine": machine.describe(), **document}
+    out.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 @app.command()
@@ -144,8 +188,7 @@ def grow(
         row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)  # noqa: S603 (our own program)
         rows.append(row)
         Console().print(row)
-    document = {"machine": machine.describe(), "dimension": dimension, "search": search, "sizes": rows}
-    out.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        _write(out, {"dimension": dimension, "search": search, "sizes": rows})
 
 
 @app.command(hidden=True)

@@ -21,6 +21,7 @@ from app.inference.manifest import Manifest, Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore
+from app.recognition.corrections import Corrections
 from app.review.job import KIND, Reviewer
 from app.review.records import Finding, Summary
 from app.review.store import Reviews
@@ -57,9 +58,10 @@ class Gallery:
         self.reviewer = Reviewer(
             self.galleries,
             self._reviews,
+            Corrections(store, days=365),
             self._jobs,
             lambda _: Thresholds(manifest),
-            self._runner.wake,
+            wake=self._runner.wake,
             fmr=FMR,
             fpir=FPIR,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections import defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,7 @@ from training.terminal import counted
 MODELS = Path("models")
 WAYS = (Degradation("blur (σ px)", 4), Degradation("shrink (×)", 0.18), Degradation("motion (px)", 13))
 """Of the degradations of docs/explanation/quality.md those that cameras make, strong ones."""
-MOST_PHOTOS = 4
-"""Photos of a person who is drawn."""
+DRAWN = 540
 COPIED = 0.12
 """The share of photos that get a poor copy, more than are used at a time."""
 
@@ -36,9 +35,9 @@ class Kept:
     package: str
 
 
-def faces_of_lfw(images: Path, kept: Kept, people: int) -> Faces:
-    """Return the most prominent face of every photo that shows one, of all people or of so many drawn at random."""
-    names = _drawn(photo_names(images, []), people)
+def faces_of_lfw(images: Path, kept: Kept) -> Faces:
+    """Return the most prominent face of every photo that shows one."""
+    names = photo_names(images, [])
     way = TemplateOptions(kept.package, MODELS, CACHE, "cpu", 0, aligned=False, flip=False)
     plain = read_or_make_templates(images, names, kept.folder / f"{kept.package}.npz", way)
     poor = _poor_copies(images, plain, kept, way)
@@ -52,18 +51,15 @@ def faces_of_lfw(images: Path, kept: Kept, people: int) -> Faces:
     )
 
 
-def _drawn(names: tuple[str, ...], people: int) -> tuple[str, ...]:
-    """Return up to MOST_PHOTOS photos of `people` people, two thirds of whom have several; all names if it is 0."""
-    if not people:
-        return names
+def people_to_choose_on(faces: Faces) -> set[str]:
+    """Return the people on whom the rules were chosen: every other one of DRAWN, two thirds of whom have several
+    photos."""
     rng = np.random.default_rng(0)
-    rows: dict[str, list[str]] = defaultdict(list)
-    for name in names:
-        rows[person_of(name)].append(name)
-    several = sorted(person for person, own in rows.items() if len(own) > 1)
-    single = sorted(person for person, own in rows.items() if len(own) == 1)
-    chosen = [*rng.choice(several, people * 2 // 3, replace=False), *rng.choice(single, people // 3, replace=False)]
-    return tuple(sorted(name for person in chosen for name in rows[str(person)][:MOST_PHOTOS]))
+    photos = Counter(faces.people)
+    several = sorted(person for person, count in photos.items() if count > 1)
+    single = sorted(person for person, count in photos.items() if count == 1)
+    drawn = [*rng.choice(several, DRAWN * 2 // 3, replace=False), *rng.choice(single, DRAWN // 3, replace=False)]
+    return set(np.random.default_rng(0).permutation(sorted(drawn))[::2].tolist())
 
 
 def _poor_copies(images: Path, plain: Templates, kept: Kept, way: TemplateOptions) -> Templates:

@@ -31,6 +31,7 @@ from app.access.keys import Keys
 from app.api import schemas
 from app.api.auth import FOLLOW_S, KEY_FILE, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
+from app.api.dependencies import Service
 from app.api.logs import JsonFormatter
 from app.api.middleware import CSP, HEADERS
 from app.concurrency.worker_pool import WorkerPool
@@ -270,6 +271,21 @@ def test_what_goes_wrong_inside_is_answered_without_its_insides(
     logged = "\n".join(JsonFormatter().format(record) for record in caplog.records)
     assert response.json()["request_id"] in logged
     assert "very-secret" not in response.text + logged
+
+
+def test_a_request_without_memory_for_it_is_told_to_come_again(
+    narrow: tuple[httpx.Client, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, _ = narrow
+
+    async def fail(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Service, "run", fail)
+        answer = client.get("/v1/galleries")
+    error_of(answer, 429, "overloaded")
+    assert client.get("/v1/galleries").status_code == 200
 
 
 # ---------------------------------------------------------------- how much at once

@@ -28,6 +28,7 @@ READING = (
     ("people", "list", "staff"),
     ("people", "show", "staff", "ada"),
     ("faces", "list", "staff", "ada"),
+    ("corrections", "list", "staff", "ada"),
     ("identify", "staff", COLLINS),
     ("enroll", "staff", "ada", COLLINS),
     ("import", "staff", SAMPLES.parent),
@@ -134,6 +135,18 @@ class TestPeopleAndFaces:
         assert likeness(folder, "people", "merge", gallery, "grace", "ada", "--yes").stdout.startswith("grace: merged")
         assert len(likeness(folder, "faces", "list", gallery, "ada", "--json").rows) == 2
         assert likeness(folder, "people", "show", gallery, "grace").returncode == 5
+
+    def test_corrections_are_added_listed_and_deleted(self, gallery: str, live_server: LiveServer) -> None:
+        folder = live_server.data_dir
+        made = likeness(folder, "corrections", "add", gallery, "ada", HOPPER, "--json")
+        assert made.returncode == 0, made.stderr
+        one = json.loads(made.stdout)["id"]
+        listed = likeness(folder, "corrections", "list", gallery, "ada", "--json").stdout.splitlines()
+        assert [json.loads(line)["id"] for line in listed] == [one]
+        assert one in likeness(folder, "corrections", "list", gallery, "ada").stdout
+        assert likeness(folder, "corrections", "delete", gallery, "ada", one).returncode == 0
+        assert likeness(folder, "corrections", "delete", gallery, "ada", one).returncode == 5
+        assert likeness(folder, "corrections", "list", gallery, "ada", "--json").stdout == ""
 
     def test_faces_are_listed_moved_and_deleted(self, live_server: LiveServer, gallery: str) -> None:
         folder = live_server.data_dir

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 
 from app.concurrency.deadline import Task, working
-from app.concurrency.fair_semaphore import LARGE_PIXELS, FairSemaphore
+from app.concurrency.fair_semaphore import COSTLY_PIXELS, LARGE_PIXELS, FairSemaphore
 from app.errors import LikenessError, Overloaded
 
 SOON_S = 20
@@ -110,6 +111,24 @@ def test_large_photos_leave_cores_to_small_ones() -> None:
             pool.submit(large)
         with cores.hold(LARGE_PIXELS - 1):
             release.set()
+
+
+def test_costly_photos_of_one_caller_leave_a_core_to_others() -> None:
+    cores, costly = FairSemaphore(2), Task("greedy", time.monotonic() + 600)
+    with ExitStack() as stack, ThreadPoolExecutor(2) as pool:
+        stack.enter_context(working(costly))
+        with cores.hold(COSTLY_PIXELS), cores.hold(COSTLY_PIXELS):
+            pass  # alone, it has all cores
+        pool.submit(_entered, cores, 1, Task("other")).result()
+        stack.enter_context(cores.hold(COSTLY_PIXELS))
+        second = pool.submit(_entered, cores, COSTLY_PIXELS, costly)
+        while not cores._waiting:
+            assert not second.done()
+            time.sleep(0.001)
+        pool.submit(_entered, cores, COSTLY_PIXELS, Task("other")).result(SOON_S)
+        assert not second.done()
+        stack.close()
+        second.result(SOON_S)
 
 
 def test_callers_take_turns() -> None:

@@ -308,6 +308,24 @@ def test_not_this_person_removes_what_was_enrolled_wrongly(visitor: Visitor, api
     assert api.get("/galleries/mixed/subjects/eileen").json()["face_count"] == 0
 
 
+def test_not_this_person_is_remembered_and_forgotten(visitor: Visitor, api: httpx.Client) -> None:
+    make_gallery(api, "alike", eileen="collins")
+    visitor.sign_in(where="#/identify")
+    page = visitor.page
+    page.get_by_label("Gallery").select_option("alike")
+    page.locator("main input[type=file]").set_input_files(str(SAMPLES / "collins_again.jpg"))
+    page.get_by_role("button", name="Not this person").click()
+    page.get_by_role("dialog", name="Not eileen?").get_by_role("button", name="Remember that").click()
+    expect(page.get_by_text("no longer taken for eileen")).to_be_visible()
+    expect(page.locator(".tag")).to_have_text("unknown")
+    assert len(api.get("/galleries/alike/subjects/eileen/corrections").json()["corrections"]) == 1
+    visitor.go("#/galleries/alike/people/eileen")
+    visitor.picture("person-corrected")
+    page.get_by_role("region", name="Photos of others").get_by_role("button", name="Forget").click()
+    expect(page.get_by_role("heading", name="Not this person")).to_be_hidden()
+    assert api.get("/galleries/alike/subjects/eileen/corrections").json()["corrections"] == []
+
+
 def test_the_camera_is_watched_one_question_at_a_time(visitor: Visitor, api: httpx.Client) -> None:
     make_gallery(api, "lobby", eileen="collins")
     visitor.sign_in(where="#/identify")

@@ -20,7 +20,7 @@ from app.gallery.records import Candidate, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.recognition.corrections import MOST, Corrections, StoredCorrection, Wrong, rule_out
-from app.recognition.decisions import CORRECTION_MARGIN, cosine
+from app.recognition.decisions import cosine
 from app.timestamps import utc_now
 from app.types import Box, Pixels, Quality, Template
 from tests.support.following import engine_of, let_expire
@@ -72,11 +72,11 @@ def test_a_candidate_is_ruled_out_where_every_pair_says_so(
     scores = {name: max(cosine(at(face), at(one)) for one in faces) for name, faces in (("ann", mine), ("bob", others))}
     ranking = [Candidate(name, None, name, score, score) for name, score in sorted(scores.items(), key=lambda x: -x[1])]
     nearest = max((cosine(at(face), at(one)) for one in wrong), default=-2.0)
-    if abs(nearest - scores["ann"] - CORRECTION_MARGIN) < 1e-5:
+    if abs(nearest - scores["ann"]) < 1e-5:
         return  # float32 against float64
     known = {"ann": Wrong(tuple(map(str, wrong)), np.stack([at(one).vector for one in wrong]))} if wrong else {}
     kept, out = rule_out(at(face), ranking, known, floor=0.3)
-    expected = nearest > scores["ann"] + CORRECTION_MARGIN and scores["ann"] >= 0.3
+    expected = nearest > scores["ann"] and scores["ann"] >= 0.3
     assert [one.subject for one in out] == (["ann"] if expected else [])
     assert [one.subject for one in kept] == [one.subject for one in ranking if not (expected and one.subject == "ann")]
 

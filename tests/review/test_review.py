@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,16 +10,16 @@ import sqlalchemy as sa
 
 from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
-from app.gallery.records import Move, Terms
+from app.gallery.records import Move
 from app.gallery.text import unnamed_id
 from app.inference.manifest import Thresholds
 from app.jobs.records import JobState
 from app.jobs.runner import Running
 from app.review import job as review_job
 from app.review.records import Kind
-from app.timestamps import utc_now
+from tests.support.following import let_expire
 from tests.support.packages import manifest
-from tests.support.reviewing import BAD, GOOD, Reviewing, between, face, vector
+from tests.support.reviewing import BAD, GOOD, Reviewing, between, vector
 
 
 @pytest.fixture
@@ -85,6 +83,35 @@ def test_findings_say_what_can_be_done(planted: Reviewing) -> None:
     assert misplaced.score is not None
     assert misplaced.own_score is not None
     assert misplaced.score > 0.5 > misplaced.own_score
+
+
+def test_a_face_like_a_recorded_wrong_probe_is_found(planted: Reviewing) -> None:
+    planted.correct("p7", vector(102, 0))
+    planted.enroll("p7", [vector(102, 1)])
+    planted.correct("single", vector(103, 0), first=vector(103, 1))
+    planted.review()
+    corrected = {("corrected_face", subject, None) for subject in ("p7", "single")}
+    assert planted.found() == PLANTED | corrected
+    one, other = planted.findings(Kind.CORRECTED)
+    assert [action.do for action in one.actions] == ["delete"]
+    assert {one.evidence.own_score is None, other.evidence.own_score is None} == {True, False}
+    assert one.evidence.score is not None
+    assert one.evidence.threshold is not None
+    assert one.evidence.score > one.evidence.threshold
+
+
+def test_whom_corrections_tell_apart_is_not_asked_about(planted: Reviewing) -> None:
+    planted.people(range(40))  # the same photos again: everybody is most like their own faces
+    before = planted.review_summary().fpir
+    planted.correct("p1", vector(1, 10), vector(1, 11))
+    planted.correct("p3", vector(3, 10))
+    planted.correct("p6", between(5, 6, 0))
+    after = planted.review_summary().fpir
+    told_apart = {("same_person", "p1", "twice"), ("misplaced_face", "p2", "p3"), ("poor_face", "p5", "p6")}
+    assert planted.found() == PLANTED - told_apart | {("outlier", "p2", "p2")}
+    assert before is not None
+    assert after is not None
+    assert after.value < before.value
 
 
 def test_whom_a_misplaced_face_belongs_to_is_not_moved_after_it(reviewing: Reviewing) -> None:
@@ -163,23 +190,19 @@ def test_nothing_is_left_of_a_deleted_gallery(planted: Reviewing) -> None:
     assert [rows(planted, table) for table in (REVIEWS, FINDINGS, DISMISSALS)] == [0, 0, 0]
 
 
-def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing) -> None:
+def test_unnamed_and_expired_people_are_left_out(reviewing: Reviewing, database_url: str) -> None:
     reviewing.people(range(3))
     for _ in range(2):
         reviewing.enroll(unnamed_id(), [vector(1, 20)])
-    soon = Terms(expires_at=utc_now(timedelta(milliseconds=300)))
-    reviewing.galleries.enroll("staff", "gone", [face(vector(2, 30))], terms=soon)
-    while not reviewing.store.expired(1):
-        time.sleep(0.05)
+    reviewing.enroll("gone", [vector(2, 30)])
+    let_expire(database_url, "gone")
     job = reviewing.review()
     assert reviewing.found() == set()
     assert job.counts == {"subjects": 3}
 
 
 def test_the_gallery_says_how_well_it_tells_people_apart(planted: Reviewing) -> None:
-    planted.review()
-    summary = planted.reviewer.find("staff").review.summary
-    assert summary is not None
+    summary = planted.review_summary()
     assert (summary.package, summary.subjects, summary.faces) == ("tiny@1", 42, 127)
     assert summary.fnmr is not None
     assert summary.fpir is not None

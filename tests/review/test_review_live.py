@@ -142,6 +142,25 @@ def test_who_may_see_how_much(server: LiveServer) -> None:
     assert caught.value.code == "finding_not_found"
 
 
+def test_what_was_called_right_travels_with_an_exported_gallery(server: LiveServer, tmp_path: Path) -> None:
+    with Client(server.url, server.key) as client:
+        fill(client)
+        for one in reviewed(client).findings:
+            if one.kind != "outlier":
+                client.dismiss_finding("staff", one.id)
+        job = client.wait_job(client.export_gallery("staff").id, every_s=0.05)
+        client.job_result(job.id, tmp_path / "staff.tar")
+        client.delete_gallery("staff")
+        client.create_gallery("arrived", embedder=PACKAGE, store="none")
+        for _ in range(2):  # the second time adds nothing
+            job = client.import_faces("arrived", (tmp_path / "staff.tar").read_bytes(), content="archive")
+            assert client.wait_job(job.id, every_s=0.05).state == "done"
+        arrived = reviewed(client, "arrived")
+        assert found(arrived) == {("outlier", "p4")}
+        assert arrived.summary is not None
+        assert arrived.summary.dismissed == len(FOUND) - 1
+
+
 def test_hostile_ids_are_not_found_and_pages_hold_together(server: LiveServer) -> None:
     with Client(server.url, server.key) as client:
         fill(client)

@@ -16,8 +16,9 @@ from app.inference.manifest import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore
+from app.recognition.corrections import Corrections
 from app.review.job import KIND, Reviewer
-from app.review.records import Finding, Kind
+from app.review.records import Finding, Kind, Summary
 from app.review.store import Reviews
 from app.search.follower import LocalBackend
 from app.search.milvus.indexes import MilvusBackend
@@ -66,8 +67,16 @@ class Reviewing:
         self.runner = Runner(self.jobs, look_s=0.02, renew_s=0.05)
         described = manifest(dimension=DIMENSION, calibrations=(calibration(MEASURED),))
         self.thresholds = Thresholds(described)
+        self.corrections = Corrections(self.store, days=365)
         self.reviewer = Reviewer(
-            self.galleries, self.reviews, self.jobs, lambda _: self.thresholds, self.runner.wake, fmr=FMR, fpir=FPIR
+            self.galleries,
+            self.reviews,
+            self.corrections,
+            self.jobs,
+            lambda _: self.thresholds,
+            wake=self.runner.wake,
+            fmr=FMR,
+            fpir=FPIR,
         )
         self.scheduler = Scheduler()
         self.galleries.create_gallery("staff", PACKAGE, DIMENSION, store="none")
@@ -89,6 +98,13 @@ class Reviewing:
     def enroll(self, subject: str, vectors: Sequence[Vector], quality: float = GOOD) -> Enrolled:
         return self.galleries.enroll("staff", subject, [face(one, quality) for one in vectors])
 
+    def correct(self, subject: str, *probes: Vector, first: Vector | None = None) -> None:
+        """Record that these probes are not the subject, who is enrolled first if a face is given."""
+        if first is not None:
+            self.enroll(subject, [first])
+        for probe in probes:
+            self.corrections.add(self.gallery, subject, face(probe))
+
     def people(self, numbers: range, photos: int = 3) -> None:
         for number in numbers:
             self.enroll(f"p{number}", [vector(number, photo) for photo in range(photos)])
@@ -102,6 +118,12 @@ class Reviewing:
             time.sleep(0.01)
         assert job.state is JobState.DONE, job
         return job
+
+    def review_summary(self) -> Summary:
+        self.review()
+        summary = self.reviewer.find("staff").review.summary
+        assert summary is not None
+        return summary
 
     def findings(self, kind: Kind | None = None, *, dismissed: bool = False) -> list[Finding]:
         return list(self.reviews.findings(self.gallery, None, 1000, kind=kind, dismissed=dismissed).items)

@@ -1,4 +1,4 @@
-"""Two processes train what one process trains, and a checkpoint goes on with any number of them."""
+"""Two and four processes train what one process trains, and a checkpoint goes on with any number of them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ pytest.importorskip("torch", reason="training needs the train extra")
 import torch
 import torch.distributed as dist
 
+from app.errors import InvalidInput
 from tests.conftest import PROJECT
 from tests.support.ranks import on_ranks
 from tests.support.runs import TINY, all_tensors, flat_people, small_recipe, small_trainer
 from training import checkpoint
+from training.model import build_model
 from training.recipe import Recipe
-from training.run.distributed import joined
+from training.run.distributed import World, joined, synchronise_batchnorm
 
 pytestmark = pytest.mark.long
 
@@ -36,9 +38,12 @@ CASES: dict[str, dict[str, Any]] = {
     "class weights on every rank, and mined pairs over both": {
         "losses": [{"name": "arcface", "s": 16.0, "m": 0.2}, {"name": "triplet", "miner": "semihard"}],
         "sampler": {"name": "pk", "images": 2},
+        "partial_fc": {"enabled": False},
     },
-    "class weights sharded over the ranks": {"partial_fc": {"enabled": True, "sample_rate": 1.0}},
+    "class weights sharded over the ranks by default": {},
 }
+HELD = {"frozen_statistics": True}
+"""Without statistics of each rank's own share of a batch."""
 
 
 class Training:
@@ -89,8 +94,10 @@ def in_float64() -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_float64")
 @pytest.mark.parametrize("sections", CASES.values(), ids=CASES)
-def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_three(tmp_path: Path, sections: dict[str, Any]) -> None:
-    recipe = small_recipe(**sections, schedule={"warmup": 0}, optimizer={"lr": 0.02}, train={"ema": 0.0, "steps": 4})
+def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_four(tmp_path: Path, sections: dict[str, Any]) -> None:
+    recipe = small_recipe(
+        **sections, model=HELD, schedule={"warmup": 0}, optimizer={"lr": 0.02}, train={"ema": 0.0, "steps": 4}
+    )
     alone = small_trainer(recipe, tmp_path / "alone")
     alone.train(until=1)
     run_ranks(recipe, tmp_path / "two", 1, 2, tmp_path / "of 2")
@@ -103,7 +110,7 @@ def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_three(tmp_path: Pa
     assert max(differences(alone.state()["objective"], two["objective"]).values()) < TOLERANCE
 
     states = {}
-    for ranks in (1, 3):
+    for ranks in (1, 4):
         folder = tmp_path / f"on {ranks}"
         folder.mkdir()
         for suffix in (".pt", ".json"):
@@ -116,8 +123,38 @@ def test_two_ranks_take_the_step_of_one_and_go_on_with_one_or_three(tmp_path: Pa
         else:
             run_ranks(recipe, folder, 3, ranks, tmp_path / f"of {ranks}")
         states[ranks] = checkpoint.load(checkpoint.step_path(folder, 3)).state
-    assert max(differences(states[1]["model"], states[3]["model"]).values()) < TOLERANCE
-    assert max(differences(states[1]["objective"], states[3]["objective"]).values()) < TOLERANCE
+    assert max(differences(states[1]["model"], states[4]["model"]).values()) < TOLERANCE
+    assert max(differences(states[1]["objective"], states[4]["objective"]).values()) < TOLERANCE
+
+
+def first_statistics(ranks: int, tmp_path: Path) -> torch.Tensor:
+    """The running mean of the net's first batch normalisation after one step."""
+    run_ranks(small_recipe(), tmp_path / f"run of {ranks}", 1, ranks, tmp_path / f"of {ranks}")
+    state = checkpoint.load(checkpoint.step_path(tmp_path / f"run of {ranks}", 1)).state["model"]
+    found: torch.Tensor = next(value for name, value in state.items() if name.endswith("running_mean"))
+    return found
+
+
+@pytest.mark.usefixtures("in_float64")
+def test_each_rank_normalises_its_own_share_of_a_batch(tmp_path: Path) -> None:
+    """The first rank's statistics are kept: those of the first half and quarter of the batch."""
+    trainer = small_trainer(small_recipe(), tmp_path / "alone")
+    images = next(trainer._source(0)[0][key] for key in trainer._source(0)[1]).images
+    for ranks in (2, 4):
+        net = small_trainer(small_recipe(), tmp_path / f"like {ranks}").model
+        net.train()(images[: len(images) // ranks])
+        expected = next(value for name, value in net.state_dict().items() if name.endswith("running_mean"))
+        torch.testing.assert_close(first_statistics(ranks, tmp_path), expected)
+
+
+def test_statistics_over_all_ranks_are_torchs_and_need_gpus() -> None:
+    net = build_model(small_recipe().model, channels_last=False)
+    with pytest.raises(InvalidInput, match="GPUs"):
+        synchronise_batchnorm(net, World(0, 2, torch.device("cpu")))
+    names = list(net.state_dict())
+    changed = synchronise_batchnorm(net, World(0, 2, torch.device("cuda")))
+    assert list(changed.state_dict()) == names
+    assert not any(type(layer) in (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d) for layer in changed.modules())
 
 
 def group_after(rank: int, ranks: int) -> bool:
@@ -136,6 +173,7 @@ def test_the_group_outlives_what_trained_in_it(tmp_path: Path) -> None:
 def test_all_ranks_agree_on_which_checkpoint_is_the_best(tmp_path: Path) -> None:
     """Saving a sharded head takes all ranks: one that thinks otherwise would leave the others waiting for ever."""
     recipe = small_recipe(
+        seed=3,
         partial_fc={"enabled": True, "sample_rate": 0.5},
         evaluate={"every": 1},
         train={"steps": 4, "accumulate": 2},
@@ -181,8 +219,5 @@ def test_torchrun_starts_the_ranks(tmp_path: Path, full: bool) -> None:
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path) -> None:
-    from app.errors import InvalidInput  # noqa: PLC0415  beside torch's own late import
-    from training.run.distributed import World  # noqa: PLC0415  the same
-
     with pytest.raises(InvalidInput, match="shared evenly"):
         small_trainer(small_recipe(), tmp_path, World(0, 5, torch.device("cpu")))

@@ -276,6 +276,29 @@ def test_the_number_of_distinct_centres_joins_near_ones() -> None:
     assert loss.distinct_centers(threshold=1.5).tolist() == [1] * C
 
 
+@pytest.mark.parametrize("name", ["softtriple", "hardtriple"])
+def test_centres_that_lie_close_become_one_and_act_as_one(name: str) -> None:
+    loss = losses.build(name, num_classes=2, dim=3, centers=4, merge=0.2)
+    assert isinstance(loss, HardTriple)
+    axes = torch.eye(3)
+    near = F.normalize(axes[0] + torch.tensor([0.0, 0.1, 0.0]), dim=0)
+    with torch.no_grad():
+        loss.weight.copy_(torch.stack([torch.stack([axes[0], near, axes[1], axes[2]]), torch.stack([axes[0]] * 4)]))
+    loss.merge_centers()
+    middle = F.normalize(axes[0] + near, dim=0)
+    torch.testing.assert_close(loss.weight[0].detach(), torch.stack([middle, middle, axes[1], axes[2]]))
+    assert loss.distinct_centers().tolist() == [3, 1]
+    x = torch.randn(5, 3)
+    alone = losses.build("norm_softmax", num_classes=2, dim=3, s=20.0)
+    assert isinstance(alone, ClassLoss)
+    with torch.no_grad():
+        alone.weight.copy_(loss.weight[:, 0])
+    torch.testing.assert_close(loss.logits(x)[:, 1], alone.logits(x)[:, 1])
+    kept = loss.weight.detach().clone()
+    loss.merge_centers()
+    torch.testing.assert_close(loss.weight.detach(), kept)
+
+
 # --------------------------------------------------------------------------------------- beyond π
 
 

@@ -283,6 +283,15 @@ def test_beta_is_the_sum_of_its_three_parts() -> None:
     assert gradient[3 : 3 + B].abs().sum() > 0
 
 
+def test_beta_of_classes_can_be_left_out() -> None:
+    plain, alone = built("margin", num_classes=5), built("margin", num_classes=5, class_beta=False)
+    assert [name for name, _ in alone.named_parameters()] == ["beta"]
+    x = embeddings()
+    assert_same(alone(x, LABELS), plain(x, LABELS))  # at the start, where every β of a class is 0
+    with pytest.raises(ValueError, match="labels must lie in"):
+        alone(x, LABELS + 5)
+
+
 def test_image_ids_are_checked() -> None:
     x = embeddings()
     with pytest.raises(ValueError, match="num_images"):

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tests.support.ranks import OverGloo, on_ranks
 from training import losses
-from training.collectives import gather, row_counts
+from training.collectives import gather
 from training.losses import ClassLoss
 from training.losses.partial_fc import PartialFC, select_rows
 from training.losses.row_optimizer import RowAdamW, RowSGD
 
-C, D, B = 23, 6, 10
+C, D, B = 23, 6, 6
 """23 classes: neither 2 nor 3 ranks divide them."""
 MULTI_CENTRE: dict[str, dict[str, Any]] = {
     "subcenter_arcface": {"centers": 2},
@@ -41,9 +41,8 @@ def data() -> tuple[Tensor, Tensor]:
 
 
 def mine(rank: int, ranks: int) -> slice:
-    """The samples of one rank: not the same number on each."""
-    cut = [0, 4, B] if ranks == 2 else [0, 4, 7, B] if ranks == 3 else [0, B]
-    return slice(cut[rank], cut[rank + 1])
+    """The samples of one rank."""
+    return slice(rank * B // ranks, (rank + 1) * B // ranks)
 
 
 def partial(name: str, **arguments: Any) -> PartialFC:
@@ -64,7 +63,7 @@ def one_step(name: str, rank: int, ranks: int) -> dict[str, Any]:
     loss = head(x, labels)
     loss.backward()
     gradients = {key: value.grad for key, value in head.loss.named_parameters()}
-    return {"loss": loss.detach(), "x": x.grad, "gradients": gradients, "state": head.full_state_dict()["loss"]}
+    return {"loss": loss.detach(), "x": x.grad, "gradients": gradients, "state": head.full_state_dict()}
 
 
 def every_class_loss(rank: int, ranks: int) -> dict[str, Any]:
@@ -76,8 +75,7 @@ def replicated_pair_loss(rank: int, ranks: int) -> Any:
     x, labels = (part[mine(rank, ranks)] for part in data())
     x.requires_grad_()
     labels = labels % 4
-    gathered = gather(x, row_counts(x), factor=1 / ranks)
-    loss = losses.build("triplet")(gathered, gather(labels, row_counts(labels)))
+    loss = losses.build("triplet")(gather(x, factor=1 / ranks), gather(labels))
     loss.backward()
     return loss.detach(), x.grad
 
@@ -88,7 +86,8 @@ def sampled_steps(rank: int, ranks: int) -> Any:
     optimizer = RowSGD(head.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
     x, labels = (part[mine(rank, ranks)] for part in data())
     faults = []
-    for _ in range(3):
+    for step in range(3):
+        head.seed = step
         before = head.loss.weight.detach().clone()
         optimizer.zero_grad()
         head(x, labels).backward()
@@ -97,7 +96,7 @@ def sampled_steps(rank: int, ranks: int) -> Any:
         drawn = gradient.coalesce().indices()[0]
         optimizer.step()
         moved = (head.loss.weight.detach() != before).any(dim=1).nonzero().flatten()
-        everyones = gather(labels, row_counts(labels))
+        everyones = gather(labels)
         own = everyones[(everyones >= head.table.first) & (everyones < head.table.end)] - head.table.first
         if not torch.isin(own, drawn).all():
             faults.append("a class of the batch was not drawn")
@@ -200,7 +199,7 @@ def test_one_process_equals_the_loss_itself() -> None:
         head = partial(name).eval()
         x, labels = data()
         plain = losses.build(name, num_classes=C, dim=D, **MULTI_CENTRE.get(name, {})).double().eval()
-        plain.load_state_dict(head.full_state_dict()["loss"])
+        plain.load_state_dict(head.full_state_dict())
         torch.testing.assert_close(head(x, labels), plain(x, labels), rtol=1e-12, atol=1e-12)
 
 
@@ -240,8 +239,8 @@ def test_a_checkpoint_of_two_ranks_goes_on_in_one_and_in_three(checkpoint: Path,
     for kind in OPTIMIZERS:
         joined = first[kind]["losses"] + second[kind]["losses"] + third[kind]["losses"]
         assert joined == pytest.approx(straight[kind]["losses"], rel=1e-9)
-        for key, value in straight[kind]["head"]["loss"].items():
-            torch.testing.assert_close(third[kind]["head"]["loss"][key], value)
+        for key, value in straight[kind]["head"].items():
+            torch.testing.assert_close(third[kind]["head"][key], value)
 
 
 def test_ranks_save_the_same_checkpoint(pair: list[dict[str, Any]]) -> None:
@@ -260,7 +259,8 @@ def test_rows_that_were_not_drawn_stay_bit_by_bit(name: str, make: Callable[[Any
     optimizer = make(head.parameters())
     x, labels = data()
     drawn_once: set[int] = set()
-    for _ in range(4):
+    for step in range(4):
+        head.seed = step
         before = head.loss.weight.detach().clone()
         optimizer.zero_grad()
         head(x, labels).backward()
@@ -286,21 +286,27 @@ def test_with_every_class_in_the_batch_sampling_leaves_none_out() -> None:
     torch.testing.assert_close(head(x, labels), full(x, labels))
 
 
-def test_the_draw_repeats_after_a_resume_and_changes_from_step_to_step() -> None:
-    head = partial("cosface", sample_rate=0.4)
-    x, labels = data()
-    for _ in range(2):
-        head(x, labels)
-    positives = torch.tensor(sorted(set(labels.tolist())))
-    resumed = partial("cosface", sample_rate=0.4)
-    resumed.load_full_state_dict(head.full_state_dict())
-    third = head.draw(positives)
-    assert resumed.draw(positives).equal(third)
-    head(x, labels)
-    assert not head.draw(positives).equal(third)
-    other = partial("cosface", sample_rate=0.4, seed=5)
-    other.load_full_state_dict(resumed.full_state_dict())
-    assert not other.draw(positives).equal(third)
+def test_the_draw_is_the_seeds_and_differs_from_one_to_the_next() -> None:
+    column, own = torch.tensor([3, 5, 5, 20]), torch.tensor([True, True, False, True])
+    drawn = []
+    for seed in (1, 1, 2):
+        head = partial("cosface", sample_rate=0.4)
+        head.seed = seed
+        drawn.append(head.draw(column, own))
+        assert {3, 5, 20} <= set(drawn[-1].tolist())
+        assert len(drawn[-1]) == 10  # two fifths of 23, rounded up
+    assert drawn[0].equal(drawn[1])
+    assert not drawn[0].equal(drawn[2])
+
+
+def test_a_row_is_not_drawn_for_a_sample_of_another_shard() -> None:
+    head = partial("cosface", sample_rate=0.2)
+    nobody = torch.zeros(4, dtype=torch.bool)
+    counts = torch.zeros(C)
+    for seed in range(200):
+        head.seed = seed
+        counts[head.draw(torch.zeros(4, dtype=torch.long), nobody)] += 1
+    assert counts[0] < 2 * counts.mean()
 
 
 def test_evaluation_uses_all_classes() -> None:
@@ -314,7 +320,7 @@ def test_the_margin_is_warmed_up_through_the_shards() -> None:
     x, labels = data()
     head.margin_scale = 0.0
     plain = losses.build("norm_softmax", num_classes=C, dim=D, s=64.0).double()
-    plain.load_state_dict(head.full_state_dict()["loss"])
+    plain.load_state_dict(head.full_state_dict())
     assert head.margin_scale == 0.0
     torch.testing.assert_close(head(x, labels), plain(x, labels))
 
@@ -347,7 +353,7 @@ def test_what_cannot_be_sharded_is_refused() -> None:
     with pytest.raises(ValueError, match="0…22"):
         partial("arcface")(torch.randn(2, D), torch.tensor([0, C]))
     smaller = partial("arcface").full_state_dict()
-    smaller["loss"]["weight"] = smaller["loss"]["weight"][:5]
+    smaller["weight"] = smaller["weight"][:5]
     with pytest.raises(ValueError, match="5 classes"):
         partial("arcface").load_full_state_dict(smaller)
 

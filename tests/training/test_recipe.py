@@ -162,3 +162,26 @@ def test_schedules_have_the_values_of_their_formulas() -> None:
     warm = Schedule.model_validate({"margin_warmup": 10})
     assert [optim.margin_share(warm, step) for step in (0, 5, 10, 99)] == [0.0, 0.5, 1.0, 1.0]
     assert math.isclose(optim.rate_factor(Schedule.model_validate({"floor": 0.1}), 100, 100), 0.1)
+
+
+def test_a_run_is_as_long_as_its_epochs_and_warm_ups_may_be_shares_of_it() -> None:
+    recipe = parse_recipe(SMALL | {"train": {"epochs": 2.5, "accumulate": 2}, "schedule": {"warmup": 0.1}})
+    assert recipe.train.length(100) == 125
+    assert recipe.train.length(0) == 1
+    in_steps = recipe.schedule.in_steps(125)
+    assert (in_steps.warmup, in_steps.margin_warmup) == (12, 0)
+    assert Schedule(warmup=20, margin_warmup=0.5).in_steps(1000) == Schedule(warmup=20, margin_warmup=500)
+    assert parse_recipe(SMALL).train.length(100) == 1000
+    assert parse_recipe(SMALL | {"train": {"steps": 7}}).train.length(100) == 7
+
+
+@pytest.mark.parametrize(
+    ("train", "problem"),
+    [
+        ({"steps": 10, "epochs": 1}, "train.steps and train.epochs"),
+        ({"compile": True, "gradient_checkpointing": True}, "train.compile and train.gradient_checkpointing"),
+    ],
+)
+def test_keys_that_exclude_each_other_are_rejected(train: dict[str, object], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        parse_recipe(SMALL | {"train": train})

@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
         ],
         "sampler": {"name": "pk", "images": 4},
     },
-    "half precision with its scaler, two batches a step": {"train": {"precision": "fp16", "accumulate": 2}},
+    "half precision with its loss scale, two batches a step": {"train": {"precision": "fp16", "accumulate": 2}},
     "sampled classes": {"partial_fc": {"enabled": True, "sample_rate": 0.5}},
     "two towers": {
         "losses": [{"name": "triplet", "miner": "semihard"}],
@@ -72,7 +72,8 @@ def test_n_steps_equal_k_then_resume_then_the_rest_bit_for_bit(tmp_path: Path, s
     expected, found = all_tensors(whole.state()), all_tensors(second.state())
     assert expected.keys() == found.keys()
     assert [name for name, value in expected.items() if not torch.equal(value, found[name])] == []
-    assert second.scaler.state_dict() == whole.scaler.state_dict()
+    assert second.loss_scale.state() == whole.loss_scale.state()
+    assert second.void_steps.state() == whole.void_steps.state()
     assert any("/model/" in name for name in expected)
 
 
@@ -98,7 +99,8 @@ def test_a_checkpoint_is_weights_and_readable_json(tmp_path: Path) -> None:
     small_trainer(small_recipe(), tmp_path).train(until=4)
     facts = json.loads((tmp_path / "step_00000004.json").read_text())
     assert (facts["step"], facts["recipe"], facts["people"]) == (4, "small", 6)
-    assert set(checkpoint.load(tmp_path / "step_00000004.pt").state) >= {"model", "objective", "optimizer", "scaler"}
+    state = checkpoint.load(tmp_path / "step_00000004.pt").state
+    assert set(state) >= {"model", "objective", "optimizer", "loss_scale"}
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "train"] == [4]
     assert not list(tmp_path.glob("*.tmp"))

@@ -25,6 +25,7 @@ from training.__main__ import app
 from training.data.crops import UNLABELLED, split_people, whole_people
 from training.data.loader import BatchKey, BatchSource
 from training.evaluation import metrics
+from training.losses.centers import count_centers
 from training.losses.tuples import Triplets
 from training.model import Averaged, FaceModel, area_matrix, build_model, embed, tower
 from training.run.collapse import PATIENCE, CollapseAlarm
@@ -57,18 +58,21 @@ def test_a_run_learns_to_tell_unseen_people_apart(tmp_path: Path, sections: dict
 
 
 def test_a_gradient_that_is_not_finite_voids_the_step_and_keeps_the_batch(tmp_path: Path) -> None:
-    trainer = small_trainer(small_recipe(train={"max_skipped": 2}), tmp_path)
+    trainer = small_trainer(small_recipe(train={"max_skipped": 2, "log_every": 1}), tmp_path)
     weights = [p.detach().clone() for p in trainer.model.parameters()]
     with torch.no_grad():
         next(trainer.objective.parameters())[0, 0] = float("nan")
-    assert trainer.train_step().skipped
+    batch = next(iter(trainer._source(0)[0][key] for key in trainer._source(0)[1]))
+    trainer.train(until=1)
     assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
     dump = torch.load(tmp_path / "skipped_00000000_rank0.pt", weights_only=True)
+    assert torch.equal(dump["images"], batch.images)
     assert dump["images"].shape == (12, 112, 112, 3)
-    trainer.train_step()
     with pytest.raises(Unusable) as caught:
-        trainer.train_step()
+        trainer.train()
     assert caught.value.code == "training_diverged"
+    assert trainer.progress.step == 3
+    assert trainer.progress.skipped == 3
 
 
 def test_a_step_that_is_void_moves_no_running_statistics_either(tmp_path: Path) -> None:
@@ -77,13 +81,13 @@ def test_a_step_that_is_void_moves_no_running_statistics_either(tmp_path: Path) 
     before = {name: value.clone() for name, value in all_tensors(trainer.state()).items()}
     net = trainer.model.get_submodule("backbone")
     spoiling = net.register_forward_pre_hook(lambda _net, pixels: (pixels[0] * float("nan"),))
-    assert trainer.train_step().skipped
+    assert trainer.train_step().void == 1
     spoiling.remove()
     after = all_tensors(trainer.state())
     assert [name for name, value in before.items() if not torch.equal(value, after[name])] == []
     means = [name for name, _ in trainer.model.named_buffers() if name.endswith("running_mean")]
     assert {"/objective/terms/0/t", f"/model/{means[0]}"} <= before.keys()
-    assert not trainer.train_step().skipped
+    assert trainer.train_step().void == 0
     assert embed(tower(trainer.averaged()), torch.from_numpy(flat_people().images(range(2)))).isfinite().all()
 
 
@@ -96,10 +100,21 @@ def test_what_losses_count_and_average_moves_once_a_step_of_several_batches(tmp_
     for norm in norms:
         mean += 0.01 * (float(norm.mean()) - mean)
     assert float(trainer.objective.get_buffer("terms.1.loss.norm_mean")) == pytest.approx(mean)
-    sampled = small_recipe(train={"accumulate": 3}, partial_fc={"enabled": True, "sample_rate": 0.5})
-    trainer = small_trainer(sampled, tmp_path / "sampled")
-    trainer.train_step()
-    assert trainer.objective.get_buffer("terms.0.loss.step") == 1
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_centres_are_merged_at_the_end_of_a_run_alone(tmp_path: Path, sharded: bool) -> None:
+    losses = [{"name": "softtriple", "centers": 3, "merge": 1.9}]
+    trainer = small_trainer(small_recipe(losses=losses, partial_fc={"enabled": sharded}), tmp_path)
+    name = "terms.0.loss.loss.weight" if sharded else "terms.0.loss.weight"
+
+    def kept() -> list[int]:
+        return count_centers(trainer.objective.get_parameter(name), 0.1).tolist()
+
+    trainer.train(until=7)
+    assert max(kept()) > 1
+    trainer.train()
+    assert kept() == [1] * 6
 
 
 def test_no_steps_are_no_steps(tmp_path: Path) -> None:
@@ -241,7 +256,7 @@ def test_a_student_comes_closer_to_its_teacher_package(tmp_path: Path) -> None:
         optimizer={"lr": 0.1},
     )
     trainer = small_trainer(recipe, tmp_path / "run", teacher=teacher)
-    losses = [trainer.train_step().loss for _ in range(30)]
+    losses = [float(trainer.train_step().loss) for _ in range(30)]
     assert np.mean(losses[-5:]) < 0.8 * np.mean(losses[:5])
     assert list(tmp_path.glob("teacher-*.npy"))
 

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from training.backbones.blocks import Blocks
+
 DEPTHS: dict[int, tuple[int, int, int, int]] = {
     18: (2, 2, 2, 2),
     34: (3, 4, 6, 3),
@@ -115,7 +117,7 @@ class IResNet(nn.Module):
             for index in range(count):
                 stages.append(Block(inside, outside, stride=2 if index == 0 else 1))
                 inside = outside
-        self.stages = nn.Sequential(*stages)
+        self.stages = Blocks(*stages)
         self.head = Embedding(inside, (size // STRIDE) ** 2, dim, dropout)
         self.apply(initialise)
 

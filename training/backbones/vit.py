@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from training.backbones.blocks import Blocks
+
 SIZES: dict[str, dict[str, int]] = {
     "tiny": {"channels": 256, "depth": 12, "heads": 8},
     "small": {"channels": 512, "depth": 12, "heads": 8},
@@ -94,7 +96,7 @@ class FaceViT(nn.Module):
         self.patches = nn.Conv2d(3, channels, patch, patch)
         self.positions = nn.Parameter(torch.zeros(1, side * side, channels))
         rates = [drop_path * index / max(1, depth - 1) for index in range(depth)]
-        self.layers = nn.Sequential(*(Layer(channels, heads, rate) for rate in rates))
+        self.layers = Blocks(*(Layer(channels, heads, rate) for rate in rates))
         self.norm = nn.LayerNorm(channels)
         self.head = nn.Sequential(
             nn.Linear(side * side * channels, channels, bias=False),

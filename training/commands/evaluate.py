@@ -24,6 +24,7 @@ from app.inference.package import Package, load_package, write_manifest
 from app.inference.session import Device, open_embedder
 from training.commands import options
 from training.commands.groups import groups
+from training.commands.ijb import ijb
 from training.commands.liveness import evaluate_liveness, liveness_robustness
 from training.evaluation import identification as searching
 from training.evaluation import metrics, plots, protocols, quality_study
@@ -50,6 +51,7 @@ from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
 app.command()(groups)
+app.command()(ijb)
 app.command("liveness")(evaluate_liveness)
 app.command("liveness-study")(liveness_robustness)
 

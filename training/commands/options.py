@@ -18,7 +18,7 @@ from app.inference.manifest import Thresholds
 from app.inference.package import MANIFEST_NAME, find_packages, load_package, select
 from app.inference.session import Device
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
-from training.evaluation.photos import Photos, Templates, make_templates, open_photos
+from training.evaluation.photos import Embed, Templates, make_templates, open_photos
 from training.evaluation.service import Service, open_service
 from training.terminal import counted
 
@@ -67,6 +67,24 @@ class TemplateOptions:
 
 def read_or_make_templates(images: Path, names: Sequence[str], kept: Path | None, way: TemplateOptions) -> Templates:
     """Read the templates from the file ``kept`` if it exists; otherwise make them and write them there."""
+
+    def embed(service: Service) -> Embed:
+        photos = open_photos(images)
+        missing = sorted(set(names) - set(photos.names))
+        if missing:
+            raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
+        one = service.embed_crop if way.aligned else service.embed_photo
+        return lambda name: one(photos.read(name))
+
+    return read_or_embed(names, kept, way, embed)
+
+
+def read_or_embed(
+    names: Sequence[str], kept: Path | None, way: TemplateOptions, embed: Callable[[Service], Embed]
+) -> Templates:
+    """Read the templates from the file ``kept`` if it exists; otherwise make each by its name with what ``embed``
+    returns, and write them there.
+    """
     folder = package_folder(way.package, way.models)
     if kept is not None and kept.is_file():
         made = Templates.load(kept)
@@ -74,29 +92,16 @@ def read_or_make_templates(images: Path, names: Sequence[str], kept: Path | None
         if made.package != wanted:
             raise ValueError(f"{kept} holds templates of {made.package}, not of {wanted}")
         return made.only(names)
-    photos = open_photos(images)
-    missing = sorted(set(names) - set(photos.names))
-    if missing:
-        raise ValueError(f"{len(missing)} photos are not in {images}, {missing[0]} among them")
     threads = way.threads or os.cpu_count() or 1
-    with open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
-        made = _run(own, photos, names, threads, aligned=way.aligned)
+    with (
+        open_service(folder, way.models, way.cache, way.device, threads, flip=way.flip) as service,
+        counted("embedding", len(names)) as advance,
+    ):
+        one = embed(service)
+        made = make_templates(service.package, service.dimension, names, one, threads=threads, progress=advance)
     if kept is not None:
         made.save(kept)
     return made
-
-
-def _run(service: Service, photos: Photos, names: Sequence[str], threads: int, *, aligned: bool) -> Templates:
-    embed = service.embed_crop if aligned else service.embed_photo
-    with counted("embedding", len(names)) as advance:
-        return make_templates(
-            service.package,
-            service.dimension,
-            names,
-            lambda name: embed(photos.read(name)),
-            threads=threads,
-            progress=advance,
-        )
 
 
 def package_folder(package: str, models: Path) -> Path:

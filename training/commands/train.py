@@ -70,7 +70,8 @@ def _train(recipe: Recipe, folder: Path, models: Path, device: str, last: Path |
             trainer.restore(last)
         quiet.print(
             f"{recipe.name}: {len(material.crops)} crops of {len(material.crops.people)} people, "
-            f"from step {trainer.progress.step} to {recipe.train.steps} on {world.size} × {world.device.type}"
+            f"from step {trainer.progress.step} to {trainer.steps} on {world.size} × {world.device.type}, "
+            f"{trainer.precision}"
         )
         progress = trainer.train()
         if progress.best_step is not None:

@@ -26,12 +26,15 @@ CMC_DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[i]``."""
+    """The photos enrolled and the probes: ``mates[i]`` shows the person of ``enrolled[columns[i]]``, or, without
+    ``columns``, of ``enrolled[i]``.
+    """
 
     seed: int
     enrolled: tuple[str, ...]
     mates: tuple[str, ...]
     strangers: tuple[str, ...]
+    columns: tuple[int, ...] | None = None
 
 
 def draw_people(photos: Sequence[str], people: int, seed: int, strangers: int | None = None) -> Draw:
@@ -267,7 +270,8 @@ def searches(templates: Templates, draw: Draw) -> tuple[metrics.Ranking, Floats]
     """Return the mates' ranking, and each stranger's highest score."""
     enrolled, mates = templates.rows(draw.enrolled), templates.rows(draw.mates)
     strangers = templates.rows(draw.strangers)
-    ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), np.arange(len(mates)))
+    columns = np.arange(len(mates)) if draw.columns is None else np.array(draw.columns, np.int64)
+    ranking = metrics.rank_subjects(_scores(templates, mates, enrolled), columns)
     return ranking, _scores(templates, strangers, enrolled).max(axis=1, initial=NO_MATCH)
 
 

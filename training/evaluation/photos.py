@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from app.types import Vector, Vectors
 from training.evaluation.pairs import PACK_ENDING, PackPhotos
 
 T = TypeVar("T")
+Embed: TypeAlias = Callable[[str], tuple[Vector, float]]
+"""A photo's name -> its unit vector and quality."""
 
 ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"})
 
@@ -184,7 +186,7 @@ def make_templates(
     package: str,
     dimension: int,
     names: Sequence[str],
-    embed: Callable[[str], tuple[Vector, float]],
+    embed: Embed,
     *,
     threads: int,
     progress: Callable[[int], None] = lambda _photos: None,

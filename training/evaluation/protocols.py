@@ -80,10 +80,6 @@ def verification(
     scores, mated = pair_scores(templates, pairs), pairs.mated
     people = pair_people(pairs)
     nonmated_count = int((~mated).sum())
-    rates = []
-    for fmr in (rate for rate in fmrs if allowed_errors(rate, nonmated_count) > 0):
-        match = metrics.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed)
-        rates.append(Rate(fmr, metrics.threshold_at_fmr(scores[~mated], fmr), match))
     threshold = metrics.best_threshold(scores, mated)
     failed = {photo: templates.failures[photo] for photo in pairs.photos if photo in templates.failures}
     return Verification(
@@ -96,10 +92,25 @@ def verification(
         best_accuracy=float(np.mean((scores >= threshold) == mated)),
         equal_error_rate=metrics.equal_error_rate(scores[mated], scores[~mated]),
         equal_error_rate_interval=bootstrap.equal_error_rate_interval(scores, mated, people, rounds=rounds, seed=seed),
-        match_rates=tuple(rates),
+        match_rates=match_rates(scores, mated, people, fmrs, rounds=rounds, seed=seed),
         pairs_without_face=int((scores == NO_MATCH).sum()),
         photos=len(pairs.photos),
         photos_without_face=failed,
+    )
+
+
+def match_rates(
+    scores: Floats, mated: Bools, people: Ints, fmrs: Sequence[float], *, rounds: int, seed: int
+) -> tuple[Rate, ...]:
+    """Return 1 − FNMR at each FMR that the (P,) scores can measure; ``people`` is (P, 2), numbered from 0."""
+    return tuple(
+        Rate(
+            fmr,
+            metrics.threshold_at_fmr(scores[~mated], fmr),
+            metrics.match_rate_interval(scores, mated, people, fmr, rounds=rounds, seed=seed),
+        )
+        for fmr in fmrs
+        if allowed_errors(fmr, int((~mated).sum())) > 0
     )
 
 

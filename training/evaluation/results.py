@@ -18,7 +18,7 @@ from rich.table import Table
 from app.calibration import operating_points as points
 from app.calibration.intervals import Floats, Interval
 from training.evaluation import identification as searching
-from training.evaluation import protocols, quality_study
+from training.evaluation import ijb, protocols, quality_study
 from training.evaluation.groups import GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
@@ -100,6 +100,20 @@ def show_identification(made: Templates, found: searching.Identifications) -> No
         spread = (row.deviation, row.least, row.most)
         table.add_row(name, _percent(row.mean), _interval(row.interval), *map(_percent, spread))
     Console().print(table)
+
+
+def show_ijb(made: Templates, figures: ijb.Figures) -> None:
+    title = f"{made.package}: {figures.mated:,} + {figures.nonmated:,} pairs of {figures.templates:,} templates"
+    table = Table("figure", "value", "95 % interval", title=title)
+    for rate in figures.match_rates:
+        table.add_row(f"FNMR at FMR {rate.at:g}", _percent(1 - rate.match.value), _interval(_complement(rate.match)))
+    table.add_row("templates without a face", str(figures.templates_without_face), "")
+    Console().print(table)
+    show_identification(made, figures.identification)
+
+
+def _complement(share: Interval) -> Interval:
+    return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
 
 def show_points(package: str, about: str, used: points.Measurement, plain: points.Measurement) -> None:

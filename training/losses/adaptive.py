@@ -60,7 +60,7 @@ class AdaFace(AngularLoss):
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         m = self.m * self.margin_scale
-        z = self.quality(part.x[part.sample])
+        z = self.quality(part.x)
         return angular_margin(theta, cosine, 1.0, -m * z, self.mode) - (m + m * z)
 
 
@@ -98,7 +98,7 @@ class MagFace(AngularLoss):
         return (self.um - self.lm) / (self.ua - self.la) * (self.magnitude(x) - self.la) + self.lm
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
-        margins = self.margins(part.x[part.sample]) * self.margin_scale
+        margins = self.margins(part.x) * self.margin_scale
         return angular_margin(theta, cosine, 1.0, margins, self.mode)
 
     def sample_penalty(self, x: Tensor) -> Tensor:
@@ -174,14 +174,14 @@ class ElasticFace(AngularLoss):
         self.sigma = ELASTIC_SIGMA[kind, plus] if sigma is None else sigma
 
     def margins(self, part: Part, cosine: Tensor) -> Tensor:
-        """(n,) one margin for each sample whose class is here."""
+        """(B,) a margin for each sample."""
         drawn = torch.full_like(part.x[:, 0], self.m).detach()
         if self.training:
             drawn = part.ranks.same(drawn + self.sigma * torch.randn_like(drawn))
         if self.plus:
             farthest_last = part.spread(cosine).argsort(descending=True)
             drawn = torch.empty_like(drawn).index_put((farthest_last,), drawn.sort().values)
-        return drawn[part.sample] * self.margin_scale
+        return drawn * self.margin_scale
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
         margins = self.margins(part, cosine)

@@ -87,6 +87,8 @@ def check_batch(embeddings: Tensor, labels: Tensor, num_classes: int | None, dim
         raise LossError(f"expected {len(embeddings)} labels in one dimension, got shape {tuple(labels.shape)}")
     if num_classes is None:
         return
+    if labels.device.type != "cpu":
+        return  # reading values back would wait for the device; it stops at an index out of range by itself
     low, high = (int(end) for end in labels.aminmax())
     if low < 0 or high >= num_classes:
         raise LossError(f"labels must lie in 0…{num_classes - 1}, got {low}…{high}")
@@ -194,14 +196,15 @@ class Alone:
 class Part:
     """A batch with the class rows of this process.
 
-    `x` (B, D) floats; `rows` the class parameters by name, each (R, …); `sample` (n,) the samples whose class is among
-    these rows and `column` (n,) the row of each; alone, that is every sample in order.
+    `x` (B, D) floats; `rows` the class parameters by name, each (R, …); `column` (B,) the row of each sample's class;
+    `own` (B,) bool, whether that class is among these rows (if not, `column` is any row), None = all are. Shapes don't
+    depend on the labels, so that nothing waits for a GPU to say how many there are.
     """
 
     x: Tensor
     rows: Mapping[str, Tensor]
-    sample: Tensor
     column: Tensor
+    own: Tensor | None
     ranks: Ranks
 
     @property
@@ -209,17 +212,22 @@ class Part:
         return self.rows["weight"]
 
     def at_target(self, columns: Tensor) -> Tensor:
-        """Return each sample's entry in the column of its class: (B, R) → (n,)."""
-        return columns[self.sample, self.column]
+        """Return each sample's entry in the column of its class: (B, R) → (B,), anything where it is not `own`."""
+        return columns.gather(1, self.column[:, None])[:, 0]
 
     def put(self, columns: Tensor, values: Tensor) -> Tensor:
-        """Return (B, R) with the target entries replaced by values (n,)."""
-        return columns.index_put((self.sample, self.column), values)
+        """Return (B, R) with the target entries replaced by values (B,)."""
+        if self.own is not None:
+            values = torch.where(self.own, values, self.at_target(columns))
+        return columns.scatter(1, self.column[:, None], values[:, None])
+
+    def own_values(self, values: Tensor) -> Tensor:
+        """Return values (B,) with zeros for the samples whose class is elsewhere."""
+        return values if self.own is None else torch.where(self.own, values, torch.zeros_like(values))
 
     def spread(self, values: Tensor) -> Tensor:
-        """Return (n,) values of this process's targets as (B,) of all samples. No gradient."""
-        empty = torch.zeros(len(self.x), dtype=values.dtype, device=values.device)
-        return self.ranks.total(empty.index_put((self.sample,), values.detach())).detach()
+        """Return (B,) values of every sample's target, from the process that holds it. No gradient."""
+        return self.ranks.total(self.own_values(values.detach())).detach()
 
 
 # -------------------------------------------------------------------------------------------- class-level losses
@@ -266,7 +274,7 @@ class ClassLoss(nn.Module):
         raise NotImplementedError
 
     def target(self, part: Part, scores: Tensor) -> Tensor:
-        """Return (n,) each sample's score for its own class, with its margin."""
+        """Return (B,) each sample's score for its own class, with its margin."""
         return part.at_target(scores)
 
     def margined(self, part: Part, scores: Tensor) -> Tensor:
@@ -335,7 +343,7 @@ class ClassLoss(nn.Module):
     def _whole(self, embeddings: Tensor, labels: Tensor) -> Part:
         require(self.table.rows == self.num_classes, "this loss holds a shard of its classes: call its PartialFC")
         x, rows = same_type(embeddings, self.class_rows())
-        return Part(x, rows, torch.arange(len(x), device=x.device), labels.long(), Alone())
+        return Part(x, rows, labels.long(), None, Alone())
 
     def extra_repr(self) -> str:
         return f"num_classes={self.num_classes}, dim={self.dim}"
@@ -366,11 +374,11 @@ class CosineLoss(ClassLoss):
         return self.s
 
     def target_angle(self, part: Part) -> Tensor:
-        """(n,) radians, accurate also near 0 and π; only for the target, which costs B·D instead of B·C."""
-        return angle(unit(part.x[part.sample]), unit(self.target_rows(part)))
+        """(B,) radians, accurate also near 0 and π; only for the target, which costs B·D instead of B·C."""
+        return angle(unit(part.x), unit(self.target_rows(part)))
 
     def target_rows(self, part: Part) -> Tensor:
-        """(n, D)"""
+        """(B, D)"""
         return part.weight[part.column]
 
     def extra_repr(self) -> str:

@@ -22,14 +22,19 @@ def center_cosines(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(unit(x), unit(weight).flatten(0, 1)).reshape(len(x), *weight.shape[:2])
 
 
-def count_centers(weight: Tensor, threshold: float) -> Tensor:
-    """(C, K, D) → (C,) how many groups each class's centres form when those nearer than `threshold` are joined."""
+def center_groups(weight: Tensor, threshold: float) -> Tensor:
+    """(C, K, D) → (C, K, K) whether two centres of a class are in one group, those nearer than `threshold` joined."""
     centers = unit(weight.detach())
     near = torch.cdist(centers, centers) < threshold
     reach = near | torch.eye(weight.shape[1], dtype=torch.bool, device=weight.device)
     for _ in range(weight.shape[1].bit_length()):
         reach = (reach.float() @ reach.float()) > 0
-    leads = ~reach.tril(-1).any(dim=2)  # no centre before it in its group
+    return reach
+
+
+def count_centers(weight: Tensor, threshold: float) -> Tensor:
+    """(C, K, D) → (C,) how many groups each class's centres form."""
+    leads = ~center_groups(weight, threshold).tril(-1).any(dim=2)  # no centre before it in its group
     return leads.sum(dim=1)
 
 
@@ -57,8 +62,8 @@ class SubCenterArcFace(AngularLoss):
         return center_cosines(x, rows["weight"]).amax(dim=2)
 
     def target_rows(self, part: Part) -> Tensor:
-        centers = part.weight[part.column]  # (n, K, D)
-        cosines = torch.einsum("nd,nkd->nk", unit(part.x[part.sample]), unit(centers)).detach()
+        centers = part.weight[part.column]  # (B, K, D)
+        cosines = torch.einsum("nd,nkd->nk", unit(part.x), unit(centers)).detach()
         return centers[torch.arange(len(centers), device=centers.device), cosines.argmax(dim=1)]
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
@@ -70,13 +75,23 @@ class HardTriple(ClassLoss):
     """z_c = la·(S_c − margin·[c = y]) with S_c = max_k x·w_ck (SoftTriple paper, arXiv 1909.05235).
 
     la = 20, margin = 0.01, centers = 10: that paper. `tau` weighs the regulariser of `SoftTriple`, by default 0.
-    Embeddings and centres are normalised inside.
+    Embeddings and centres are normalised inside. With `merge` above 0 a class's centres nearer than that become one at
+    the end of a run.
     """
 
     def __init__(
-        self, table: ClassTable, *, centers: int = 10, la: float = 20.0, margin: float = 0.01, tau: float = 0.0
+        self,
+        table: ClassTable,
+        *,
+        centers: int = 10,
+        la: float = 20.0,
+        margin: float = 0.01,
+        tau: float = 0.0,
+        merge: float = 0.0,
     ) -> None:
         super().__init__(table)
+        require(0 <= merge < 2, f"merge must lie in [0, 2), not {merge}")
+        self.merge = merge
         require(centers >= 1, f"centers must be at least 1, not {centers}")
         require(la > 0, f"la must be positive, not {la}")
         require(tau >= 0, f"tau must not be negative, got {tau}")
@@ -112,6 +127,12 @@ class HardTriple(ClassLoss):
         """(C,) how many different centres each class keeps, those nearer than `threshold` being one."""
         return count_centers(self.weight, threshold)
 
+    @torch.no_grad()
+    def merge_centers(self) -> None:
+        """Move the centres of each group of a class, those nearer than `merge` joined, to the group's mean."""
+        groups = center_groups(self.weight, self.merge).to(self.weight.dtype)
+        self.weight.copy_(unit(groups @ unit(self.weight)))
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, centers={self.centers}, la={self.la}"
 
@@ -133,8 +154,9 @@ class SoftTriple(HardTriple):
         gamma: float = 0.1,
         tau: float = 0.2,
         margin: float = 0.01,
+        merge: float = 0.0,
     ) -> None:
-        super().__init__(table, centers=centers, la=la, margin=margin, tau=tau)
+        super().__init__(table, centers=centers, la=la, margin=margin, tau=tau, merge=merge)
         require(gamma > 0, f"gamma must be positive, not {gamma}; for gamma → 0 take hardtriple")
         self.gamma = gamma
 

@@ -47,7 +47,7 @@ class AngularLoss(CosineLoss):
         self.grad: Gradient = grad
 
     def shifted(self, part: Part, theta: Tensor, cosine: Tensor) -> Tensor:
-        """(n,) the target's score with its margin."""
+        """(B,) the target's score with its margin."""
         raise NotImplementedError
 
     def target(self, part: Part, scores: Tensor) -> Tensor:

@@ -124,8 +124,8 @@ class Margin(PairLoss):
     """[alpha + y_ij·(D_ij − β)]₊, y = 1 within a class and −1 between two, β = β0 + β_class[y_i] + β_image[i]
     (Sampling Matters, arXiv 1706.07567).
 
-    β0 starts at `beta` = 1.2, alpha = 0.2, nu = 0: that paper. All three β are learned (`beta`;
-    `beta_class` (C,) where num_classes is given; `beta_image` (N,) where num_images is given, for which `forward` takes
+    β0 starts at `beta` = 1.2, alpha = 0.2, nu = 0: that paper. All three β are learned (`beta`; `beta_class` (C,) where
+    num_classes is given and class_beta is true; `beta_image` (N,) where num_images is given, for which `forward` takes
     `image_ids` (B,)), with a rate of their own (`BETA_LR`). The sum over the triplets' pairs, plus nu·Σ β of their
     anchors, over the number of pairs with a positive term; without mined triplets over all triplets, so that both kinds
     of pairs weigh the same.
@@ -139,12 +139,14 @@ class Margin(PairLoss):
         alpha: float = 0.2,
         beta: float = 1.2,
         nu: float = 0.0,
+        class_beta: bool = True,
         num_images: int | None = None,
     ) -> None:
         super().__init__(num_classes, dim)
         self.alpha, self.nu = alpha, nu
         self.beta = nn.Parameter(torch.tensor(float(beta)))
-        self.beta_class = None if num_classes is None else nn.Parameter(torch.zeros(num_classes))
+        of_classes = class_beta and num_classes is not None
+        self.beta_class = nn.Parameter(torch.zeros(num_classes)) if of_classes else None  # type: ignore[arg-type]  # just checked
         self.beta_image = None if num_images is None else nn.Parameter(torch.zeros(num_images))
 
     def forward(

@@ -12,6 +12,8 @@ sphereface2, whose decisions are independent. Pair-level losses have no class ro
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,8 +64,7 @@ class Shards:
     def cross_entropy(self, logits: Tensor, part: Part) -> Tensor:
         largest = collectives.largest(logits.detach().amax(dim=1))
         partition = self.total(torch.exp(logits - largest[:, None]).sum(dim=1))
-        own = torch.zeros_like(largest).index_put((part.sample,), part.at_target(logits))
-        return torch.log(partition) + largest - self.total(own)
+        return torch.log(partition) + largest - self.total(part.own_values(part.at_target(logits)))
 
     def parameter(self, values: Tensor) -> Tensor:
         return collectives.shared(values)
@@ -77,11 +78,10 @@ class PartialFC(nn.Module):
     have the same gradient everywhere. Where the backbone's gradients are *averaged* over ranks afterwards, as
     DistributedDataParallel does, pass averaged=True: embeddings' gradients are then multiplied by the number of ranks.
 
-    In eval mode all classes are used. `full_state_dict` and `full_optimizer_state` are collective and do not depend on
-    the number of ranks: what 2 ranks saved loads on 1 or 3.
+    Every rank's batch has as many samples. In eval mode all classes are used. Set `seed` anew for each step: it decides
+    which classes are drawn. `full_state_dict` and `full_optimizer_state` are collective and are those of the same loss
+    in one process: what 2 ranks saved loads on 1 or 3.
     """
-
-    step: Tensor
 
     def __init__(
         self,
@@ -102,7 +102,6 @@ class PartialFC(nn.Module):
         self.sample_rate, self.seed = sample_rate, seed
         self.factor = float(ranks) if averaged else 1.0
         self.loss = build_part(name, self.table, **hyper)
-        self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     @property
     def margin_scale(self) -> float:
@@ -115,58 +114,78 @@ class PartialFC(nn.Module):
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         check_batch(embeddings, labels, None, self.table.dim)
         with full_precision(embeddings):
-            sizes = collectives.row_counts(embeddings)
-            gathered = collectives.gather(upcast(embeddings), sizes, factor=self.factor)
-            targets = collectives.gather(labels.long(), sizes)
+            gathered = collectives.gather(upcast(embeddings), factor=self.factor)
+            targets = collectives.gather(labels.long())
             check_batch(gathered, targets, self.table.num_classes, self.table.dim)
             part = self._part(gathered, targets)
-            counted = collectives.summed(torch.tensor(len(part.weight), device=gathered.device))
-            loss = self.loss.of(part, int(counted))
-        if self.training:
-            self.step += 1
-        return loss
-
-    def _part(self, x: Tensor, targets: Tensor) -> Part:
-        sample = ((targets >= self.table.first) & (targets < self.table.end)).nonzero(as_tuple=True)[0]
-        column = targets[sample] - self.table.first
-        rows: Mapping[str, Tensor] = self.loss.class_rows()
-        if self.training and self.sample_rate < 1:
-            index = self.draw(column)
-            rows = {name: select_rows(row, index) for name, row in rows.items()}
-            column = torch.searchsorted(index, column)
-        x, rows = same_type(x, rows)
-        return Part(x, rows, sample, column, Shards())
+            counted = sum(self._rows_used(start, end, len(targets)) for start, end in self._shards())
+            return self.loss.of(part, counted)
 
     @torch.no_grad()
-    def draw(self, positives: Tensor) -> Tensor:
-        """Return the rows of this step, sorted: those in `positives`, and random others up to the sampled share.
+    def accuracy(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the share of all ranks' samples whose own class scores highest without margin. Collective."""
+        x, targets = collectives.gather(upcast(embeddings)), collectives.gather(labels.long())
+        scores = self.loss.logits(x)
+        column, own = self._own(targets)
+        found = scores.gather(1, column[:, None])[:, 0].masked_fill(~own, -math.inf)
+        return (collectives.largest(found) >= collectives.largest(scores.amax(dim=1))).float().mean()
 
-        The draw depends on (seed, step, first row of the shard), so a resumed run draws the same rows.
+    def _shards(self) -> list[tuple[int, int]]:
+        """Return the first row of each rank and the one after its last."""
+        ranks = collectives.ranks()
+        cuts = [self.table.num_classes * rank // ranks for rank in range(ranks + 1)]
+        return list(itertools.pairwise(cuts))
+
+    def _own(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each sample's row here, and whether its class is here at all (if not, the row is any)."""
+        own = (targets >= self.table.first) & (targets < self.table.end)
+        return (targets - self.table.first).clamp(0, self.table.rows - 1), own
+
+    def _part(self, x: Tensor, targets: Tensor) -> Part:
+        column, own = self._own(targets)
+        rows: Mapping[str, Tensor] = self.loss.class_rows()
+        if self.training and self.sample_rate < 1:
+            index = self.draw(column, own)
+            rows = {name: select_rows(row, index) for name, row in rows.items()}
+            column = torch.searchsorted(index, column).clamp(max=len(index) - 1)
+        x, rows = same_type(x, rows)
+        return Part(x, rows, column, own, Shards())
+
+    def _rows_used(self, start: int, end: int, samples: int) -> int:
+        """Return how many rows of a shard take part in a step: the sampled share, at least as many as the batch may
+        need. It doesn't depend on the labels, which lie on the device."""
+        if not self.training or self.sample_rate == 1:
+            return end - start
+        return max(math.ceil(self.sample_rate * (end - start)), min(samples, end - start))
+
+    @torch.no_grad()
+    def draw(self, column: Tensor, own: Tensor) -> Tensor:
+        """Return the rows of this step, sorted: those in `column` where `own`, and random others.
+
+        The draw depends on (seed, first row of the shard), so a resumed run draws the same rows.
         """
         rows = self.table.rows
-        key = hash((self.seed, int(self.step), self.table.first)) % 2**63
-        generator = torch.Generator(positives.device).manual_seed(key)
-        priority = torch.rand(rows, generator=generator, device=positives.device)
-        priority[positives] = 2.0  # above all that rand can give
-        count = max(-int(-self.sample_rate * rows // 1), int((priority == 2.0).sum()))
+        generator = torch.Generator(column.device).manual_seed(hash((self.seed, self.table.first)) % 2**63)
+        priority = torch.rand(rows, generator=generator, device=column.device)
+        priority.scatter_reduce_(0, column, 2.0 * own.to(priority.dtype), "amax")  # 2 is above all that rand gives
+        count = self._rows_used(self.table.first, self.table.end, len(column))
         return priority.topk(count).indices.sort().values
 
     # checkpoints that do not depend on the number of ranks
 
     def full_state_dict(self) -> dict[str, Any]:
-        """{"loss": the state of the same loss in one process, "step"}; the same on every rank. Collective."""
+        """Return the state of the same loss in one process; the same on every rank. Collective."""
         state = self.loss.state_dict()
         for name in self.loss.class_parameters:
             state[name] = _gathered(state[name])
-        return {"loss": dict(state), "step": int(self.step)}
+        return dict(state)
 
     def load_full_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load this rank's rows from the result of `full_state_dict`, made on any number of ranks."""
-        full = dict(state["loss"])
+        full = dict(state)
         for name in self.loss.class_parameters:
             full[name] = self._mine(full[name])
         self.loss.load_state_dict(full)
-        self.step.fill_(state["step"])
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return `optimizer.state_dict()` with the state of class rows gathered over the ranks. Collective."""

@@ -1,100 +1,82 @@
-"""SGD and AdamW that step only the rows a sparse gradient names.
+"""torch's SGD and AdamW, fused, that step only the rows a sparse gradient names.
 
 torch's own SGD keeps moving every row by its momentum and shrinks it by weight decay; here a row that was not drawn
 keeps its value and its state, as if the step had not been. A row's history is that of a dense optimiser that saw just
-the steps the row took part in. Parameters with an ordinary gradient are stepped as torch's optimisers do.
+the steps the row took part in. Like torch's fused optimisers they step nothing where `found_inf` is set to 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 
 class RowOptimizer(torch.optim.Optimizer):
-    """Calls `update(group, values, gradient, state)` with the rows at hand; what it returns is written back."""
+    """Steps sparse gradients by `update(group, values, gradient, state)`; the others by the class it is mixed into."""
 
     row_state: tuple[str, ...] = ()
     """Tensors kept per parameter, of its shape."""
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._step(group, parameter, parameter.grad)
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # not torch's two
+        sparse = [
+            (group, parameter, parameter.grad)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None and parameter.grad.is_sparse
+        ]
+        for _, parameter, _ in sparse:
+            parameter.grad = None
+        loss = super().step(closure)
+        for group, parameter, gradient in sparse:
+            parameter.grad = gradient
+            self._step_rows(group, parameter, gradient.coalesce())
         return loss
 
-    def _step(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
+    def _step_rows(self, group: dict[str, Any], parameter: Tensor, gradient: Tensor) -> None:
         state = self.state[parameter]
-        if not state:
-            state.update({name: torch.zeros_like(parameter) for name in self.row_state})
+        if "steps" not in state:
+            for name in self.row_state:
+                state.setdefault(name, torch.zeros_like(parameter))
             shape = parameter.shape[:1] + (1,) * (parameter.ndim - 1)
             state["steps"] = torch.zeros(shape, dtype=parameter.dtype, device=parameter.device)
-        if not gradient.is_sparse:
-            parameter.copy_(self.update(group, parameter, gradient, state))
-            return
-        gradient = gradient.coalesce()
         index = gradient.indices()[0]
         rows = {name: kept[index] for name, kept in state.items()}
-        parameter[index] = self.update(group, parameter[index], gradient.values(), rows)
-        for name, kept in rows.items():
-            state[name][index] = kept
+        values = self.update(group, parameter[index], gradient.values(), rows)
+        void = getattr(self, "found_inf", None)
+        for kept, new in ((parameter, values), *((state[name], rows[name]) for name in rows)):
+            kept[index] = new if void is None else torch.where(void.bool(), kept[index], new)
 
     def update(self, group: dict[str, Any], values: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
         """The new values; updates `state` in place."""
         raise NotImplementedError
 
 
-class RowSGD(RowOptimizer):
+class RowSGD(RowOptimizer, torch.optim.SGD):
     """torch.optim.SGD with momentum and (coupled) weight decay."""
 
-    row_state = ("momentum",)
-
-    def __init__(self, params: Iterable[Any], *, lr: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    row_state = ("momentum_buffer",)
 
     def update(self, group: dict[str, Any], values: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
         state["steps"].add_(1)
-        state["momentum"].mul_(group["momentum"]).add_(gradient + group["weight_decay"] * values)
-        stepped: Tensor = values - group["lr"] * state["momentum"]
+        state["momentum_buffer"].mul_(group["momentum"]).add_(gradient + group["weight_decay"] * values)
+        stepped: Tensor = values - group["lr"] * state["momentum_buffer"]
         return stepped
 
 
-class RowAdamW(RowOptimizer):
+class RowAdamW(RowOptimizer, torch.optim.AdamW):
     """torch.optim.AdamW; the bias correction counts each row's own steps."""
 
-    row_state = ("mean", "square")
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.01,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    row_state = ("exp_avg", "exp_avg_sq")
 
     def update(self, group: dict[str, Any], values: Tensor, gradient: Tensor, state: dict[str, Tensor]) -> Tensor:
         first, second = group["betas"]
         steps = state["steps"].add_(1)
-        mean = state["mean"].lerp_(gradient, 1 - first)
-        square = state["square"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        mean = state["exp_avg"].lerp_(gradient, 1 - first)
+        square = state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
         root = (square / (1 - second**steps)).sqrt() + group["eps"]
         decayed = values * (1 - group["lr"] * group["weight_decay"])
         stepped: Tensor = decayed - group["lr"] * (mean / (1 - first**steps)) / root

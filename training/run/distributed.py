@@ -1,4 +1,4 @@
-"""Joining the process group, and batch statistics over all ranks. One process and many take the same path.
+"""Joining the process group. One process and many take the same path.
 
 Every rank computes the losses on the gathered global batch, so pair-level losses see all pairs and the gradient is that
 of a single process: the gather's backward sums what every rank sends back (the same, once a rank), and the mean over
@@ -15,12 +15,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import nn
 
-from app.errors import DeviceUnavailable
-from training import collectives
-from training.losses.base import upcast
+from app.errors import DeviceUnavailable, InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,55 +73,12 @@ def _device(name: str, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def _sum(values: Tensor) -> Tensor:
-    """Sum over ranks; its gradient is the sum over ranks as well, because every rank's loss depends on it."""
-    return collectives.total(collectives.shared(values))
+def synchronise_batchnorm(model: nn.Module, world: World) -> nn.Module:
+    """Return the model with batch statistics over all ranks; the state's names stay the same.
 
-
-class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation with mean and variance of the global batch, on any backend (torch's own needs a GPU)."""
-
-    def _check_input_dim(self, input: Tensor) -> None:  # noqa: A002  the base class names it so
-        if input.ndim < 2:
-            raise ValueError(f"expected at least 2 dimensions, got {input.ndim}")
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  the base class names it so
-        if not self.training or collectives.ranks() == 1:
-            return super().forward(input)
-        x = upcast(input)
-        dims = [d for d in range(x.ndim) if d != 1]
-        count = x.numel() / x.shape[1] * collectives.ranks()
-        # Two messages: the variance about the global mean is exact where E[x²] − E[x]² cancels.
-        mean: Tensor = _sum(x.sum(dims)) / count
-        shape = [1, -1] + [1] * (x.ndim - 2)
-        centred = x - mean.view(shape)
-        variance: Tensor = _sum(centred.square().sum(dims)) / count
-        self._track(mean.detach(), variance.detach() * (count / (count - 1)))
-        out = centred * torch.rsqrt(variance + self.eps).view(shape)
-        if self.affine:
-            out = out * self.weight.view(shape) + self.bias.view(shape)
-        return out.to(input.dtype)
-
-    @torch.no_grad()
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked += 1
-        momentum = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), momentum)
-
-
-def synchronise_batchnorm(module: nn.Module) -> nn.Module:
-    """Replace every batch normalisation by one over all ranks, in place; the state's names stay the same."""
-    for name, child in module.named_children():
-        if isinstance(child, _BatchNorm) and not isinstance(child, SyncBatchNorm):
-            replacement = SyncBatchNorm(
-                child.num_features, child.eps, child.momentum, child.affine, child.track_running_stats
-            )
-            replacement.load_state_dict(child.state_dict())
-            replacement.train(child.training)
-            module.add_module(name, replacement)
-        else:
-            synchronise_batchnorm(child)
-    return module
+    Raises InvalidInput (`invalid_recipe`) on CPUs, which torch has no such layer for.
+    """
+    if world.device.type != "cuda":
+        raise InvalidInput("train.sync_batchnorm needs GPUs.", code="invalid_recipe")
+    synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]  # torch's
+    return synchronised

@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from app.errors import InvalidInput
 from training import losses
-from training.collectives import gather, mean_gradients
+from training.collectives import gather, mean_gradients, ranks
 from training.data.crops import UNLABELLED
 from training.losses import miners
 from training.losses.base import upcast
+from training.losses.centers import HardTriple
 from training.losses.miners import PairMiner
 from training.losses.partial_fc import PartialFC
 from training.losses.tuples import Triplets, all_triplets
-from training.recipe import Distill, Loss, Recipe
+from training.recipe import MANY_CLASSES, Distill, Loss, Recipe
 from training.run.distillation import Projection, embedding_loss, relation_loss
 
 LARGEST_ACCURACY_TABLE = 200_000
@@ -127,10 +128,19 @@ class Objective(nn.Module):
                 term.loss.margin_scale = share  # type: ignore[assignment]  # a float attribute of ClassLoss and PartialFC
 
     def seed(self, seed: int) -> None:
-        """Seed the miners' generators, so that no random state carries over from one step to the next."""
+        """Seed the miners' generators and the draw of classes: no random state carries over from step to step."""
         for term in self._terms():
             if term.miner is not None:
                 term.miner.generator.manual_seed(seed)
+            if isinstance(term.loss, PartialFC):
+                term.loss.seed = seed
+
+    def merge_centers(self) -> None:
+        """Merge the classes' centres that lie close together, in the losses that are to."""
+        for term in self._terms():
+            loss = term.loss.loss if isinstance(term.loss, PartialFC) else term.loss
+            if isinstance(loss, HardTriple) and loss.merge:
+                loss.merge_centers()
 
     def average_gradients(self) -> None:
         """Average the gradients of what all ranks hold; shards of class weights belong to one rank each."""
@@ -148,19 +158,25 @@ class Objective(nn.Module):
                 found |= {term.loss.loss.get_parameter(name) for name in term.loss.loss.class_parameters}
         return found
 
+    @property
+    def sampled(self) -> bool:
+        """Whether a step trains only some of the classes."""
+        sharded = self._partial_fc()
+        return sharded is not None and sharded.sample_rate < 1
+
     @torch.no_grad()
     def accuracy(self, embeddings: Tensor, labels: Tensor) -> float | None:
-        """Return the share of (B, D) embeddings whose own class scores highest without margin. None without labels,
-        or without a class-level loss that has all its classes here.
+        """Return the share of (B, D) embeddings whose own class scores highest without margin: this rank's, or all
+        ranks' if they share the class weights. None without labels or a class-level loss. Collective.
         """
         known = labels != UNLABELLED
         if not bool(known.any()):
             return None
         for term in self._terms():
-            loss = term.loss.loss if isinstance(term.loss, PartialFC) else term.loss
-            whole = isinstance(loss, losses.ClassLoss) and loss.table.rows == loss.num_classes
-            if isinstance(loss, losses.ClassLoss) and whole and loss.num_classes <= LARGEST_ACCURACY_TABLE:
-                found = loss.logits(embeddings[known].float()).argmax(dim=1)
+            if isinstance(term.loss, PartialFC) and term.loss.table.num_classes <= LARGEST_ACCURACY_TABLE:
+                return float(term.loss.accuracy(embeddings, labels))
+            if isinstance(term.loss, losses.ClassLoss) and term.loss.num_classes <= LARGEST_ACCURACY_TABLE:
+                found = term.loss.logits(embeddings[known].float()).argmax(dim=1)
                 return float((found == labels[known]).float().mean())
         return None
 
@@ -208,23 +224,33 @@ def build_objective(recipe: Recipe, people: int, crops: int, teacher_dimension: 
     Raises LossError for an unknown loss, miner or key, InvalidInput (`invalid_recipe`) for what doesn't go together.
     """
     terms = []
+    sharded = _is_sharded(recipe, people)
     for config in recipe.losses:
         class_level = losses.is_class_level(config.name)
         _check_keys(config)
         shared: dict[str, Any] = {"num_classes": people, "dim": recipe.model.dim, **config.hyper}
         if config.image_beta:
             shared["num_images"] = crops
-        if recipe.partial_fc.enabled and class_level:
-            rate = recipe.partial_fc.sample_rate
+        if sharded and class_level:
+            rate = recipe.partial_fc.rate(people)
             loss: nn.Module = PartialFC(config.name, sample_rate=rate, averaged=True, seed=recipe.seed, **shared)
         else:
             loss = losses.build(config.name, **shared)
         terms.append(Term(config, loss, across_towers=recipe.model.towers != "single"))
-    if recipe.partial_fc.enabled and sum(term.sharded for term in terms) != 1:
-        raise InvalidInput("partial_fc.enabled needs exactly one class-level loss.", code="invalid_recipe")
     names = [f"{i}_{config.name}" if len(recipe.losses) > 1 else config.name for i, config in enumerate(recipe.losses)]
     projection = None if teacher_dimension is None else Projection(recipe.model.dim, teacher_dimension)
     return Objective(terms, names, recipe.distill, projection, some_unlabelled=bool(recipe.data.unlabelled))
+
+
+def _is_sharded(recipe: Recipe, people: int) -> bool:
+    """Return whether the ranks share the class weights. Raises InvalidInput (`invalid_recipe`) if they can't."""
+    possible = sum(losses.is_class_level(config.name) for config in recipe.losses) == 1
+    if recipe.partial_fc.enabled != "auto":
+        if recipe.partial_fc.enabled and not possible:
+            raise InvalidInput("partial_fc.enabled needs exactly one class-level loss.", code="invalid_recipe")
+        return recipe.partial_fc.enabled
+    useful = ranks() > 1 or people >= MANY_CLASSES
+    return possible and useful and people >= ranks() and not recipe.data.unlabelled
 
 
 def _check_keys(config: Loss) -> None:

@@ -69,15 +69,18 @@ def _by_depth(name: str, parameters: list[nn.Parameter], config: Optimizer, deca
 def build_optimizer(
     groups: Iterable[dict[str, object]], config: Optimizer, *, by_row: bool = False
 ) -> torch.optim.Optimizer:
-    """Build torch's own optimiser, or with `by_row` one that steps only the rows a sparse gradient names
+    """Build torch's own optimiser, fused, or with `by_row` one that steps only the rows a sparse gradient names
     (PartialFC).
     """
     kept = [group for group in groups if group["params"]]
-    if config.name == "sgd":
-        sgd = RowSGD if by_row else torch.optim.SGD
-        return sgd(kept, lr=config.lr, momentum=config.momentum)
-    adamw = RowAdamW if by_row else torch.optim.AdamW
-    return adamw(kept, lr=config.lr, betas=(config.momentum, ADAM_BETA2), eps=config.eps)
+    if config.name == "adamw":
+        adamw = RowAdamW if by_row else torch.optim.AdamW
+        return adamw(kept, lr=config.lr, betas=(config.momentum, ADAM_BETA2), eps=config.eps, fused=True)
+    sgd = (RowSGD if by_row else torch.optim.SGD)(kept, lr=config.lr, momentum=config.momentum, fused=True)
+    if config.momentum:  # torch leaves them uninitialised where the first step is void
+        for parameter in (p for group in sgd.param_groups for p in group["params"]):
+            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return sgd
 
 
 def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:

@@ -7,6 +7,7 @@ continues on any number of ranks.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -24,21 +25,22 @@ from app.errors import InvalidInput, Unusable
 from training import checkpoint, collectives
 from training.data.bins import VerificationPack, read_pack
 from training.data.crops import Crops
-from training.data.loader import Augment, Batch, BatchSource, batch_keys, batches, worker_count
+from training.data.loader import Augment, Batch, BatchKey, BatchSource, batch_keys, batches, worker_count
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics
-from training.model import Averaged, Tower, TwoTowers, build_model, embed, tower
+from training.model import Averaged, Tower, TwoTowers, build_model, embed, recompute_blocks, tower
 from training.recipe import Recipe
-from training.run import distributed
+from training.run import distributed, precision
 from training.run.collapse import CollapseAlarm
 from training.run.distillation import Teacher
 from training.run.distributed import World
 from training.run.log import Reporter
 from training.run.objective import build_objective
 from training.run.optimiser import build_optimizer, margin_share, parameter_groups, rate_factor, set_rates
+from training.run.precision import LossScale
 from training.run.start import freeze, hold_statistics, load_start
+from training.run.void_steps import BufferCopy, VoidSteps
 
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 PACK_FOLDS = 10
 PAIRS_AT_ONCE = 128
 KEPT_DUMPS = 5
@@ -58,14 +60,15 @@ class Material:
 
 @dataclass(slots=True)
 class StepResult:
-    """The results of one step; `embeddings` and `labels` are the last batch's, for figures that are logged now and
-    then.
+    """The results of one step, on the device; `embeddings` and `labels` are the last batch's, for figures that are
+    logged now and then. Reading one waits for the device.
     """
 
-    loss: float
-    parts: dict[str, float]
-    norm: float
-    skipped: bool
+    loss: Tensor
+    parts: dict[str, Tensor]
+    norm: Tensor
+    void: Tensor
+    """1 where the gradient was not finite and the step changed nothing, else 0."""
     images: int
     embeddings: Tensor
     labels: Tensor
@@ -77,7 +80,7 @@ class Progress:
 
     step: int = 0
     skipped: int = 0
-    skipped_in_a_row: int = 0
+    """Void steps, counted when the run logs."""
     best: float | None = None
     best_step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
@@ -97,16 +100,22 @@ class Trainer:
         self.model = build_model(recipe.model, channels_last=recipe.train.channels_last)
         self.fresh = load_start(self.model, recipe.model)
         freeze(self.model, recipe.model.freeze)
+        if recipe.train.gradient_checkpointing:
+            recompute_blocks(self.model)
         if recipe.train.sync_batchnorm and world.size > 1:
-            distributed.synchronise_batchnorm(self.model)
+            self.model = distributed.synchronise_batchnorm(self.model, world)  # type: ignore[assignment]  # itself, or a tower
         self.model.to(world.device)
+        self.steps = recipe.train.length(len(material.sampler))
+        self.schedule = recipe.schedule.in_steps(self.steps)
+        self.precision = precision.choose(recipe.train.precision, world.device, self.model)
         teacher_dim = material.teacher.dimension if material.teacher else None
         self.objective = build_objective(recipe, len(material.crops.people), len(material.crops), teacher_dim)
         self.objective.to(world.device)
         self.parallel = self._parallel()
         groups = parameter_groups(self.model, self.objective, recipe.optimizer)
-        self.optimizer = build_optimizer(groups, recipe.optimizer, by_row=recipe.partial_fc.enabled)
-        self.scaler = torch.amp.GradScaler(world.device.type, enabled=recipe.train.precision == "fp16")
+        self.optimizer = build_optimizer(groups, recipe.optimizer, by_row=self.objective.sampled)
+        self.loss_scale = LossScale(world.device, used=self.precision == "fp16")
+        self.void_steps = VoidSteps(world.device)
         self.average = Averaged(self.model, recipe.train.ema) if recipe.train.ema else None
         self.alarm = CollapseAlarm(len(material.crops.people))
         self._batches: Iterator[Batch] | None = None
@@ -119,18 +128,18 @@ class Trainer:
         Raises Unusable (`training_diverged`) when too many steps in a row had no finite gradient.
         """
         recipe = self.recipe
-        last = recipe.train.steps if until is None else min(until, recipe.train.steps)
+        last = self.steps if until is None else min(until, self.steps)
         self._write_recipe()
         out = self.out if self.world.is_first else None
-        with Reporter(out, recipe.train.steps, self.progress.step) as report:
+        with Reporter(out, self.steps, self.progress.step) as report:
             for message in self._notices():
                 report.warn(self.progress.step, message)
             while self.progress.step < last:
                 result = self.train_step()
                 step = self.progress.step
                 report.stepped(step, result.images)
-                if result.skipped:
-                    report.warn(step, f"the gradient was not finite (norm {result.norm}); the step was skipped")
+                if step == self.steps:
+                    self.objective.merge_centers()
                 if step % recipe.train.log_every == 0 or step == last:
                     self._log(report, result)
                 if self._due(recipe.evaluate.every, last):
@@ -140,38 +149,38 @@ class Trainer:
         return self.progress
 
     def train_step(self) -> StepResult:
-        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average."""
+        """Make one optimiser step: `accumulate` batches forward and backward, clip, step, average.
+
+        With class-level losses nothing here waits for the device: a gradient that is not finite is found, and its step
+        left out, there.
+        """
         recipe, step = self.recipe, self.progress.step
-        set_rates(self.optimizer, rate_factor(recipe.schedule, step, recipe.train.steps))
-        self.objective.set_margin(margin_share(recipe.schedule, step))
+        set_rates(self.optimizer, rate_factor(self.schedule, step, self.steps))
+        self.objective.set_margin(margin_share(self.schedule, step))
         self.model.train()
         if recipe.model.frozen_statistics:
             hold_statistics(self.model)
         self.objective.train()
-        networks, losses = buffer_copies(self.model), buffer_copies(self.objective)
+        buffers, losses = BufferCopy([self.model, self.objective]), BufferCopy([self.objective])
         used = [self._backward(0)]
         for micro in range(1, recipe.train.accumulate):
-            put_back(losses)  # what losses count and average moves once a step
+            losses.put_back()  # what losses count and average moves once a step
             used.append(self._backward(micro))
         self.objective.average_gradients()
-        self.scaler.unscale_(self.optimizer)
         norm = self._clip()
-        finite = not collectives.any_rank(not bool(torch.isfinite(norm)), self.world.device)
-        if finite:
-            self.scaler.step(self.optimizer)
-            self.progress.skipped_in_a_row = 0
-        else:
-            put_back([*networks, *losses])
-            self._skip([batch for batch, *_ in used])
-        self.scaler.update()
+        void = collectives.largest((~torch.isfinite(norm)).float())
+        self.optimizer.found_inf = void  # type: ignore[attr-defined]  # how fused optimisers learn not to step
+        self.optimizer.step()
+        buffers.put_back(void)
+        self.loss_scale.update(void)
+        self.void_steps.add(void, step)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.average and finite:
-            self.average.update(self.model, step)
+        if self.average:
+            self.average.update(self.model, step, void)
         self.progress.step += 1
         _, loss, parts, embeddings, labels = used[-1]
-        values = {name: float(part) for name, part in parts.items()}
         images = sum(len(batch.labels) for batch, *_ in used) * self.world.size
-        return StepResult(float(loss), values, float(norm), not finite, images, embeddings, labels)
+        return StepResult(loss, parts, norm, void, images, embeddings, labels)
 
     def _backward(self, micro: int) -> tuple[Batch, Tensor, dict[str, Tensor], Tensor, Tensor]:
         """Run one batch forward and backward; return batch, all ranks' loss, its terms, this rank's embeddings,
@@ -179,63 +188,79 @@ class Trainer:
         """
         recipe, world = self.recipe, self.world
         batch = self._next_batch()
-        images, labels = batch.images.to(world.device), batch.labels.to(world.device)
+        here = batch.to(world.device)
         target = self.material.teacher.targets(batch).to(world.device) if self.material.teacher else None
         number = self.progress.step * recipe.train.accumulate + micro
         with self._quiet(micro):
             seed_step(recipe.seed, number, stream=1 + world.rank)
-            with self._autocast():
-                embeddings = self.parallel(images)
+            with precision.autocast(self.precision, world.device):
+                embeddings = self.parallel(here.images)
             # The same on all ranks: they compute the loss of the same global batch.
             self.objective.seed(seed_step(recipe.seed, number))
-            loss, parts = self.objective(embeddings, labels, batch.indices.to(world.device), target)
-            self.scaler.scale(loss / recipe.train.accumulate).backward()
-        return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), labels
+            loss, parts = self.objective(embeddings, here.labels, here.indices, target)
+            (self.loss_scale.value * loss / recipe.train.accumulate).backward()
+        return batch, loss.detach(), {k: v.detach() for k, v in parts.items()}, embeddings.detach(), here.labels
 
     def _clip(self) -> Tensor:
-        """Clip the gradient to `clip_norm`; return its length before, over all parameters of all ranks."""
+        """Take the loss scale out of the gradients and clip them to `clip_norm`; return their length before, over all
+        parameters of all ranks.
+        """
         sharded = self.objective.sharded_parameters()
-        squares = {part: torch.zeros((), dtype=torch.float64, device=self.world.device) for part in (True, False)}
-        gradients = []
+        gradients: dict[bool, list[Tensor]] = {True: [], False: []}
         for parameter in (p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None):
-            gradient = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
-            squares[parameter in sharded] += gradient.square().sum().double()
-            gradients.append(parameter.grad)
-        norm = (squares[False] + collectives.summed(squares[True])).sqrt()
-        limit = self.recipe.train.clip_norm
-        if limit and bool(torch.isfinite(norm)) and norm > limit:
-            for gradient in gradients:
-                gradient.mul_(limit / norm)
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+            gradient = parameter.grad.values() if parameter.grad.is_sparse else parameter.grad
+            gradients[parameter in sharded].append(gradient)
+        square = nn.utils.get_total_norm(gradients[False]).square()
+        if sharded:
+            square = square + collectives.summed(nn.utils.get_total_norm(gradients[True]).square())
+        norm = square.sqrt() / self.loss_scale.value
+        factor = 1 / self.loss_scale.value
+        if self.recipe.train.clip_norm:
+            factor = factor * (self.recipe.train.clip_norm / norm).clamp(max=1.0)
+        torch._foreach_mul_(gradients[True] + gradients[False], factor)
         return norm
 
-    def _skip(self, used: list[Batch]) -> None:
-        progress = self.progress
-        searching = self.scaler.is_enabled() and self.scaler.get_scale() > 1  # fp16 finds its scale by overflowing
-        if not searching and progress.skipped < KEPT_DUMPS:
-            dump = {"images": torch.cat([b.images for b in used]), "labels": torch.cat([b.labels for b in used])}
-            self.out.mkdir(parents=True, exist_ok=True)
-            torch.save(dump, self.out / f"skipped_{progress.step:08d}_rank{self.world.rank}.pt")
-        progress.skipped += 1
-        progress.skipped_in_a_row += 1
-        if progress.skipped_in_a_row > self.recipe.train.max_skipped:
-            message = (
-                f"{progress.skipped_in_a_row} steps in a row had no finite gradient; lower optimizer.lr or the margin."
-            )
-            raise Unusable(message, code="training_diverged", step=progress.step)
+    def _read_void_steps(self, report: Reporter) -> None:
+        """Warn of steps that changed nothing, keep the last one's batch, and give up after too many in a row."""
+        found = self.void_steps.read()
+        new, self.progress.skipped = found.total - self.progress.skipped, found.total
+        searching = self.loss_scale.used and float(self.loss_scale.value) > 1  # fp16 finds its scale by overflowing
+        if new and not searching:
+            self._dump(found.last)
+        if new:
+            message = f"{new} steps changed nothing, as their gradient was not finite; the last is step {found.last}"
+            report.warn(self.progress.step, message)
+        if found.longest > self.recipe.train.max_skipped:
+            message = f"{found.longest} steps in a row had no finite gradient; lower optimizer.lr or the margin."
+            raise Unusable(message, code="training_diverged", step=self.progress.step)
+
+    def _dump(self, step: int) -> None:
+        """Write the crops of a step, made again as they were, for a person to look at."""
+        if len(list(self.out.glob("skipped_*.pt"))) >= KEPT_DUMPS * self.world.size:
+            return
+        count = self.recipe.train.accumulate
+        source, keys = self._source(step * count)
+        used = [source[key] for key in itertools.islice(keys, count)]
+        dump = {"images": torch.cat([b.images for b in used]), "labels": torch.cat([b.labels for b in used])}
+        self.out.mkdir(parents=True, exist_ok=True)
+        torch.save(dump, self.out / f"skipped_{step:08d}_rank{self.world.rank}.pt")
 
     # ------------------------------------------------------------------------------------------- figures, alarms
 
     def _log(self, report: Reporter, result: StepResult) -> None:
-        step = self.progress.step
-        figures = {"loss": result.loss, "gradient": result.norm, "lr": self.optimizer.param_groups[0]["lr"]}
-        figures |= {f"loss_{name}": value for name, value in result.parts.items() if len(result.parts) > 1}
+        step, loss = self.progress.step, float(result.loss)
+        figures = {"loss": loss, "gradient": float(result.norm), "lr": self.optimizer.param_groups[0]["lr"]}
+        figures |= {f"loss_{name}": float(value) for name, value in result.parts.items() if len(result.parts) > 1}
         accuracy = self.objective.accuracy(result.embeddings, result.labels)
         if accuracy is not None:
             figures["accuracy"] = accuracy
         report.log(step, figures)
-        message = self.alarm.observe(result.loss, accuracy, result.embeddings)
+        message = self.alarm.observe(loss, accuracy, result.embeddings)
         if message:
             report.warn(step, message)
+        self._read_void_steps(report)
 
     def _evaluate(self, report: Reporter) -> None:
         """Measure on unseen people; the checkpoint with the lowest FNMR (then EER) is kept as the best."""
@@ -300,7 +325,8 @@ class Trainer:
             "average": self.average.model.state_dict() if self.average else None,
             "objective": self.objective.whole_state(),
             "optimizer": self.objective.whole_optimizer_state(self.optimizer),
-            "scaler": self.scaler.state_dict(),
+            "loss_scale": self.loss_scale.state(),
+            "void_steps": self.void_steps.state(),
             "progress": {name: getattr(progress, name) for name in Progress.__slots__},
             "alarm": self.alarm.state(),
         }
@@ -323,7 +349,8 @@ class Trainer:
             self.average.model.load_state_dict(state["average"])
         self.objective.load_whole_state(state["objective"])
         self.objective.load_whole_optimizer_state(self.optimizer, state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        self.loss_scale.restore(state["loss_scale"])
+        self.void_steps.restore(state["void_steps"])
         self.progress = Progress(**state["progress"])
         self.alarm.restore(state["alarm"])
         self._batches = None
@@ -334,16 +361,19 @@ class Trainer:
         """Yield what a person may not expect of this run."""
         if self.fresh and self.progress.step == 0:
             yield f"{len(self.fresh)} weights are not in {self.recipe.model.start} and start fresh: {self.fresh[0]} …"
-        slow = self.world.device.type == "cpu" and not torch.cpu._is_amx_tile_supported()
-        if slow and self.recipe.train.precision != "fp32":
-            yield f'this processor has no AMX: {self.recipe.train.precision} may be several times slower than "fp32".'
+        slow = precision.warning(self.precision, self.world.device, self.model)
+        if slow:
+            yield slow
+
+    def _source(self, first: int) -> tuple[BatchSource, Iterator[BatchKey]]:
+        """Return what makes batches, and the keys of this rank's from the `first` on."""
+        source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
+        return source, batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
 
     def _next_batch(self) -> Batch:
         if self._batches is None:
-            first = self.progress.step * self.recipe.train.accumulate
-            source = BatchSource(self.material.crops, self.recipe.seed, self.material.augment)
+            source, keys = self._source(self.progress.step * self.recipe.train.accumulate)
             workers = worker_count(self.recipe.data.workers, self.world.device, self.world.ranks_here)
-            keys = batch_keys(self.material.sampler, first, self.world.rank, self.world.size)
             self._batches = batches(source, keys, workers, self.world.device)
         return next(self._batches)
 
@@ -354,10 +384,6 @@ class Trainer:
             return module
         ids = [self.world.device.index] if self.world.device.type == "cuda" else None
         return DistributedDataParallel(module, device_ids=ids)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        dtype = PRECISIONS[self.recipe.train.precision]
-        return nullcontext() if dtype is None else torch.autocast(self.world.device.type, dtype=dtype)
 
     def _quiet(self, micro: int) -> AbstractContextManager[object]:
         """Make DDP exchange gradients only with the last batch of a step."""
@@ -384,16 +410,6 @@ def seed_step(seed: int, number: int, stream: int = 0) -> int:
     np.random.seed(mixed)  # noqa: NPY002  for code that uses the global generator in spite of all
     random.seed(mixed)
     return mixed
-
-
-def buffer_copies(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """Return every buffer of a module (running statistics, counters) with a copy of its values."""
-    return [(buffer, buffer.clone()) for buffer in module.buffers()]
-
-
-def put_back(copies: list[tuple[Tensor, Tensor]]) -> None:
-    for buffer, values in copies:
-        buffer.copy_(values)
 
 
 def pack_accuracy(model: nn.Module, pack: VerificationPack) -> float:

@@ -10,12 +10,14 @@ from pydantic import Field
 from app.api.schemas.base import FACE_ID, MODEL, TIME, Example, PageParams, Wire
 from app.api.schemas.jobs import Job
 
-FindingKind: TypeAlias = Literal["same_person", "misplaced_face", "outlier", "poor_face", "no_good_face"]
+FindingKind: TypeAlias = Literal[
+    "same_person", "misplaced_face", "corrected_face", "outlier", "poor_face", "no_good_face"
+]
 KINDS = (
     "`same_person`: two subjects that may be one person. `misplaced_face`: a face that looks like another subject and "
-    "not like its own. `outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that "
-    "could be confused with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose "
-    "faces are poor."
+    "not like its own. `corrected_face`: a face that looks like a probe that was recorded as not its subject. "
+    "`outlier`: a face that looks like none of its subject's others. `poor_face`: a poor face that could be confused "
+    "with another subject, while its own doesn't need it. `no_good_face`: a subject all of whose faces are poor."
 )
 OTHER_FACE_ID = "0b1c2d3e4f5a6b7c8d9e0f1a2b3c4d5e"
 
@@ -38,7 +40,9 @@ class FindingEvidence(Wire):
     """The numbers behind a finding; null where they don't apply. Keys without `admin` get coarse scores, and null below
     every operating point."""
 
-    score: float | None = Field(description="Of the two faces; null for an `outlier`.")
+    score: float | None = Field(
+        description="Of the two faces; of a `corrected_face` with the wrong probe; null for an `outlier`."
+    )
     own_score: float | None = Field(description="The face's best with its own subject's other faces.")
     matching: float | None = Field(
         description="`same_person`: the share of faces that match the other subject's, of the subject where it is less."
@@ -94,7 +98,7 @@ class Finding(Wire):
     face: FindingFace
     other: FindingFace | None = Field(
         description="What it was compared with: the other subject's most similar face; of an `outlier`, its own "
-        "subject's; null for `no_good_face`."
+        "subject's; null for `corrected_face` and `no_good_face`."
     )
     evidence: FindingEvidence
     actions: list[FindingAction] = Field(description="What can be done, the likeliest first.")
@@ -119,7 +123,14 @@ class ReviewSummary(Wire):
         "subjects": 120,
         "faces": 480,
         "finished_at": TIME,
-        "counts": {"same_person": 2, "misplaced_face": 5, "outlier": 1, "poor_face": 0, "no_good_face": 3},
+        "counts": {
+            "same_person": 2,
+            "misplaced_face": 5,
+            "corrected_face": 0,
+            "outlier": 1,
+            "poor_face": 0,
+            "no_good_face": 3,
+        },
         "dismissed": 4,
         "fmr": 1e-4,
         "verify_threshold": 0.441,

@@ -121,34 +121,33 @@ async function namesake(gallery, name) {
   return page.subjects.find((subject) => subject.id === name.normalize("NFC")) ?? page.subjects.find((subject) => subject.name === name) ?? null;
 }
 
-/** The two pictures that were taken for one person, and what can be wrong: the enrolled one, or this one. */
+/** The two pictures that were taken for one person, and what can be wrong: this one, or the enrolled one. */
 async function deny(state, shot, face, best) {
   state.hold(shot);
   const name = nameOf(best);
+  const subject = path("galleries", state.gallery, "subjects", best.subject);
   const changed = await ask(`Not ${name}?`, (close) => {
     const place = problemPlace();
-    const drop = async () => {
-      const gone = await showing(place, async () => {
-        await remove(path("galleries", state.gallery, "subjects", best.subject, "faces", best.face_id));
-        return true;
-      });
-      if (gone) close(true);
-    };
+    const act = (words, work) => (event) => showing(place, () => busy(event.currentTarget, async () => (await work(), close(words))));
+    const remember = act(`Who looks like this is no longer taken for ${name}.`, () => send(`${subject}/corrections`, [["image", shot.photo]], { face: face.index }));
+    const drop = act(`That face of ${name} is deleted.`, () => remove(`${subject}/faces/${encodeURIComponent(best.face_id)}`));
     return h(
       "div",
       {},
-      h("p", {}, `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}. The server learns nothing from a click; what can be put right is who is enrolled.`),
+      h("p", {}, `This face scored ${score(best.score)} against a face enrolled as ${name}, above the threshold ${score(face.threshold)}.`),
       h("div.row.two", {}, figure("In this photo", shot.picture && crop(shot.picture, face.landmarks, "The face in this photo")), figure(`Enrolled as ${name}`, enrolledPicture(state, best))),
+      h("h3", {}, `This face is not ${name}`),
+      h("div.row", {}, h("button.primary", { type: "button", onclick: remember }, "Remember that"), h("p.small", {}, `A face that is more like this one than like ${name} is then unknown. The photo's template is kept with ${name}.`)),
       h("h3", {}, `The enrolled picture is not ${name} either`),
       h("div.row", {}, h("button.danger", { type: "button", onclick: drop }, "Delete that enrolled face")),
       h("h3", {}, "This face is somebody else, who is not enrolled yet"),
-      naming(state, shot, face, place, () => close(false)),
+      naming(state, shot, face, place, () => close()),
       place.element,
       h("div.row.end", {}, h("button", { type: "button", onclick: () => close() }, "Cancel")),
     );
   });
   if (!changed) return;
-  tell(`That face of ${name} is deleted.`);
+  tell(changed);
   await state.again();
 }
 

@@ -87,7 +87,7 @@ async function identifyShot(state) {
 
 async function inquire(state, photo, signal) {
   const answer = await askServer(path("galleries", state.gallery, "identify"), photo, { fpir: state.fpir, limit: 3 }, signal);
-  return { ...answer, faces: inReadingOrder(answer.faces) };
+  return { ...answer, faces: inReadingOrder(answer.faces.map((face, index) => ({ ...face, index }))) };
 }
 
 /** A box that is pointed at shows its card, and the other way round. */

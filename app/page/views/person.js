@@ -18,6 +18,7 @@ export function person(galleryId, subjectId) {
   const state = { galleryId, subjectId, place, where: path("galleries", galleryId, "subjects", subjectId) };
   state.head = h("header.head", {}, h("h1", {}, subjectId));
   state.about = h("section.card", { "aria-label": "About" });
+  state.wrong = h("section.stack", { "aria-label": "Photos of others" });
   state.faces = faces(state, () => load(state));
   const more = session.may("enroll") ? enrollPanel({ gallery: galleryId, subject: subjectId, onenrolled: () => load(state) }) : null;
   const element = h(
@@ -26,15 +27,17 @@ export function person(galleryId, subjectId) {
     h("a.back", { href: link("galleries", galleryId) }, icon("back"), galleryId),
     state.head,
     place.element,
-    h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element), state.about),
+    h("div.columns", {}, h("div.stack", {}, h("h2", {}, "Faces"), state.faces.element, more?.element, state.wrong), state.about),
   );
   return { element, ready: load(state), leave: () => more?.leave() };
 }
 
 async function load(state) {
   await showing(state.place, async () => {
-    const [gallery, subject] = await Promise.all([get(path("galleries", state.galleryId)), get(state.where), state.faces.load()]);
+    const asked = [get(path("galleries", state.galleryId)), get(state.where), get(`${state.where}/corrections`), state.faces.load()];
+    const [gallery, subject, { corrections }] = await Promise.all(asked);
     state.subject = subject;
+    showWrong(state, corrections);
     showHead(state, gallery);
     showAbout(state);
   });
@@ -47,6 +50,15 @@ function showHead(state, gallery) {
     state.head,
     h("div.who", {}, portrait(state.galleryId, subject, gallery.store === "crop"), h("div", {}, heading, h("p.lead", {}, `${subject.name ? `${subject.id}, ` : ""}${count(subject.face_count, "face")}`))),
   );
+}
+
+/** The photos that were said not to show this person. */
+function showWrong(state, corrections) {
+  const forget = (one) => (event) =>
+    showing(state.place, () => busy(event.currentTarget, async () => (await remove(`${state.where}/corrections/${one.id}`), await load(state))));
+  const row = (one) => h("li.row", {}, h("span", {}, `Said ${when(one.created_at)}, kept until ${when(one.expires_at)}`), session.may("enroll") && h("button.small", { type: "button", onclick: forget(one) }, "Forget"));
+  state.wrong.hidden = !corrections.length;
+  put(state.wrong, h("h2", {}, "Not this person"), h("p.small", {}, "Faces that are more like these photos than like the faces above are not taken for this person."), h("ul.stack", {}, corrections.map(row)));
 }
 
 function showAbout(state) {

@@ -15,6 +15,7 @@ const OPEN = new Set(["queued", "running"]);
 const KINDS = {
   same_person: "May be one person",
   misplaced_face: "Looks like somebody else",
+  corrected_face: "Looks like a recorded wrong answer",
   outlier: "Looks like none of its own",
   poor_face: "Poor, and easily confused",
   no_good_face: "No good face",
@@ -151,6 +152,7 @@ function because({ kind, evidence }) {
   const known = (value) => (value === null ? "less than any operating point" : score(value));
   if (kind === "same_person") return `The two faces score ${known(both)}${rare}; ${percent(matching)} of the faces or more match the other side.`;
   if (kind === "outlier") return `The face scores ${known(own)} at best with this person's other faces.`;
+  if (kind === "corrected_face") return `The face scores ${known(both)} with a photo that was recorded as not this person, and ${known(own)} at best with this person's other faces.`;
   if (kind === "no_good_face") return "No enrolled face of this person is good enough to be recognised reliably.";
   return `The face scores ${known(both)} with the other person${rare}, and ${known(own)} at best with its own.`;
 }
@@ -169,7 +171,7 @@ function buttons(state, finding) {
 function act(state, finding, action) {
   if (action.do === "enroll") return h("a.button", { href: link("galleries", state.gallery, "people", action.subject) }, DONE.enroll);
   const to = action.to && (action.to === finding.face.subject ? finding.face : finding.other);
-  const words = to ? `${DONE[action.do]} into ${to.name ?? to.subject}` : DONE[action.do];
+  const words = to ? `${DONE[action.do]} ${action.do === "merge" ? "into" : "to"} ${to.name ?? to.subject}` : DONE[action.do];
   return button(words, KEYS[action.do], () => carryOut(state, action));
 }
 

@@ -1,0 +1,103 @@
+"""Searches of concurrent requests: those of the same index share a pass over its vectors."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.concurrency.batcher import Batcher
+from app.machine import cores
+from app.search.gallery_index import Searchable
+from app.search.types import Match
+from app.types import Vectors
+
+MOST = 64
+"""Searches that share a pass; more would delay the first of them by more than the pass saves."""
+QUEUE = 1_024
+WORKERS = 2
+"""One for the largest gallery, and one so that the others needn't wait behind it."""
+LOOK_WAIT_S = 0.25
+"""The longest that an enrollment's search waits for others': two cores enroll about sixteen photos meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    index: Searchable
+    probes: Vectors
+    limit: int
+
+
+class SharedSearches:
+    """Runs searches; safe to share between threads.
+
+    A search is taken at once, and shares its pass with those that come while others run. An enrollment's search also
+    waits for those of the enrollments that are still `enrolling`, while these keep all cores busy: nothing is lost by
+    that, and a pass for sixteen takes a third of the time a probe of a pass for one.
+    """
+
+    def __init__(self) -> None:
+        self._searches = Batcher(
+            _together, max_batch=MOST, max_wait_s=0, queue_limit=QUEUE, workers=WORKERS, name="search"
+        )
+        self._cores = cores()
+        self._enrolling = 0
+        self._guard = threading.Lock()
+        self._looks = Batcher(
+            _together,
+            max_batch=MOST,
+            max_wait_s=LOOK_WAIT_S,
+            queue_limit=QUEUE,
+            pays=lambda waiting: self._enrolling - waiting >= self._cores,
+            name="look",
+        )
+
+    def run(self, index: Searchable, probes: Vectors, limit: int, *, look: bool = False) -> list[list[Match]]:
+        """As `Searchable.search`; `look`: it is an enrollment's. Raises Overloaded if too many searches wait."""
+        if index.quick:
+            return index.search(probes, limit)
+        return (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]
+
+    @contextmanager
+    def enrolling(self) -> Iterator[None]:
+        """Count an enrollment until it has searched."""
+        with self._guard:
+            self._enrolling += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._enrolling -= 1
+            self._looks.reconsider()
+
+    @property
+    def waiting(self) -> int:
+        return self._searches.waiting + self._looks.waiting
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """Return how many batches of each size there were."""
+        return dict(Counter(self._searches.batch_sizes) + Counter(self._looks.batch_sizes))
+
+    def close(self) -> None:
+        self._searches.close()
+        self._looks.close()
+
+
+def _together(searches: list[_Search]) -> Sequence[list[list[Match]]]:
+    """Run searches of the same index in one pass."""
+    results: list[list[list[Match]]] = [[] for _ in searches]
+    groups: dict[int, list[int]] = {}
+    for place, search in enumerate(searches):
+        groups.setdefault(id(search.index), []).append(place)
+    for places in groups.values():
+        group = [searches[place] for place in places]
+        probes = np.concatenate([search.probes for search in group])
+        found = iter(group[0].index.search(probes, max(search.limit for search in group)))
+        for place, search in zip(places, group, strict=True):
+            results[place] = [next(found)[: search.limit] for _ in search.probes]
+    return results
