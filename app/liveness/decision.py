@@ -10,7 +10,7 @@ from app.types import Box, DoubtReason, Liveness, Verdict
 
 @dataclass(frozen=True, slots=True)
 class LivenessPoint:
-    """The thresholds of liveness: from ``live_from`` on a face is live, below ``spoof_below`` a spoof, else uncertain."""
+    """Thresholds of liveness: from ``live_from`` on a face is live, below ``spoof_below`` a spoof; between, uncertain."""
 
     live_from: float
     spoof_below: float
