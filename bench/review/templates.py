@@ -13,10 +13,10 @@ from PIL import Image
 
 from bench.review.corrupted import Faces
 from training.commands.options import CACHE, TemplateOptions, package_folder, photo_names, read_or_make_templates
-from training.evaluation.degraded_copies import Degradation
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates, make_templates, open_photos
 from training.evaluation.service import open_service
+from training.evaluation.stages.degraded_copies import Degradation
 from training.terminal import counted
 
 MODELS = Path("models")

@@ -47,6 +47,7 @@ def test_keys_are_made_listed_rotated_and_revoked(live_server: LiveServer) -> No
     assert " admin.key rotate_key - - door 200 " in likeness(folder, "audit", "export", "--by", "admin.key").stdout
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", [["keys", "admin", "--rotate"], ["key", "--rotate"]])
 def test_a_rotated_admin_key_reaches_all_servers_of_the_folder(words: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "data"
@@ -62,6 +63,7 @@ def test_a_rotated_admin_key_reaches_all_servers_of_the_folder(words: list[str],
                     assert client.get("/v1/galleries").status_code == status
 
 
+@pytest.mark.long
 def test_a_server_that_keeps_the_old_key_is_named(tmp_path: Path) -> None:
     """As one of 0.1.0: here it is one whose key lies in another folder."""
     folder = tmp_path / "data"

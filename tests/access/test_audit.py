@@ -388,6 +388,7 @@ def test_a_server_that_stops_leaves_nothing_unwritten(tmp_path: Path) -> None:
         assert [entry.request_id for entry in all_of(AuditStore(sql.database))] == ids
 
 
+@pytest.mark.long
 def test_what_was_acknowledged_is_in_the_log_after_kill_9(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as server, server.client() as client:
         ids = [

@@ -71,6 +71,7 @@ def test_layout_and_colour_are_found(
     assert wrong.is_clearly_worse
 
 
+@pytest.mark.long
 def test_a_tie_is_an_error_with_figures_and_can_be_stated(tmp_path: Path) -> None:
     with pytest.raises(Unusable, match="can't tell these inputs apart") as caught:
         added(tmp_path, floats())
@@ -152,6 +153,7 @@ def test_the_command_asks_for_a_licence_and_a_running_server_finds_the_package(t
     assert (again.returncode, "package_exists" in again.stderr) == (4, True)
 
 
+@pytest.mark.long
 def test_sface_under_another_name_is_described_as_its_own_manifest_describes_it(tmp_path: Path) -> None:
     sface, file = load_package(PROJECT / "models" / "sface").manifest, sface_file()
     assert hashlib.sha256(file.read_bytes()).hexdigest() == sface.sha256

@@ -109,6 +109,7 @@ def test_what_is_restored_is_what_there_was(galleries: Galleries, target: str, t
     other.close()
 
 
+@pytest.mark.long
 def test_a_backup_while_others_enroll_holds_all_that_was_acknowledged_before(
     galleries: Galleries, target: str, tmp_path: Path, full: bool
 ) -> None:
@@ -382,6 +383,7 @@ main()
 """`likeness`, killed before the Nth time that it opens, renames or deletes one of the database's files."""
 
 
+@pytest.mark.long
 def test_a_restore_killed_at_any_step_leaves_the_old_database_or_the_new_one(home: Path, tmp_path: Path) -> None:
     assert run(home, "galleries", "delete", "crew", "--yes").returncode == 0
     assert run(home, "galleries", "create", "later").returncode == 0

@@ -550,6 +550,7 @@ def test_an_import_is_cancelled_and_what_is_done_stays(
     assert service.get(f"{home}/check").json()["ok"]
 
 
+@pytest.mark.long
 def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full: bool) -> None:
     rounds, count = (8, 200_000) if full else (2, 12_000)
     upload = templates_of(units(count), [{"subject": f"s{n}"} for n in range(count)])
@@ -590,6 +591,7 @@ def test_a_killed_server_goes_on_and_enrolls_nothing_twice(tmp_path: Path, full:
 # ---------------------------------------------------------------- command line
 
 
+@pytest.mark.long
 def test_the_command_line_takes_every_sort_of_source(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet needs the extra `parquet`")
     pyarrow = pytest.importorskip("pyarrow")

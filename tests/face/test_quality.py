@@ -22,7 +22,7 @@ from app.face.formats import Limits
 from app.face.quality import MINIMUM_SCORES, Measures, QualityLevel, assess, grade, measure
 from app.pipeline import Pipeline
 from app.types import Box, Detection, Face, Pixels, Quality, Reason
-from training.evaluation import degraded_copies
+from training.evaluation.stages import degraded_copies
 
 BEST = Measures(size=200.0, sharpness=1.0, brightness=128.0, overexposed=0.0, pose=0.0, cut_off=0.0, score=0.95)
 WORSE = {

@@ -108,6 +108,7 @@ class TestMeasuring:
         assert tried.embedding == EmbedWay(choice.max_batch, choice.embed_threads, choice.embed_workers)
         assert tried.photo == PhotoWay(choice.detect_threads, choice.threads)
 
+    @pytest.mark.long
     def test_the_command_keeps_what_it_found_for_the_server(self, settings: Settings, tmp_path: Path) -> None:
         photos = tmp_path / "photos"
         photos.mkdir()

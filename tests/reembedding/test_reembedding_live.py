@@ -117,6 +117,7 @@ class Load:
         )
 
 
+@pytest.mark.long
 def test_nobody_notices_a_switch_but_by_the_model_that_answers(
     tmp_path: Path, settings: dict[str, object], server: LiveServer, full: bool
 ) -> None:

@@ -306,6 +306,7 @@ while True:
 """
 
 
+@pytest.mark.long
 def test_killed_while_it_writes_snapshots(saved: str, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is left on the disk is a whole snapshot; half ones go with the next start."""
     for turn in range(6):

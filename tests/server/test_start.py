@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.filling import fill
 from tests.support.live import LiveServer, serving
@@ -38,6 +39,7 @@ def start_and_identify(
         return candidates, time.monotonic() - begin
 
 
+@pytest.mark.long
 def test_the_first_identification_after_a_start(tmp_path: Path, full: bool) -> None:
     data = tmp_path / "data"
     data.mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from training.data.records import (
+from training.data.formats.records import (
     FIRST,
     FRAME,
     HEADER,

@@ -95,6 +95,7 @@ def test_greedy_choice_finds_the_inputs_that_matter() -> None:
     assert missed < 1e-3
 
 
+@pytest.mark.long
 def test_sface_is_a_mobilenet_and_a_pruned_one_resembles_it(tmp_path: Path) -> None:
     package = load_package(Path("models/sface"))
     teacher = load_mobilenet(package)

@@ -31,11 +31,11 @@ from tests.support import packages
 from tests.support.ready import fill_cache
 from training.commands.data import app
 from training.data import open_dataset, read_drop_list
-from training.data.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
-from training.data.checking import NEAR, alike_people, doubts, group_equal, near_duplicates, thumbnail
 from training.data.drawn.dataset import ProceduralFaces
-from training.data.overlap import best_means, find_overlap
-from training.data.templates import Templates, choose_threshold, unit
+from training.data.preparation.aligning import Outcome, Stages, align_folder, detector_file, list_jobs, read_failed
+from training.data.preparation.checking import NEAR, alike_people, doubts, group_equal, near_duplicates, thumbnail
+from training.data.preparation.overlap import best_means, find_overlap
+from training.data.preparation.templates import Templates, choose_threshold, unit
 
 SAMPLES = PROJECT / "docs" / "samples"
 MODELS = PROJECT / "models"

@@ -30,9 +30,9 @@ from tests.support.crop_sets import write_pack
 from training.commands.evaluate import app
 from training.evaluation import identification as searching
 from training.evaluation import metrics, protocols
-from training.evaluation.degraded_copies import degradations
 from training.evaluation.pairs import PackPhotos, Pair, PairList, person_of, read_pairs
 from training.evaluation.photos import Templates, make_templates, open_photos
+from training.evaluation.stages.degraded_copies import degradations
 
 VIEW2 = "2\t2\nAnn\t1\t2\nBo\t1\t3\nAnn\t1\tBo\t2\nAnn\t2\tCy\t1\nBo\t2\t3\nCy\t1\t2\nBo\t1\tCy\t1\nAnn\t3\tCy\t2\n"
 VIEW1 = "1\nAnn 1 2\nAnn 1 Bo 2\n"

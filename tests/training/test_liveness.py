@@ -22,8 +22,8 @@ from tests.conftest import PROJECT
 from tests.support import liveness as packages
 from tests.support.service import SAMPLES
 from training.commands.evaluate import app
-from training.evaluation import liveness_study
-from training.evaluation.liveness import (
+from training.evaluation.stages import liveness_robustness
+from training.evaluation.stages.liveness import (
     Recording,
     Sample,
     Scored,
@@ -209,7 +209,7 @@ def test_points_of_another_set_of_packages_stay(tmp_path: Path) -> None:
 def test_boxes_are_off_by_ten_percent_at_most() -> None:
     rng, box = np.random.default_rng(0), Box(50, 60, 100, 120)
     for _ in range(300):
-        other = liveness_study.jittered(box, rng)
+        other = liveness_robustness.jittered(box, rng)
         assert 0.9 <= other.width / box.width <= 1.1
         assert other.width / box.width == pytest.approx(other.height / box.height)
         across = other.x + other.width / 2 - (box.x + box.width / 2)
@@ -219,20 +219,20 @@ def test_boxes_are_off_by_ten_percent_at_most() -> None:
 
 def test_a_simulated_print_has_less_contrast_and_a_pattern_of_dots() -> None:
     photo = sample("collins.jpg")
-    copy = liveness_study.printed(photo, np.random.default_rng(0))
+    copy = liveness_robustness.printed(photo, np.random.default_rng(0))
     assert copy.shape == photo.shape
     assert copy.std() < photo.std()
-    flat = liveness_study.printed(np.full((128, 128, 3), 128, np.uint8), np.random.default_rng(0))
+    flat = liveness_robustness.printed(np.full((128, 128, 3), 128, np.uint8), np.random.default_rng(0))
     assert flat.std() > 2, "paper and dots are no flat grey"
-    again = liveness_study.printed(photo, np.random.default_rng(0))
+    again = liveness_robustness.printed(photo, np.random.default_rng(0))
     assert np.array_equal(copy, again)
 
 
 def test_one_half_chooses_and_the_other_is_reported() -> None:
-    chosen, reported = liveness_study.halves(["b/1", "a/2", "a/1", "c/1", "d/1"])
+    chosen, reported = liveness_robustness.halves(["b/1", "a/2", "a/1", "c/1", "d/1"])
     assert (chosen, reported) == (["a/1", "c/1"], ["b/1", "d/1"])
-    faces = [liveness_study.FaceScores(str(n), n / 100, (n / 100, (n - 10) / 100), 0.02) for n in range(100)]
-    study = liveness_study.conclude(faces, faces, rounds=200, seed=0)
+    faces = [liveness_robustness.FaceScores(str(n), n / 100, (n / 100, (n - 10) / 100), 0.02) for n in range(100)]
+    study = liveness_robustness.conclude(faces, faces, rounds=200, seed=0)
     assert (study.threshold, study.bpcer.value) == (0.05, 0.05)
     assert study.bpcer_jittered.value == pytest.approx((5 + 15) / 200)
     assert study.flipped.value == pytest.approx(0.1)

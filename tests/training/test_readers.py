@@ -27,9 +27,9 @@ from app.types import Pixels
 from tests.support.crop_sets import RecordWriter, pack_header, write_pack
 from tests.support.crops import png
 from training.data import FaceSet, open_dataset, read_drop_list
-from training.data.bins import read_pack
 from training.data.dataset import decode_crop
-from training.data.records import (
+from training.data.formats.bins import read_pack
+from training.data.formats.records import (
     MAGIC,
     MAGIC_BYTES,
     Header,

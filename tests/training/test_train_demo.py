@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import PROJECT
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not on this machine")
 def test_the_demo_fits_exports_and_is_identified_with(full: bool, tmp_path: Path) -> None:
     """With --full it is run (``--durations=1`` says how long that took); else its commands are read."""

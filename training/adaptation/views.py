@@ -1,7 +1,8 @@
 """Random views of aligned crops, made on the device that trains: what a GPU eats faster than loaders can serve.
 
 Everything takes and gives (B, 3, S, S) float32 RGB of 0-255 and draws from a `torch.Generator` of the same device, so a
-step's views follow from its seed. `training.augment` and `training.data.blending` do the same to single crops on a CPU.
+step's views follow from its seed. `training.data.augment` and `training.data.preparation.blending` do so to single
+crops on a CPU.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.data.blending import CONTRAST, EVEN, PATCHES, SHARES, WARP_PIXELS
+from training.data.preparation.blending import CONTRAST, EVEN, PATCHES, SHARES, WARP_PIXELS
 
 LUMA = (0.299, 0.587, 0.114)
 """ITU-R BT.601."""
@@ -48,7 +49,7 @@ class ViewConfig:
     """Probabilities (0-1) and ranges of a view that teacher and student share."""
 
     blend: float = 0.5
-    """Two people's crops mixed, as `training.data.blending` does."""
+    """Two people's crops mixed, as `training.data.preparation.blending` does."""
     turn: float = 5.0
     """Degrees to either side, standard deviation 0.5 of it."""
     zoom: float = 0.05

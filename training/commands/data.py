@@ -14,11 +14,11 @@ from rich.table import Table
 
 from app.inference.session import Device
 from training.data import open_dataset, read_drop_list, without_people
-from training.data.aligning import FAILED, Stages, align_folder, detector_file, read_failed
-from training.data.blending import write_blends
-from training.data.checking import Report, check_set
-from training.data.overlap import Overlap, best_means, find_overlap, write_overlap
-from training.data.templates import choose_threshold, embed_set, embedder_of, find_package
+from training.data.preparation.aligning import FAILED, Stages, align_folder, detector_file, read_failed
+from training.data.preparation.blending import write_blends
+from training.data.preparation.checking import Report, check_set
+from training.data.preparation.overlap import Overlap, best_means, find_overlap, write_overlap
+from training.data.preparation.templates import choose_threshold, embed_set, embedder_of, find_package
 from training.terminal import bar, counted, told
 
 SHOWN = 10

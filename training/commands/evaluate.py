@@ -27,9 +27,8 @@ from training.commands.groups import groups
 from training.commands.ijb import ijb
 from training.commands.liveness import evaluate_liveness, liveness_robustness
 from training.evaluation import identification as searching
-from training.evaluation import metrics, plots, protocols, quality_study
+from training.evaluation import metrics, plots, protocols
 from training.evaluation.bootstrap import ROUNDS
-from training.evaluation.degraded_copies import Degradation, degradations
 from training.evaluation.metrics import Curve
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates, open_photos
@@ -47,6 +46,8 @@ from training.evaluation.results import (
 )
 from training.evaluation.service import open_service
 from training.evaluation.speed import Precision, Runs, compare_speed
+from training.evaluation.stages import quality as quality_study
+from training.evaluation.stages.degraded_copies import Degradation, degradations
 from training.terminal import counted, told
 
 app = typer.Typer(no_args_is_help=True, help="Measure a model package. Needs no torch.", pretty_exceptions_enable=False)
@@ -389,7 +390,7 @@ def speed(
         opened = [open_embedder(package, cache, device, threads) for package in chosen]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
-            from training.evaluation.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
+            from training.evaluation.speed.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch
 
             sessions |= open_run(
                 run, opened[0].device, precision or [Precision.FP32], compiled=compiled, threads=threads

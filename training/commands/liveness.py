@@ -16,10 +16,11 @@ from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.package import Package, load_package, write_manifest
 from training.commands import options
-from training.evaluation import liveness, liveness_study
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.photos import open_photos
 from training.evaluation.results import write
+from training.evaluation.stages import liveness
+from training.evaluation.stages import liveness_robustness as robustness
 from training.terminal import counted, told
 
 LivenessPackages = Annotated[
@@ -119,7 +120,7 @@ def liveness_robustness(
     with told(ValueError, OSError):
         packages = [load_package(options.package_folder(each, models)) for each in package]
         photos = open_photos(images)
-        chosen, reported = liveness_study.halves(photos.names)
+        chosen, reported = robustness.halves(photos.names)
         chosen, reported = chosen[: limit // 2], reported[: limit // 2]
         names = [*chosen, *reported]
         with (
@@ -128,16 +129,16 @@ def liveness_robustness(
             ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool,
         ):
 
-            def one(photo: str) -> liveness_study.FaceScores | None:
+            def one(photo: str) -> robustness.FaceScores | None:
                 pixels = decode(photos.read(photo), Limits()).pixels
                 try:
-                    return liveness_study.study_face(photo, pixels, judge.pipeline, judge.scorer, seed)
+                    return robustness.study_face(photo, pixels, judge.pipeline, judge.scorer, seed)
                 finally:
                     advance(1)
 
             faces = {name: face for name, face in zip(names, pool.map(one, names), strict=True) if face is not None}
         halves = [[faces[name] for name in half if name in faces] for half in (chosen, reported)]
-        study = liveness_study.conclude(*halves, rounds=rounds, seed=seed)
+        study = robustness.conclude(*halves, rounds=rounds, seed=seed)
         write(
             out,
             {
@@ -146,8 +147,8 @@ def liveness_robustness(
                 "files": [each.manifest.sha256 for each in packages],
                 "images": str(images),
                 "photos": {"people": len(names), "without_face": len(names) - len(faces)},
-                "jitter": liveness_study.JITTER,
-                "draws": liveness_study.DRAWS,
+                "jitter": robustness.JITTER,
+                "draws": robustness.DRAWS,
                 "prints": "simulated: halftone, paper, perspective, blur, noise; no printer and no camera",
                 "study": study,
             },
@@ -155,7 +156,7 @@ def liveness_robustness(
         _show_study(packages, study)
 
 
-def _show_study(packages: list[Package], study: liveness_study.Study) -> None:
+def _show_study(packages: list[Package], study: robustness.Study) -> None:
     title = (
         f"{' + '.join(package.id for package in packages)}: threshold {study.threshold:.4f}, {study.chosen_on} faces"
     )
@@ -163,7 +164,7 @@ def _show_study(packages: list[Package], study: liveness_study.Study) -> None:
     count = study.reported_on
     for label, figure, faces in (
         ("BPCER", study.bpcer, count),
-        (f"BPCER, box off by up to {liveness_study.JITTER:.0%}", study.bpcer_jittered, count),
+        (f"BPCER, box off by up to {robustness.JITTER:.0%}", study.bpcer_jittered, count),
         ("faces with both answers", study.flipped, count),
         ("APCER, simulated prints", study.apcer_printed, study.prints),
     ):

@@ -21,9 +21,9 @@ import numpy as np
 from app.errors import InvalidImage, InvalidInput, LikenessError
 from app.types import Pixels
 from training.data.dataset import FaceSet, OnError, decode_crop
-from training.data.listing import IMAGES, Kind, Listing
+from training.data.formats.listing import IMAGES, Kind, Listing
+from training.data.formats.records import read_image
 from training.data.mapped import ArrayWriter, Strings, StringWriter, open_array
-from training.data.records import read_image
 
 LABELS_AT_ONCE = 1 << 20
 COLUMNS = ("labels", "file", "offset", "size")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.bins import VerificationPack, read_pack
+from training.data.formats.bins import VerificationPack, read_pack
 
 PACK_ENDING = ".bin"
 FOLDS = 10

@@ -18,11 +18,12 @@ from rich.table import Table
 from app.calibration import operating_points as points
 from app.calibration.intervals import Floats, Interval
 from training.evaluation import identification as searching
-from training.evaluation import ijb, protocols, quality_study
+from training.evaluation import ijb, protocols
 from training.evaluation.groups import GroupFigures
 from training.evaluation.pairs import PairList
 from training.evaluation.photos import Templates
 from training.evaluation.speed import Speed
+from training.evaluation.stages import quality as quality_study
 
 
 def _plain(value: object) -> Any:

@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from app.errors import InvalidInput, Unusable
 from training import checkpoint, collectives
-from training.data.bins import VerificationPack, read_pack
 from training.data.crops import Crops
+from training.data.formats.bins import VerificationPack, read_pack
 from training.data.loader import Augment, Batch, BatchKey, BatchSource, batch_keys, batches, worker_count
 from training.data.sampler import BatchSampler
 from training.evaluation import metrics

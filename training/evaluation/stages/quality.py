@@ -14,10 +14,10 @@ from app.calibration.pairs import AllPairs
 from app.errors import LikenessError
 from app.types import Pixels, Vector
 from training.evaluation import metrics
-from training.evaluation.degraded_copies import Degradation
 from training.evaluation.metrics import Discard
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates
+from training.evaluation.stages.degraded_copies import Degradation
 
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 """Shares of mated pairs dropped, worst quality first."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from app.inference.embedder import Embedder
 from app.types import Pixels
 from training.data.dataset import FaceSet
-from training.data.templates import ROWS, Templates, embed_set, sums, unit
+from training.data.preparation.templates import ROWS, Templates, embed_set, sums, unit
 
 THUMBNAIL = 24
 """Side in pixels of the grey pictures that near duplicates are found by."""

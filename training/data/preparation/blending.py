@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from app.files import PUBLIC, replacing
 from app.types import Pixels
-from training.data.aligning import crop_jpeg
 from training.data.dataset import FaceSet
+from training.data.preparation.aligning import crop_jpeg
 
 SHARES = (0.25, 0.75)
 """Range of the second crop's share in an even mixture."""

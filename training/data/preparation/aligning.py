@@ -28,7 +28,7 @@ from app.inference.package import find_packages, select
 from app.inference.prepare import prepared
 from app.pipeline import Pipeline, choose_face
 from app.types import Pixels
-from training.data.folder import IMAGE_ENDINGS
+from training.data.formats.folder import IMAGE_ENDINGS
 
 DETECTOR = "yunet"
 FAILED = "failed.jsonl"

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.templates import ROWS, Templates, sums, unit
+from training.data.preparation.templates import ROWS, Templates, sums, unit
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from app.errors import InvalidInput
-from training.data.listing import Block, Listing
-from training.data.parquet import open_parquet
+from training.data.formats.listing import Block, Listing
+from training.data.formats.parquet import open_parquet
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"})
 PATH_COLUMNS = ("path", "file", "filename", "image")

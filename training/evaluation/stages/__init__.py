@@ -1,0 +1,1 @@
+"""How well the stages beside the embedder do: quality and liveness."""
