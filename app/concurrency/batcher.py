@@ -116,7 +116,7 @@ class Batcher(Generic[T, R]):
         return [result for result, _batch in self.run_counted(items)]
 
     def run_counted(self, items: Sequence[T]) -> list[tuple[R, int]]:
-        """As `run`, each result with the size of its batch."""
+        """Do what `run` does, and return each result with the size of its batch."""
         results: list[tuple[R, int]] = []
         for start in range(0, len(items), self._queue_limit):
             futures = self.submit_all(items[start : start + self._queue_limit])

@@ -271,6 +271,8 @@ def test_what_goes_wrong_inside_is_answered_without_its_insides(
     logged = "\n".join(JsonFormatter().format(record) for record in caplog.records)
     assert response.json()["request_id"] in logged
     assert "very-secret" not in response.text + logged
+    with closing(sqlite3.connect(folder / "likeness.db")) as database, database:
+        database.execute("update galleries set metadata = '{}'")
 
 
 def test_a_request_without_memory_for_it_is_told_to_come_again(

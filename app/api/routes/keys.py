@@ -25,7 +25,7 @@ KEY_ID_BYTES = 6
 
 @router.handles(endpoints.SHOW_OWN_KEY)
 async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
-    """What may this key do?
+    """Show what this key may do.
 
     The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows. Any key
     may call this.
