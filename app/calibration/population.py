@@ -56,7 +56,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """The figures from the pairs of one population."""
+    """The figures that the pairs of one population support."""
 
     subjects: int
     faces: int

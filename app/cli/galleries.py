@@ -233,8 +233,8 @@ def _say_calibration(found: schemas.GalleryCalibration) -> None:
     if measured is not None and measured.suspicious:
         expected = "" if measured.suspicious_expected is None else f", {measured.suspicious_expected:.2g} by chance"
         output.say(
-            f"{measured.suspicious} pairs of subjects may be one person{expected}; left out, so that each FMR may be "
-            f"too low by {measured.missed:.1e} at most:"
+            f"Pairs of subjects that may be one person: {measured.suspicious}{expected}; left out, so that each FMR "
+            f"may be too low by {measured.missed:.1e} at most:"
         )
     for pair in found.pairs:
         one, other = pair.first, pair.second

@@ -38,7 +38,7 @@ PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_
 
 @dataclass(frozen=True, slots=True)
 class VerifyPoint:
-    """The operating point of a verification: ``fmr`` is the rate measured at ``threshold``."""
+    """The operating point that verification decides at; ``fmr`` is the rate measured at ``threshold``."""
 
     threshold: float
     fmr: float
@@ -47,8 +47,7 @@ class VerifyPoint:
 
 @dataclass(frozen=True, slots=True)
 class IdentifyPoint:
-    """The operating point of an identification; ``fpir`` is what ``fmr`` amounts to over all subjects of the
-    gallery."""
+    """The operating point that identification decides at; ``fpir`` is ``fmr`` over all subjects of the gallery."""
 
     threshold: float
     uncertain: float
@@ -93,7 +92,7 @@ def fmr_for(fpir: float, subjects: int) -> float:
 
 
 def fpir_of(fmr: float, subjects: int) -> float:
-    """Return 1 - (1 - FMR)^subjects, the inverse of `fmr_for`."""
+    """Return 1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
 
 

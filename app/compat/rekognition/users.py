@@ -178,7 +178,7 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
     threshold = scale.cosine_of(wanted.UserMatchThreshold / 100)
     if score >= threshold:
         return None
-    answered = call.scores(gallery.embedder, threshold).answered(score)
+    answered = call.scores(gallery, threshold).answered(score)
     confidence = 0.0 if answered is None else percent(scale.of_cosine(answered))
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
