@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
@@ -22,16 +21,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
-from app.access.audit import AuditLog
-from app.access.audit_export import AuditExports
-from app.access.audit_store import AuditStore
+from app import logs
 from app.access.challenges import Challenges
 from app.access.grants import Rate, parse_rate
 from app.access.key_store import KeyStore
 from app.access.keys import Keys
 from app.access.seen_signatures import SeenSignatures
-from app.access.sign_in_codes import SignInCodes
-from app.api import answers, auth, logs, metrics, middleware, openapi, page, schemas
+from app.api import answers, auth, metrics, middleware, openapi, page, schemas
 from app.api.body import BodyLimits
 from app.api.dependencies import Service
 from app.api.endpoints import METRICS
@@ -53,46 +49,32 @@ from app.concurrency.worker_pool import WorkerPool
 from app.config import PREFIX, Settings
 from app.db import usage
 from app.db.clock import ClockGuard
-from app.db.engine import Database
-from app.db.key_file import VAULT_FILE, Rings, load_rings
-from app.db.key_rotation import seal_job_keys
-from app.db.sealed_columns import Blobs
-from app.db.secrets import SIGNING_KEY, SecretStore
-from app.db.signing import Signer
-from app.errors import InvalidInput, InvalidSetting, SealedUnreadable, Unusable
+from app.db.secrets import SecretStore
+from app.errors import InvalidInput, InvalidSetting, Unusable
 from app.face.formats import Limits
 from app.face.liveness import LivenessPackages
-from app.gallery.erasure import Erasures, Expiry
+from app.gallery.erasure import Expiry
 from app.gallery.service import SNAPSHOT_S, Galleries
-from app.gallery.store import Store
 from app.inference.embedder import Embedder
 from app.inference.embedders import Embedders
 from app.inference.manifest import CROP_SIDE
 from app.inference.package import Package, find_packages, scan_packages
-from app.jobs.files import JobFiles
 from app.jobs.runner import Runner
-from app.jobs.store import JobStore
 from app.liveness.gate import LivenessGates
 from app.machine import cores, release_memory
 from app.pipeline import Pipeline
 from app.recalibration.job import KIND as CALIBRATE
 from app.recalibration.job import Calibrator
 from app.recognition.challenge import ChallengeJudge
-from app.recognition.corrections import Corrections
 from app.recognition.operations import Operations
 from app.reembedding.job import KIND as REEMBED
 from app.reembedding.job import Reembedder
-from app.reembedding.steps import Reembeddings
 from app.review.job import KIND as REVIEW
 from app.review.job import Reviewer
 from app.review.store import Reviews
-from app.search.follower import LocalBackend
-from app.search.gpu import find_gpu
-from app.search.milvus.client import Milvus, parse_address
-from app.search.milvus.indexes import MilvusBackend
-from app.search.snapshots import Snapshots
 from app.server import data_folder
 from app.server.models import Models, open_models
+from app.server.storage import Storage, open_storage
 from app.types import Pixels
 
 VERSION = version("likeness")
@@ -102,8 +84,6 @@ CROPS_WAITING = 4096
 """Faces that may wait for the embedder: more than one photo can hold; requests are bounded by themselves."""
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 NOT_RUNNING: tuple[None, list[str]] = (None, [])
-SNAPSHOT_FOLDER = "snapshots"
-JOBS_FOLDER = "jobs"
 JOBS = 2
 """Jobs that run at the same time: a long import should not delay an export."""
 IMPORT_THREADS = 4
@@ -176,27 +156,6 @@ async def _lifespan(settings: Settings, models: Future[Models] | None, app: Fast
 
 
 @dataclass(frozen=True, slots=True)
-class _Storage:
-    """What keeps state: the database, and what works on nothing else."""
-
-    database: Database
-    galleries: Galleries
-    corrections: Corrections
-    reembeddings: Reembeddings
-    secrets: SecretStore
-    signer: Signer
-    erasures: Erasures
-    keys: KeyStore
-    codes: SignInCodes
-    signatures: SeenSignatures
-    challenges: Challenges
-    audit: AuditLog
-    audit_exports: AuditExports
-    jobs: JobStore
-    files: JobFiles
-
-
-@dataclass(frozen=True, slots=True)
 class _Inference:
     """The loaded models, the semaphore of the threads that find faces, and which thresholds decide."""
 
@@ -224,11 +183,12 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     data_folder.prepare_data_dir(settings.data_dir)
     stack.enter_context(usage.shared(settings.data_dir, settings.database))
     key, _ = auth.load_key(settings.data_dir)
-    storage = _build_storage(settings, stack)
+    storage = open_storage(settings, stack)
     api_keys = _keys(settings, storage.keys, storage.secrets)
     loading = stack.enter_context(ThreadPoolExecutor(1)).submit(storage.galleries.indexes.load)  # while the models load
     inference = _build_inference(opening.result() if opening else open_models(settings), storage, stack)
     settings = inference.models.settings
+    signatures = SeenSignatures(storage.database, KEPT_S)
     operations, judge = _build_recognition(settings, storage, inference, counted)
     workers = WorkerPool(
         settings.threads, settings.queue_limit, settings.request_timeout, bytes_limit=settings.max_bodies_bytes
@@ -262,11 +222,11 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
         ),
         keys=api_keys,
         codes=storage.codes,
-        challenges=storage.challenges,
+        challenges=Challenges(storage.sealer, signatures),
         challenge_judge=judge,
         audit=storage.audit,
         audit_exports=storage.audit_exports,
-        signatures=storage.signatures,
+        signatures=signatures,
         signer=storage.signer,
         erasures=storage.erasures,
         corrections=storage.corrections,
@@ -280,48 +240,7 @@ def _build(settings: Settings, opening: Future[Models] | None, stack: ExitStack,
     )
 
 
-def _build_storage(settings: Settings, stack: ExitStack) -> _Storage:
-    """Open the database, migrate it if needed, and make the stores over it.
-
-    Raises Unusable if the database, the keys, or Milvus can't be used.
-    """
-    rings = load_rings(
-        settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
-    )
-    sql = Store(
-        settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)
-    )
-    galleries = _open_galleries(settings, sql, rings)
-    stack.callback(galleries.close)
-    usage.remember(settings.data_dir, settings.database)
-    if rings.faces and rings.seals:
-        seal_job_keys(sql.database, sql.blobs)
-    secrets = SecretStore(sql.database, rings.secrets)
-    signer = _signer(settings, secrets)
-    signatures = SeenSignatures(sql.database, KEPT_S)
-    audit_store = AuditStore(sql.database)
-    audit = AuditLog(audit_store, days=settings.audit_days)
-    stack.callback(audit.close)
-    return _Storage(
-        database=sql.database,
-        galleries=galleries,
-        corrections=Corrections(sql, settings.correction_days),
-        reembeddings=Reembeddings(sql),
-        secrets=secrets,
-        signer=signer,
-        erasures=Erasures(galleries, sql.database, signer),
-        keys=KeyStore(sql.database),
-        codes=SignInCodes(sql.database, rings.secrets),
-        signatures=signatures,
-        challenges=Challenges(rings.secrets, signatures),
-        audit=audit,
-        audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
-        jobs=JobStore(sql.database, sql.blobs),
-        files=JobFiles(settings.data_dir / JOBS_FOLDER),
-    )
-
-
-def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _Inference:
+def _build_inference(models: Models, storage: Storage, stack: ExitStack) -> _Inference:
     """Take over the open models; other embedders are opened when they are used."""
     stack.callback(models.detector.close)
     semaphore = FairSemaphore(cores(), models.settings.max_work_pixels)
@@ -335,7 +254,7 @@ def _build_inference(models: Models, storage: _Storage, stack: ExitStack) -> _In
 
 
 def _build_recognition(
-    settings: Settings, storage: _Storage, inference: _Inference, counted: metrics.Metrics
+    settings: Settings, storage: Storage, inference: _Inference, counted: metrics.Metrics
 ) -> tuple[Operations, ChallengeJudge]:
     limits = Limits(settings.max_image_bytes, settings.max_image_pixels, settings.max_image_side)
     pipeline = Pipeline(inference.models.detector, limits, cores=inference.cores)
@@ -354,7 +273,7 @@ def _build_recognition(
 
 
 def _build_background(
-    settings: Settings, storage: _Storage, inference: _Inference, operations: Operations, stack: ExitStack
+    settings: Settings, storage: Storage, inference: _Inference, operations: Operations, stack: ExitStack
 ) -> _Background:
     """Start the work that no request waits for: jobs, and the tasks of the scheduler."""
     embedders = inference.embedders
@@ -406,44 +325,9 @@ def _build_background(
     return _Background(runner, reembedder, reviewer, bulk, clock)
 
 
-def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
-    folder = settings.data_dir / SNAPSHOT_FOLDER
-    if settings.index != "faiss" or not settings.snapshot_seconds:
-        shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
-    if settings.index != "faiss":
-        try:
-            return Galleries(store, MilvusBackend(store.change_reader, store.database, _open_milvus(settings)))
-        except Unusable:
-            store.close()
-            raise
-    sealer = rings.faces if rings.seals else None
-    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
-    gpu = find_gpu() if settings.device != "cpu" else None
-    return Galleries(store, LocalBackend(store.change_reader, snapshots, os.cpu_count() or 1, gpu))
-
-
 def _package_sha256(embedders: Embedders, package_id: str) -> str | None:
     package = embedders.packages().get(package_id)
     return None if package is None else package.manifest.sha256
-
-
-def _open_milvus(settings: Settings) -> Milvus:
-    """Connect to Milvus. Raises Unusable (``invalid_setting``, ``index_driver_missing``, ``index_unavailable``)."""
-    try:
-        address = parse_address(settings.index)
-    except ValueError as error:
-        raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
-    return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
-
-
-def _signer(settings: Settings, secrets: SecretStore) -> Signer:
-    """Return the server's signer. Raises Unusable (``sealed_unreadable``)."""
-    path = settings.data_dir / VAULT_FILE
-    try:
-        return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
-    except SealedUnreadable as error:
-        message = f"{path} is not what the database's secrets were sealed with: put the one there that is. {error}"
-        raise SealedUnreadable(message) from None
 
 
 def _keys(settings: Settings, store: KeyStore, secrets: SecretStore) -> Keys:

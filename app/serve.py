@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from app.api import logs
+from app import logs
 from app.config import Settings
 from app.machine import share_arenas
 from app.server.data_folder import prepare_data_dir

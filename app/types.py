@@ -122,7 +122,7 @@ class Face:
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """What the pipeline found in one photo; ``width`` and ``height`` are the upright original's."""
+    """The faces that the pipeline found in one photo; ``width`` and ``height`` are the upright original's."""
 
     width: int
     height: int

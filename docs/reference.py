@@ -37,8 +37,9 @@ from app.compat.compreface.endpoints import endpoints_table as compreface_table
 from app.compat.rekognition.endpoints import endpoints_table as rekognition_table
 from app.compat.similarity import similarity_table
 from app.config import settings_table
-from app.inference.manifest import Manifest, Thresholds
+from app.inference.manifest import Manifest
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from app.server.spawn import becomes_ready, environment, reserved_port, spawned
 from training.recipe import Recipe
 

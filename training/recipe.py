@@ -120,8 +120,8 @@ class PartialFC(Section):
     """Shard the class weights over the ranks. `auto`: on several ranks, and from 100,000 classes on, where the recipe
     has one class-level loss and no unlabelled crops."""
     sample_rate: float | None = Field(default=None, gt=0, le=1)
-    """Share of the classes in each step; the batch's own are always among them. None = 0.1 from 100,000 classes on,
-    else all."""
+    """Share of the classes in each step, at least as many as crops; the batch's own are always among them. None = 0.1
+    from 100,000 classes on, else all."""
 
     def rate(self, people: int) -> float:
         return self.sample_rate or (0.1 if people >= MANY_CLASSES else 1.0)
@@ -287,7 +287,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _invalid(f"{path} is not TOML: {error}.") from error
     for override in overrides:
-        _apply(table, override)
+        apply_override(table, override)
     return parse_recipe(table)
 
 
@@ -360,7 +360,8 @@ def _suggestion(key: str) -> str:
     return f"; the nearest is {near[0]!r}"
 
 
-def _apply(table: dict[str, Any], override: str) -> None:
+def apply_override(table: dict[str, Any], override: str) -> None:
+    """Set a value of a recipe's table from ``key=value``. Raises InvalidInput (`invalid_recipe`)."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise _invalid(f"{override!r} is not key=value.")

@@ -42,7 +42,7 @@ class _Waiting:
 
 
 class AuditLog:
-    """Safe to share between threads. Entries are kept for `days`; 0: forever."""
+    """Writes the audit log. Safe to share between threads. Entries are kept for `days`; 0: forever."""
 
     def __init__(self, store: AuditStore, *, days: float = 0, clock: Callable[[], float] = time.time) -> None:
         self._store = store

@@ -21,7 +21,8 @@ OPEN_S = DAY_S
 
 
 class AuditExports:
-    """Safe to share between threads. ``days``: after how many the log prunes its entries; 0: never."""
+    """Writes signed exports of the audit log. Safe to share between threads. ``days``: the age at which entries are
+    pruned; 0: never."""
 
     def __init__(
         self, store: AuditStore, signer: Signer, *, days: float = 0, clock: Callable[[], float] = time.time

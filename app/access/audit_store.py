@@ -40,7 +40,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries to read; None: all. ``since`` is included, ``until`` is not."""
+    """Selects entries of the log; None: all. ``since`` is included, ``until`` is not."""
 
     key: str | None = None
     operation: str | None = None

@@ -67,13 +67,13 @@ class Grant:
     rate: Rate | None = None
 
     def has(self, scope: Scope) -> bool:
-        """Whether the key has the scope; `admin` implies all but those in EXPLICIT, the data folder's key has all."""
+        """Return whether the key has the scope: `admin` implies all but EXPLICIT, the data folder's key has all."""
         implied = Scope.ADMIN in self.scopes and (scope not in EXPLICIT or self.key_id == ADMIN_KEY_ID)
         return scope in self.scopes or implied
 
     @property
     def sees_exact_scores(self) -> bool:
-        """Whether answers hold exact scores of enrolled faces, enough of which show the faces' templates."""
+        """Return whether answers hold exact scores of enrolled faces, enough of which show the faces' templates."""
         return self.has(Scope.TEMPLATES)
 
     def sees(self, gallery: str) -> bool:

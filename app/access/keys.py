@@ -149,7 +149,7 @@ class Keys:
         return checked.grant if checked and fresh else None
 
     def is_known(self, token: str) -> bool:
-        """Whether the key was valid when it was last looked up, however long ago."""
+        """Return whether the key was valid when it was last looked up, however long ago."""
         return digest_of(token) in self._cache
 
     def check(self, token: str) -> Grant:

@@ -12,7 +12,8 @@ from app.db.schema import SEEN_SIGNATURES as SEEN
 
 
 class SeenSignatures:
-    """Safe to share between threads. Every call is one transaction, and may raise what `Database` does.
+    """Remembers valid signatures, so that none is used twice. Safe to share between threads. Every call is one
+    transaction, and may raise what `Database` does.
 
     A row stays for ``kept_s`` seconds, after which the signature is invalid by its age. Only valid signatures come
     here, so the keys' rates bound how many rows there are. ``clock`` returns seconds since 1970.

@@ -55,7 +55,7 @@ NORMALISATIONS: dict[Normalisation, tuple[tuple[float, float, float], tuple[floa
 
 @dataclass(frozen=True, slots=True)
 class Crops:
-    """(N, 112, 112, 3) uint8 RGB aligned crops, who each shows (N,), and where they are from."""
+    """Aligned crops, (N, 112, 112, 3) uint8 RGB, who each shows, (N,), and where they are from."""
 
     pixels: Pixels
     people: NDArray[np.int64]

@@ -34,7 +34,8 @@ from app.inference.manifest import (
     Tensor,
 )
 from app.inference.package import Package, load_package, sha256_of, write_manifest
-from app.inference.prepare import classify, softmax
+from app.inference.prepare import softmax
+from app.inference.reference import run_plain
 from app.inference.session import open_liveness
 from app.types import Pixels
 
@@ -51,7 +52,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class StatedLiveness:
-    """What the caller knows of the file; None is tried."""
+    """The facts of a file that the caller states; what is None is found by trying."""
 
     cut: LivenessCut
     classes: tuple[str, ...] | None = None
@@ -220,7 +221,7 @@ def _is_clearly_worse(one: _Tried, best: _Tried) -> bool:
 
 def _probabilities(model: ModelProto, facts: ClassifierFacts, reading: Reading, cuts: Pixels) -> Floats:
     """Return (N, C) probabilities of the classes."""
-    rows = np.nan_to_num(classify(model, reading.form, cuts))
+    rows = np.nan_to_num(run_plain(model, reading.form, cuts))
     return rows if facts.probabilities else softmax(rows)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import cast
 
 from app import types
 from app.api import schemas
 from app.gallery import records
-from app.inference.manifest import DecidedBy, Manifest
+from app.inference.manifest import Manifest
 from app.inference.package import Package
-from app.recognition import corrections, decisions, enrollment, operations
+from app.recognition import corrections, decisions, results
 from app.recognition.duplicate_check import Resemblance
 
 
@@ -21,12 +19,8 @@ def quality(value: types.Quality) -> schemas.Quality:
 
 def detected(face: types.Face) -> schemas.DetectedFace:
     found = face.detection
-    return schemas.DetectedFace(
-        box=schemas.Box.model_validate(found.box),
-        landmarks=[(float(x), float(y)) for x, y in found.landmarks],
-        score=found.score,
-        quality=quality(face.quality),
-    )
+    landmarks = [(float(x), float(y)) for x, y in found.landmarks]
+    return schemas.DetectedFace.of(found, landmarks=landmarks, quality=quality(face.quality))
 
 
 def liveness(found: types.Liveness | None) -> schemas.Liveness | None:
@@ -60,7 +54,7 @@ def embed(photo: types.Photo, model: str, *, explain: bool) -> schemas.EmbedAnsw
     )
 
 
-def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
+def chosen_face(chosen: results.Chosen) -> schemas.ChosenFace:
     return schemas.ChosenFace(
         **dict(detected(chosen.face)),
         image=schemas.ImageSize.model_validate(chosen.photo),
@@ -69,71 +63,45 @@ def chosen_face(chosen: enrollment.Chosen) -> schemas.ChosenFace:
     )
 
 
-def decided_by(found: DecidedBy) -> schemas.DecidedBy:
-    return schemas.DecidedBy(source=found.source, name=found.name, fallback=found.fallback)
-
-
-def verify(found: operations.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
+def verify(found: results.Verified, fmr_asked: float | None, *, explain: bool) -> schemas.VerifyAnswer:
     both = [found.first, found.second]
-    return schemas.VerifyAnswer(
-        match=found.match,
-        score=found.score,
-        threshold=found.point.threshold,
-        fmr=found.point.fmr,
+    return schemas.VerifyAnswer.of(
+        found,
+        found.point,
         fmr_asked=fmr_asked,
-        calibration=decided_by(found.point.calibration),
         face1=chosen_face(found.first),
         face2=chosen_face(found.second),
-        model=found.model,
         explain=explained([one.photo for one in both], both) if explain else None,
         warnings=_warnings(found.warnings),
     )
 
 
 def verify_subject(
-    found: operations.SubjectVerified, fmr_asked: float | None, *, explain: bool
+    found: results.SubjectVerified, fmr_asked: float | None, *, explain: bool
 ) -> schemas.SubjectVerifyAnswer:
-    chosen = found.chosen
-    return schemas.SubjectVerifyAnswer(
-        match=found.match,
-        subject=found.candidate.subject,
-        name=found.candidate.name,
-        score=found.candidate.score,
-        template_score=found.candidate.template_score,
-        face_id=found.candidate.face_id,
-        threshold=found.point.threshold,
-        fmr=found.point.fmr,
+    chosen, ruled_out = found.chosen, [found.ruled_out] if found.ruled_out else []
+    why = explained([chosen.photo], [chosen], found.stages, [found.nearest_other], [ruled_out]) if explain else None
+    return schemas.SubjectVerifyAnswer.of(
+        found,
+        found.candidate,
+        found.point,
         fmr_asked=fmr_asked,
-        calibration=decided_by(found.point.calibration),
         face=chosen_face(chosen),
-        model=found.model,
-        explain=explained(
-            [chosen.photo],
-            [chosen],
-            found.stages,
-            [found.nearest_other],
-            [[found.ruled_out] if found.ruled_out else []],
-        )
-        if explain
-        else None,
+        explain=why,
         warnings=_warnings(found.warnings),
     )
 
 
-def identify(found: operations.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
+def identify(found: results.Identification, asked: schemas.IdentifyParams) -> schemas.IdentifyAnswer:
     nearest = [face.nearest_other for face in found.faces]
     ruled_out = [face.ruled_out for face in found.faces]
-    return schemas.IdentifyAnswer(
-        image=schemas.ImageSize.model_validate(found.photo),
+    return schemas.IdentifyAnswer.of(
+        found,
+        found.point,
+        image=found.photo,
         faces=[_identified(face, found.point) for face in found.faces],
-        fmr=found.point.fmr,
-        fpir=found.point.fpir,
         fmr_asked=asked.fmr,
         fpir_asked=asked.fpir,
-        limited=found.point.limited,
-        calibration=decided_by(found.point.calibration),
-        subjects=found.subjects,
-        model=found.model,
         explain=explained([found.photo], (), found.stages, nearest, ruled_out) if asked.explain else None,
         warnings=_warnings(found.warnings),
     )
@@ -145,17 +113,15 @@ def _warnings(found: Sequence[decisions.PopulationWarning] | None) -> list[schem
 
 def _warning(found: decisions.PopulationWarning) -> schemas.PopulationWarning:
     rate = found.rate
-    return schemas.PopulationWarning(
-        code=found.code,
-        message=found.message,
-        population=found.population,
+    return schemas.PopulationWarning.of(
+        found,
         fmr_found=rate.found if rate else None,
         fmr_found_low=rate.low if rate else None,
         fmr_found_high=rate.high if rate else None,
     )
 
 
-def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
+def _identified(face: results.Identified, point: decisions.IdentifyPoint) -> schemas.IdentifiedFace:
     return schemas.IdentifiedFace(
         **dict(detected(face.face)),
         decision=face.decision,
@@ -167,17 +133,15 @@ def _identified(face: operations.Identified, point: decisions.IdentifyPoint) -> 
     )
 
 
-def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
+def enroll(found: results.Enrollment, *, explain: bool) -> schemas.EnrollAnswer:
     photos = [one.photo for one in found.chosen]
-    return schemas.EnrollAnswer(
-        subject=found.subject,
-        created=found.created,
+    return schemas.EnrollAnswer.of(
+        found,
         enrolled=[
-            schemas.EnrolledFace(
+            schemas.EnrolledFace.of(
+                row,
                 index=index,
-                face_id=row.face_id,
                 quality=quality(row.quality),
-                box=schemas.Box.model_validate(row.box),
                 duplicate=_resemblance(findings.duplicate),
                 conflict=_resemblance(findings.conflict),
                 liveness=liveness(found.liveness.get(index)),
@@ -195,22 +159,17 @@ def enroll(found: enrollment.Enrollment, *, explain: bool) -> schemas.EnrollAnsw
             )
             for one in found.rejected
         ],
-        model=found.model,
         explain=explained(photos, found.chosen, found.stages) if explain else None,
     )
 
 
 def _resemblance(found: Resemblance | None) -> schemas.Resemblance | None:
-    if found is None:
-        return None
-    return schemas.Resemblance(
-        subject=found.subject, name=found.name, face_id=found.face_id, score=found.score, index=found.place
-    )
+    return None if found is None else schemas.Resemblance.of(found, index=found.place)
 
 
 def explained(
     photos: Iterable[types.Photo],
-    chosen: Iterable[enrollment.Chosen] = (),
+    chosen: Iterable[results.Chosen] = (),
     stages: Mapping[str, float] | None = None,
     nearest: Iterable[decisions.AnsweredCandidate | None] = (),
     ruled_out: Iterable[Sequence[corrections.RuledOut]] = (),
@@ -233,63 +192,33 @@ def explained(
             for one in chosen
         ],
         nearest_other=[None if one is None else schemas.NearestOther.model_validate(one) for one in nearest],
-        ruled_out=[[_ruled_out(one) for one in some] for some in ruled_out],
+        ruled_out=[[schemas.RuledOut.model_validate(one) for one in some] for some in ruled_out],
     )
-
-
-def _ruled_out(found: corrections.RuledOut) -> schemas.RuledOut:
-    return schemas.RuledOut.model_validate(found)
 
 
 def correction(found: corrections.Correction) -> schemas.Correction:
-    return schemas.Correction(
-        id=found.id,
-        subject=found.subject,
-        model=found.package,
-        has_crop=found.has_crop,
-        created_at=datetime.fromisoformat(found.created_at),
-        expires_at=datetime.fromisoformat(found.expires_at),
-    )
+    return schemas.Correction.of(found, model=found.package)
 
 
 def stored_face(found: records.FaceRow, gallery: records.Gallery) -> schemas.StoredFace:
-    return schemas.StoredFace.model_validate(
-        {
-            "face_id": found.face_id,
-            "box": schemas.Box.model_validate(found.box),
-            "quality": quality(found.quality),
-            "model": found.package,
-            "has_crop": gallery.store == "crop",
-            "created_at": found.created_at,
-        }
+    return schemas.StoredFace.of(
+        found, quality=quality(found.quality), model=found.package, has_crop=gallery.store == "crop"
     )
 
 
 def model(package: Package, device: str | None = None, providers: Iterable[str] = ()) -> schemas.Model:
     """Return a package; ``device``: where it is running, None if it isn't."""
     manifest = package.manifest
-    return schemas.Model(
-        id=package.id,
-        name=manifest.name,
-        version=manifest.version,
-        task=manifest.task,
-        title=manifest.title,
-        description=manifest.description,
+    return schemas.Model.of(
+        package,
+        manifest,
         loaded=device is not None,
         source=manifest.source.kind,
-        sha256=manifest.sha256,
-        licence=schemas.Licence(
-            name=manifest.licence.name,
-            non_commercial=manifest.licence.non_commercial,
-            url=manifest.licence.url or None,
-        ),
-        dimension=manifest.dimension,
-        calibrations=[schemas.Calibration.model_validate(one) for one in manifest.calibrations],
-        bias_card=None if manifest.bias_card is None else schemas.BiasCard.model_validate(manifest.bias_card),
+        licence=schemas.Licence.of(manifest.licence, url=manifest.licence.url or None),
         liveness=_liveness_model(manifest),
         device=device,
         providers=list(providers),
-        provenance=cast("dict[str, object]", manifest.provenance.model_dump(mode="json")),
+        provenance=manifest.provenance.model_dump(mode="json"),
         warnings=list(package.warnings),
     )
 
@@ -298,9 +227,8 @@ def _liveness_model(manifest: Manifest) -> schemas.LivenessModel | None:
     contract = manifest.liveness
     if contract is None:
         return None
-    return schemas.LivenessModel(
-        classes=list(contract.classes),
-        live=contract.live,
+    return schemas.LivenessModel.of(
+        contract,
         scale=contract.cut.scale,
         side=int(manifest.input.shape[1]),
         calibrations=[

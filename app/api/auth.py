@@ -223,12 +223,12 @@ def given_key(headers: Headers, path: str) -> str | None:
 
 
 def is_page(method: str, path: str) -> bool:
-    """Whether this requests the web page, which needs no key."""
+    """Return whether this requests the web page, which needs no key."""
     return method in PAGE_METHODS and (path == PAGE_PATH or path.startswith(PAGE_FILES))
 
 
 def is_browser_path(path: str) -> bool:
-    """Whether a browser may sign in here by HTTP Basic."""
+    """Return whether a browser may sign in here by HTTP Basic."""
     return any(path == open_path or path.startswith(open_path + "/") for open_path in BROWSER_PATHS)
 
 

@@ -59,7 +59,7 @@ class BodyLimits:
     """Of a body without images."""
 
     def count(self, wanted: ImageFields) -> int:
-        """How many images a body may hold."""
+        """Return how many images a body may hold."""
         return self.images if wanted.many else len(wanted.names)
 
     def body_bytes(self, images: int) -> int:
@@ -124,7 +124,7 @@ def _unsupported(supported: Sequence[str]) -> InvalidInput:
 
 
 def is_quick(body: Body) -> bool:
-    """Whether parsing the body takes less time than handing it to a thread."""
+    """Return whether parsing the body takes less time than handing it to a thread."""
     return len(body.data) <= QUICK_BYTES or body.media_type not in {FORM_TYPE, JSON_TYPE}
 
 

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.api.logs import LOGGER
 from app.gallery.records import Totals
+from app.logs import LOGGER
 
 if TYPE_CHECKING:
     from app.api.dependencies import Service

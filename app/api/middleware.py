@@ -27,11 +27,11 @@ from app.access.grants import Grant
 from app.api.auth import OPEN_PATHS, authorize, is_page
 from app.api.body import invalid_request
 from app.api.dependencies import Service, find_service
-from app.api.logs import LOGGER
 from app.api.metrics import METHODS, OTHER, Metrics
 from app.api.operation import MatchedOperation
 from app.api.protocols import callers_of, protocol_of
 from app.errors import InvalidInput, LikenessError, NotFound, Overloaded
+from app.logs import LOGGER
 
 ID_HEADER = "x-request-id"
 _ID_NAME = ID_HEADER.encode()

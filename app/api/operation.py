@@ -63,7 +63,7 @@ class ImageFields:
 
     @property
     def raw(self) -> bool:
-        """Whether the body may be the image itself."""
+        """Return whether the body may be the image itself."""
         return len(self.names) == 1
 
 

@@ -31,7 +31,7 @@ class WireProtocol(ABC):
 
     @abstractmethod
     def speaks(self, scope: Scope) -> bool:
-        """Whether the request is in this protocol."""
+        """Return whether the request is in this protocol."""
 
     def match(self, scope: Scope) -> MatchedOperation | None:
         """Return the operation that the request is; None if it is none."""

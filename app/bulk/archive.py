@@ -342,7 +342,7 @@ def _restore_dismissals(tools: BulkContext, gallery: Gallery, lines: list[bytes]
 
 
 def _correction(line: CorrectionLine, gallery: Gallery) -> StoredCorrection:
-    """Raises InvalidInput ``invalid_template``, ``invalid_image``."""
+    """Return a correction of an archive. Raises InvalidInput ``invalid_template``, ``invalid_image``."""
     vector = np.frombuffer(line.template, "<f4") if len(line.template) == 4 * gallery.dimension else None
     if vector is None or not is_unit(vector[None]).all():
         raise InvalidInput("A correction's template is not a unit vector of its package.", code="invalid_template")

@@ -76,7 +76,7 @@ def import_photos(tools: BulkContext, job: Running) -> None:
             ]
             last = photos[-1].item + 1
             job.progress(last)
-            retried(partial(_write, tools, job, gallery, good, last))
+            retried(_write)(tools, job, gallery, good, last)
             if job.cancelled:
                 return
 

@@ -30,7 +30,7 @@ _IMPORTS: Mapping[str, Callable[[BulkContext, Running], None]] = {
 
 @dataclass(frozen=True, slots=True)
 class ImportTerms:
-    """How to import an upload. Templates need ``package``; archives of other servers need ``trust``.
+    """The terms of an import. Templates need ``package``; archives of other servers need ``trust``.
 
     Without ``on_conflict`` photos are treated as the gallery says, templates and archives are not looked at.
     """

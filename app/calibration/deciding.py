@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.inference.manifest import Calibration, Point, Thresholds
+from app.inference.manifest import Calibration, Point
+from app.inference.thresholds import Thresholds
 
 FLOOR_FACTOR = 10**0.5
 """A gallery's threshold is never laxer than the package's at so many times the FMR, unless an admin says so: half a

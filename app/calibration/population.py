@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from app.calibration import operating_points as points
 from app.calibration.intervals import Interval, Ints
 from app.calibration.operating_points import Measurement, SamePeople
-from app.inference.manifest import Calibration, Thresholds
+from app.inference.manifest import Calibration
+from app.inference.thresholds import Thresholds
 from app.types import Vectors
 
 LEAST_SUBJECTS = 30
@@ -55,7 +56,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What the pairs of one population say."""
+    """The figures that the pairs of one population support."""
 
     subjects: int
     faces: int

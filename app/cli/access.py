@@ -16,8 +16,9 @@ from app.access.grants import Scope
 from app.api import schemas
 from app.api.endpoints import SIGN_IN_LINK
 from app.cli import options, output
-from app.cli.connect import Data, answering, connect, find_server, has_data, missing, own_key, takes_key
+from app.cli.connect import Data, answering, find_server, has_data, missing, own_key, takes_key
 from app.cli.erasure import read_public_key
+from app.cli.session import Session, with_session
 from app.client import Unreachable
 from app.config import load_settings
 from app.errors import Conflict, FileMissing
@@ -40,23 +41,21 @@ EXPORT_PAGE = 1000
 
 
 @keys.command("list", epilog="Example: likeness keys list")
-def list_keys(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+@with_session
+def list_keys(session: Session) -> None:
     """List the keys and what each one allows. Secrets are never shown."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         found = list(client.all_keys())
-    if as_json:
-        for one in found:
-            output.say_json(one)
-        return
-    columns = ["key", "name", "scopes", "galleries", "rate", "expires", "revoked"]
-    output.say_table(columns, [_row(one) for one in found])
+    session.say_list(["key", "name", "scopes", "galleries", "rate", "expires", "revoked"], found, _row)
 
 
 @keys.command(
     epilog="Examples: likeness keys create --id door --scope recognize --gallery staff --rate 10/s\n\n"
     "likeness keys create --aws --json"
 )
+@with_session
 def create(
+    session: Session,
     scopes: Annotated[
         list[Scope] | None,
         typer.Option("--scope", help="What the key allows; may be repeated. With --aws, the default is admin."),
@@ -67,14 +66,11 @@ def create(
     expires: Annotated[datetime | None, typer.Option(help="When it stops working, in UTC.")] = None,
     rate: Annotated[str | None, typer.Option(help="Requests allowed: 10/s, 600/m, 600/m:20 or unlimited.")] = None,
     aws: Annotated[bool, typer.Option("--aws", help="Print credentials for AWS clients.")] = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Create a key. The secret is printed only this once."""
     if not scopes and not aws:
         raise typer.BadParameter("say what the key allows", param_hint="--scope")
-    with connect(server, key, Data.CREATED) as client:
+    with session.connect(Data.CREATED) as client:
         made = client.create_key(
             [scope.value for scope in scopes or [Scope.ADMIN]],  # Rekognition's clients create collections, too
             key_id=key_id,
@@ -84,39 +80,38 @@ def create(
             rate=rate,
             aws=aws,
         )
-    _say_secret(made, as_json=as_json, aws=aws)
+    _say_secret(session, made, aws=aws)
 
 
 @keys.command(epilog="Example: likeness keys rotate door --grace 3600")
+@with_session
 def rotate(
+    session: Session,
     key_id: KeyId,
     grace: Annotated[int, typer.Option(min=0, help="Seconds for which the previous secret keeps working.")] = 0,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Give a key a new secret, which is printed only this once."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         made = client.rotate_key(key_id, grace_seconds=grace)
-    _say_secret(made, as_json=as_json, aws=made.aws_access_key_id is not None)
+    _say_secret(session, made, aws=made.aws_access_key_id is not None)
 
 
 @keys.command(epilog="Example: likeness keys revoke door")
-def revoke(
-    key_id: KeyId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
-) -> None:
+@with_session
+def revoke(session: Session, key_id: KeyId) -> None:
     """Revoke a key for good."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         client.revoke_key(key_id)
-    output.say_done(key_id, "revoked", as_json=as_json)
+    session.say_done(key_id, "revoked")
 
 
 @keys.command(
     epilog="Example: likeness keys link\n\nExample: likeness keys link --server https://faces.example.org --key lk_…"
 )
-def link(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+@with_session
+def link(session: Session) -> None:
     """Print a link that signs a browser in to the page of a running server: once, within a minute."""
-    found = find_server(server, key)
+    found = find_server(session.server, session.key)
     if found is None:
         settings = load_settings()
         if not has_data(settings):
@@ -125,10 +120,7 @@ def link(server: options.Server = None, key: options.Key = None, as_json: option
     with answering(found) as client:
         made = client.create_sign_in_code()
         text = SIGN_IN_LINK.format(url=client.url.rstrip("/"), code=made.code)
-    if as_json:
-        output.say_json({"link": text, "expires_at": made.expires_at.isoformat()})
-    else:
-        output.say(text)
+    session.say({"link": text, "expires_at": made.expires_at.isoformat()}, text)
 
 
 @keys.command("admin", epilog="Example: export LIKENESS_KEY=$(likeness keys admin)")
@@ -161,7 +153,9 @@ key.command()(create)
 @audit.command(
     epilog="Examples: likeness audit export --since 2026-01-01 --json\n\nlikeness audit export --to audit.jsonl"
 )
+@with_session
 def export(
+    session: Session,
     to: Annotated[
         Path | None, typer.Option(help="Append what is new to this file, chained and signed by the server.")
     ] = None,
@@ -171,26 +165,20 @@ def export(
     subject: Annotated[str | None, typer.Option(help="Only about this person.")] = None,
     since: Annotated[datetime | None, typer.Option(help="Only from this time on, in UTC.")] = None,
     until: Annotated[datetime | None, typer.Option(help="Only before this time, in UTC.")] = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Print the audit log, oldest first, one entry per line; or append it to a signed file."""
     wanted = {"key": by, "operation": operation, "gallery": gallery, "subject": subject}
     if to is not None:
         if any([*wanted.values(), since, until]):
             raise typer.BadParameter("a signed export holds every entry: leave the filters out", param_hint="--to")
-        with connect(server, key) as client, _appending(to) as file:
-            _say_export(to, _append(client, file, to), as_json=as_json)
+        with session.connect() as client, _appending(to) as file:
+            _say_export(to, _append(client, file, to), as_json=session.as_json)
         return
-    with connect(server, key) as client:
+    with session.connect() as client:
         for entry in client.all_audit(
             **wanted, since=_utc(since), until=_utc(until), order="oldest", limit=EXPORT_PAGE
         ):
-            if as_json:
-                output.say_json(entry.model_dump(mode="json"))
-            else:
-                output.say(_line(entry))
+            session.say(entry.model_dump(mode="json"), _line(entry))
 
 
 @audit.command(epilog="Example: likeness audit verify audit.jsonl --signer server-key.json")
@@ -298,16 +286,12 @@ def _utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.replace(tzinfo=UTC)
 
 
-def _say_secret(made: schemas.NewKey, *, as_json: bool, aws: bool = False) -> None:
-    signing = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
-    if aws and as_json:
-        output.say_json(signing)
-    elif aws:
-        output.say("\n".join(f"{name} = {value}" for name, value in signing.items()))
-    elif as_json:
-        output.say_json(made)
+def _say_secret(session: Session, made: schemas.NewKey, *, aws: bool) -> None:
+    if aws:
+        signing = made.model_dump(include={"aws_access_key_id", "aws_secret_access_key"})
+        session.say(signing, "\n".join(f"{name} = {value}" for name, value in signing.items()))
     else:
-        output.say(made.secret)
+        session.say(made, made.secret)
 
 
 def _row(key: schemas.Key) -> list[str]:

@@ -240,8 +240,8 @@ def _reseal(*, sealed: bool) -> None:
     from app.db.key_rotation import reseal  # noqa: PLC0415 - slow to import
     from app.db.sealed_columns import Blobs  # noqa: PLC0415 - slow to import
     from app.db.secrets import SecretStore  # noqa: PLC0415 - slow to import
-    from app.main import SNAPSHOT_FOLDER  # noqa: PLC0415 - slow to import
     from app.search.snapshots import Snapshots  # noqa: PLC0415 - slow to import
+    from app.server.storage import SNAPSHOT_FOLDER  # noqa: PLC0415 - slow to import
 
     with _opened() as found:
         rings, database = found.rings, found.store.database

@@ -10,6 +10,7 @@ import typer
 
 from app.cli import options, output
 from app.cli.connect import connect
+from app.cli.session import Session, with_session
 from app.errors import FileMissing, InvalidInput, Unusable
 
 commands = typer.Typer()
@@ -22,7 +23,9 @@ KeyFile = Annotated[
 
 
 @commands.command(epilog="Example: likeness erase staff ada --save ada.receipt.json --yes")
+@with_session
 def erase(
+    session: Session,
     gallery: options.Gallery,
     subject: options.Subject,
     rewrite: Annotated[
@@ -30,18 +33,15 @@ def erase(
     ] = False,
     save: Annotated[Path | None, typer.Option(help="Write the receipt to this file.")] = None,
     yes: options.Yes = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Erase a person for good, and get a signed receipt. Exit code 1: the server still has to clear some copies."""
     if not yes:
         typer.confirm(f"Erase {subject} of gallery {gallery} for good?", abort=True)
-    with connect(server, key) as client:
+    with session.connect() as client:
         receipt = client.erase_subject(gallery, subject, rewrite=rewrite)
     if save is not None:
         save.write_text(receipt.model_dump_json() + "\n", encoding="utf-8")
-    if as_json:
+    if session.as_json:
         output.say(receipt.model_dump_json())
     else:
         counts = receipt.erased
@@ -53,11 +53,12 @@ def erase(
 
 
 @receipts.command("list", epilog="Example: likeness receipts list")
-def list_receipts(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+@with_session
+def list_receipts(session: Session) -> None:
     """List the receipts, oldest first."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         found = list(client.all_receipts())
-    if as_json:
+    if session.as_json:
         for receipt in found:
             output.say(receipt.model_dump_json())
     else:

@@ -10,8 +10,9 @@ import typer
 
 from app.api import schemas
 from app.cli import jobs, options, output, photos
-from app.cli.connect import Data, connect
+from app.cli.connect import Data
 from app.cli.output import Exit
+from app.cli.session import Session, with_session
 from app.client import Client
 
 WHY = {
@@ -34,20 +35,22 @@ FINDINGS: dict[schemas.FindingKind, str] = {
 
 
 @galleries.command("list", epilog="Example: likeness galleries list --json")
-def list_galleries(server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False) -> None:
+@with_session
+def list_galleries(session: Session) -> None:
     """List the galleries with their counts."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         found = list(client.all_galleries())
-    if as_json:
-        for gallery in found:
-            output.say_json(gallery)
-    else:
-        rows = [[g.id, g.embedder, str(g.subjects), str(g.faces), g.store, g.search, g.liveness] for g in found]
-        output.say_table(["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"], rows)
+    session.say_list(
+        ["gallery", "embedder", "subjects", "faces", "store", "search", "liveness"],
+        found,
+        lambda one: [one.id, one.embedder, str(one.subjects), str(one.faces), one.store, one.search, one.liveness],
+    )
 
 
 @galleries.command(epilog="Example: likeness galleries create staff --store none")
+@with_session
 def create(
+    session: Session,
     gallery: options.Gallery,
     embedder: options.Embedder = None,
     store: Annotated[
@@ -57,12 +60,9 @@ def create(
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     liveness: options.Liveness = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Create a gallery."""
-    with connect(server, key, Data.CREATED) as client:
+    with session.connect(Data.CREATED) as client:
         made = client.create_gallery(
             gallery,
             embedder=embedder,
@@ -72,129 +72,110 @@ def create(
             population=population,
             liveness=liveness,
         )
-    if as_json:
-        output.say_json(made)
-    else:
-        output.say(f"{made.id}: created, for templates of {made.embedder}")
+    session.say(made, f"{made.id}: created, for templates of {made.embedder}")
 
 
 @galleries.command(epilog="Example: likeness galleries update staff --search int8")
+@with_session
 def update(
+    session: Session,
     gallery: options.Gallery,
     search: options.Search = None,
     on_conflict: options.OnConflict = None,
     population: options.Populations = None,
     no_population: Annotated[bool, typer.Option("--no-population", help="Declare no group of people.")] = False,
     liveness: options.Liveness = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Change how a gallery is searched, what it does with duplicates, whom it is for, or what it asks of liveness."""
     given = {"search": search, "on_conflict": on_conflict, "liveness": liveness}
     changes: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if population or no_population:
         changes["population"] = population or []
-    with connect(server, key) as client:
+    with session.connect() as client:
         updated = client.update_gallery(gallery, changes)
-    if as_json:
-        output.say_json(updated)
-    else:
-        declared = f", for {', '.join(updated.population)}" if updated.population else ""
-        output.say(
-            f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}, liveness "
-            f"{updated.liveness}{declared}"
-        )
+    declared = f", for {', '.join(updated.population)}" if updated.population else ""
+    session.say(
+        updated,
+        f"{updated.id}: searched by {updated.search}, on conflict {updated.on_conflict}, liveness "
+        f"{updated.liveness}{declared}",
+    )
 
 
 @galleries.command(epilog="Example: likeness galleries delete visitors --yes")
-def delete(
-    gallery: options.Gallery,
-    yes: options.Yes = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_session
+def delete(session: Session, gallery: options.Gallery, yes: options.Yes = False) -> None:
     """Delete a gallery with everybody in it."""
     if not yes:
         typer.confirm(f"Delete gallery {gallery} with everybody in it?", abort=True)
-    with connect(server, key) as client:
+    with session.connect() as client:
         client.delete_gallery(gallery)
-    output.say_done(gallery, "deleted", as_json=as_json)
+    session.say_done(gallery, "deleted")
 
 
 @galleries.command(epilog="Example: likeness galleries check staff")
-def check(
-    gallery: options.AnyGallery = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_session
+def check(session: Session, gallery: options.AnyGallery = None) -> None:
     """Check that database and index hold the same faces. Exit code 1: they don't."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         names = [gallery] if gallery is not None else [found.id for found in client.all_galleries()]
         reports = list(photos.each(client.check_gallery, names, "check", jobs=1))
     for name, report in reports:
-        if as_json:
-            output.say_json({"gallery": name} | report.model_dump(mode="json"))
-        else:
-            word = "in order" if report.ok else "NOT in order"
-            output.say(f"{name}: {word}: {report.faces} faces in the database, {report.indexed} in the index")
-            for problem in report.problems:
-                output.say(f"  {problem}")
+        word = "in order" if report.ok else "NOT in order"
+        head = f"{name}: {word}: {report.faces} faces in the database, {report.indexed} in the index"
+        lines = "\n".join([head, *(f"  {problem}" for problem in report.problems)])
+        session.say({"gallery": name} | report.model_dump(mode="json"), lines)
     raise typer.Exit(Exit.DONE if all(report.ok for _, report in reports) else Exit.NO)
 
 
 @galleries.command(epilog="Example: likeness galleries review staff --wait")
+@with_session
 def review(
+    session: Session,
     gallery: options.Gallery,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended, and print the findings.")] = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Look for what is probably wrong in a gallery: a job. With --wait, exit code 1: there are findings."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         job = client.start_review(gallery)
         if wait:
             job = jobs.await_job(client, job.id)
         if not wait or job.state != "done":
-            jobs.say(job, as_json=as_json)
+            jobs.say(session, job)
             raise typer.Exit(jobs.exit_code(job) if wait else Exit.DONE)
-        raise typer.Exit(_say_review(client, gallery, as_json=as_json))
+        raise typer.Exit(_say_review(session, client, gallery))
 
 
 @galleries.command(epilog="Example: likeness galleries findings staff --kind same_person")
+@with_session
 def findings(
+    session: Session,
     gallery: options.Gallery,
     kind: Annotated[schemas.FindingKind | None, typer.Option(help="Only findings of this kind.")] = None,
     dismissed: Annotated[bool, typer.Option("--dismissed", help="Those that were called right.")] = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """List what the last review found, with commands that put it right. Exit code 1: there are findings."""
-    with connect(server, key) as client:
-        raise typer.Exit(_say_review(client, gallery, kind=kind, dismissed=dismissed, as_json=as_json))
+    with session.connect() as client:
+        raise typer.Exit(_say_review(session, client, gallery, kind=kind, dismissed=dismissed))
 
 
 @galleries.command(epilog="Example: likeness galleries dismiss staff 5f0f0c4c3a9a3e0c6d7b8a9f106f1f2d")
+@with_session
 def dismiss(
+    session: Session,
     gallery: options.Gallery,
     finding: Annotated[str, typer.Argument(help="The finding's id.")],
     undo: Annotated[bool, typer.Option("--undo", help="Ask about it again.")] = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Call a finding right: later reviews don't ask again unless other faces are its evidence."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         (client.reopen_finding if undo else client.dismiss_finding)(gallery, finding)
-    output.say_done(finding, "reopened" if undo else "right, not asked again", as_json=as_json)
+    session.say_done(finding, "reopened" if undo else "right, not asked again")
 
 
 @galleries.command(epilog="Example: likeness galleries calibrate staff --use gallery")
+@with_session
 def calibrate(
+    session: Session,
     gallery: options.Gallery,
     use: Annotated[
         Literal["package", "gallery"] | None, typer.Option(help="Whose operating points are to decide.")
@@ -204,12 +185,9 @@ def calibrate(
         typer.Option("--allow-laxer/--no-allow-laxer", help="Whether the gallery's may be laxer than the floor."),
     ] = None,
     show: Annotated[bool, typer.Option("--show", help="Show the last measurement; make none.")] = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Measure operating points among a gallery's own subjects, and choose whose decide."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         changes = {"calibration": use, "allow_laxer": allow_laxer}
         if any(value is not None for value in changes.values()):
             client.update_gallery(gallery, {name: value for name, value in changes.items() if value is not None})
@@ -220,10 +198,10 @@ def calibrate(
                 job = jobs.await_job(client, started.id)
                 code = jobs.exit_code(job)
                 if code is not Exit.DONE:
-                    jobs.say(job, as_json=as_json)
+                    jobs.say(session, job)
                     raise typer.Exit(code)
         found = client.calibration(gallery)
-    if as_json:
+    if session.as_json:
         output.say_json(found)
     else:
         _say_calibration(found)
@@ -255,8 +233,8 @@ def _say_calibration(found: schemas.GalleryCalibration) -> None:
     if measured is not None and measured.suspicious:
         expected = "" if measured.suspicious_expected is None else f", {measured.suspicious_expected:.2g} by chance"
         output.say(
-            f"{measured.suspicious} pairs of subjects may be one person{expected}; left out, so that each FMR may be "
-            f"too low by {measured.missed:.1e} at most:"
+            f"Pairs of subjects that may be one person: {measured.suspicious}{expected}; left out, so that each FMR "
+            f"may be too low by {measured.missed:.1e} at most:"
         )
     for pair in found.pairs:
         one, other = pair.first, pair.second
@@ -266,7 +244,9 @@ def _say_calibration(found: schemas.GalleryCalibration) -> None:
 
 
 @reembed.command(epilog="Example: likeness reembed start staff arcface@1 --keep-days 14 --wait")
+@with_session
 def start(
+    session: Session,
     gallery: options.Gallery,
     embedder: options.Package,
     without_crop: Annotated[
@@ -276,101 +256,70 @@ def start(
         float | None, typer.Option(min=0, help="Days after the switch in which a rollback is possible. Default: 7.")
     ] = None,
     wait: options.Wait = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Embed every face with another package, then switch to it. Called again, it continues a stopped move."""
-    with connect(server, key) as client:
-        found = client.reembed(gallery, embedder, without_crop=without_crop, keep_days=keep_days)
-        _end(client, found, wait, as_json)
+    _do(
+        session,
+        lambda client: client.reembed(gallery, embedder, without_crop=without_crop, keep_days=keep_days),
+        wait=wait,
+    )
 
 
 @reembed.command(epilog="Example: likeness reembed show staff")
-def show(
-    gallery: options.Gallery,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_session
+def show(session: Session, gallery: options.Gallery) -> None:
     """Show the state of a gallery's move."""
-    _do(lambda client: client.reembedding(gallery), False, server, key, as_json)
+    _do(session, lambda client: client.reembedding(gallery))
 
 
 @reembed.command(epilog="Example: likeness reembed rollback staff")
-def rollback(
-    gallery: options.Gallery,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_session
+def rollback(session: Session, gallery: options.Gallery) -> None:
     """Return to the previous package at once."""
-    _do(lambda client: client.roll_back_reembedding(gallery), False, server, key, as_json)
+    _do(session, lambda client: client.roll_back_reembedding(gallery))
 
 
 @reembed.command(epilog="Example: likeness reembed finish staff --wait")
-def finish(
-    gallery: options.Gallery,
-    wait: options.Wait = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_session
+def finish(session: Session, gallery: options.Gallery, wait: options.Wait = False) -> None:
     """Delete the templates of the previous package. This ends the time in which a rollback is possible."""
-    _do(lambda client: client.finish_reembedding(gallery), wait, server, key, as_json)
+    _do(session, lambda client: client.finish_reembedding(gallery), wait=wait)
 
 
 @reembed.command(epilog="Example: likeness reembed cancel staff")
-def cancel(
-    gallery: options.Gallery,
-    wait: options.Wait = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-) -> None:
+@with_session
+def cancel(session: Session, gallery: options.Gallery, wait: options.Wait = False) -> None:
     """Keep the current package, and delete the templates made so far with the other one."""
-    _do(lambda client: client.cancel_reembedding(gallery), wait, server, key, as_json)
+    _do(session, lambda client: client.cancel_reembedding(gallery), wait=wait)
 
 
-def _do(
-    call: Callable[[Client], schemas.Reembedding], wait: bool, server: str | None, key: str | None, as_json: bool
-) -> None:
-    with connect(server, key) as client:
-        _end(client, call(client), wait, as_json)
-
-
-def _end(client: Client, found: schemas.Reembedding, wait: bool, as_json: bool) -> None:
-    if not wait or found.job is None:
-        _say(found, as_json)
-        return
-    job = jobs.await_job(client, found.job.id)
-    jobs.say(job, as_json=as_json)
-    raise typer.Exit(jobs.exit_code(job))
-
-
-def _say(found: schemas.Reembedding, as_json: bool) -> None:
-    if as_json:
-        output.say_json(found)
-        return
+def _do(session: Session, call: Callable[[Client], schemas.Reembedding], *, wait: bool = False) -> None:
+    """Make the call, and print the state of the move, or wait until its job has ended."""
+    with session.connect() as client:
+        found = call(client)
+        if wait and found.job is not None:
+            job = jobs.await_job(client, found.job.id)
+            jobs.say(session, job)
+            raise typer.Exit(jobs.exit_code(job))
     until = f", rollback until {found.keep_until:%Y-%m-%d %H:%M} UTC" if found.keep_until else ""
     missing = f", {found.missing} faces without crop" if found.missing else ""
-    output.say(f"{found.gallery}: {found.source} to {found.target}: {found.state}{missing}{until}")
-    if found.job is not None:
-        jobs.say(found.job, as_json=False)
+    session.say(found, f"{found.gallery}: {found.source} to {found.target}: {found.state}{missing}{until}")
+    if found.job is not None and not session.as_json:
+        jobs.say(session, found.job)
 
 
 def _say_review(
+    session: Session,
     client: Client,
     gallery: str,
     *,
     kind: schemas.FindingKind | None = None,
     dismissed: bool | None = None,
-    as_json: bool,
 ) -> Exit:
     """Print the last finished review, and return the exit code."""
     found = client.review(gallery, limit=1)
     findings = list(client.all_findings(gallery, kind=kind, dismissed=dismissed or None))
-    if as_json:
+    if session.as_json:
         output.say_json(found.model_copy(update={"findings": findings, "next_cursor": None}))
     else:
         _say_findings(found, findings)

@@ -15,6 +15,7 @@ from app.api import schemas
 from app.cli import options, output
 from app.cli.connect import connect
 from app.cli.output import Exit
+from app.cli.session import Session, with_session
 from app.client import Client
 from app.errors import LikenessError
 
@@ -26,53 +27,48 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.")]
 
 
 @jobs.command("list", epilog="Example: likeness jobs list --gallery staff")
+@with_session
 def list_jobs(
+    session: Session,
     gallery: options.InGallery = None,
     state: Annotated[
         Literal["queued", "running", "done", "failed", "cancelled"] | None,
         typer.Option(help="Only jobs in this state."),
     ] = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """List the jobs, newest first."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         found = list(client.all_jobs(gallery=gallery, state=state))
-    if as_json:
-        for job in found:
-            output.say_json(job)
-    else:
-        rows = [[job.id, job.kind, job.gallery or "", job.state, _progress(job), job.key or ""] for job in found]
-        output.say_table(["job", "kind", "gallery", "state", "done", "key"], rows)
+    session.say_list(
+        ["job", "kind", "gallery", "state", "done", "key"],
+        found,
+        lambda one: [one.id, one.kind, one.gallery or "", one.state, _progress(one), one.key or ""],
+    )
 
 
 @jobs.command(epilog="Example: likeness jobs show 3f2a")
-def show(
-    job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
-) -> None:
+@with_session
+def show(session: Session, job_id: JobId) -> None:
     """Show the progress of a job, and how it ended."""
-    with connect(server, key) as client:
-        say(client.job(job_id), as_json=as_json)
+    with session.connect() as client:
+        say(session, client.job(job_id))
 
 
 @jobs.command(epilog="Example: likeness jobs cancel 3f2a")
-def cancel(
-    job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
-) -> None:
+@with_session
+def cancel(session: Session, job_id: JobId) -> None:
     """Cancel a job. What it has done so far stays."""
-    with connect(server, key) as client:
-        say(client.cancel_job(job_id), as_json=as_json)
+    with session.connect() as client:
+        say(session, client.cancel_job(job_id))
 
 
 @jobs.command(epilog="Example: likeness jobs wait 3f2a")
-def wait(
-    job_id: JobId, server: options.Server = None, key: options.Key = None, as_json: options.AsJson = False
-) -> None:
+@with_session
+def wait(session: Session, job_id: JobId) -> None:
     """Wait until a job has ended. Exit code 3: it refused some items, 4: it failed or was cancelled."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         job = await_job(client, job_id)
-    say(job, as_json=as_json)
+    say(session, job)
     raise typer.Exit(exit_code(job))
 
 
@@ -99,13 +95,11 @@ def await_job(client: Client, job_id: str) -> schemas.Job:
         return client.wait_job(job_id, told=advance)
 
 
-def say(job: schemas.Job, *, as_json: bool) -> None:
-    if as_json:
-        output.say_json(job)
-        return
+def say(session: Session, job: schemas.Job) -> None:
+    """Print a job, and its error to standard error."""
     counted = ", ".join(f"{count} {name}" for name, count in sorted(job.counts.items()))
-    output.say(f"{job.id}: {job.kind} {job.state}, {_progress(job)}" + (f": {counted}" if counted else ""))
-    if job.error is not None:
+    session.say(job, f"{job.id}: {job.kind} {job.state}, {_progress(job)}" + (f": {counted}" if counted else ""))
+    if job.error is not None and not session.as_json:
         output.complain(LikenessError(job.error.message, code=job.error.code))
 
 

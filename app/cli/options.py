@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -13,6 +14,14 @@ from app.errors import LikenessError
 
 COMPLETED = 100
 """Galleries that a shell is given at most."""
+NAME_PATTERN = r"[a-z0-9][a-z0-9._-]{0,99}"
+"""Of a package's name, as in its manifest."""
+
+
+def check_name(name: str, option: str) -> None:
+    """Raise BadParameter if a manifest could not hold the name."""
+    if re.fullmatch(NAME_PATTERN, name) is None:
+        raise typer.BadParameter(f"{name!r} must be up to 100 of a-z, 0-9 and . _ -", param_hint=option)
 
 
 def _gallery_ids(context: typer.Context, incomplete: str) -> list[str]:

@@ -152,14 +152,6 @@ def say_json(value: BaseModel | dict[str, Any]) -> None:
     say(_json(value if isinstance(value, dict) else value.model_dump(mode="json", exclude_none=True)))
 
 
-def say_done(what: str, done: str, *, as_json: bool) -> None:
-    """Print what was done to ``what``, for example `staff: deleted`."""
-    if as_json:
-        say_json({"id": what, "done": done})
-    else:
-        say(f"{what}: {done}")
-
-
 def error_json(path: Path, error: LikenessError) -> dict[str, Any]:
     return {"path": str(path), "error": _problem(error)}
 

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.cli import options, output, photos
-from app.cli.connect import Data, connect
+from app.cli.connect import Data
 from app.cli.output import Exit
+from app.cli.session import Session, with_session
 from app.client import ApiError, Client
 from app.errors import LikenessError
 
@@ -26,25 +27,22 @@ commands = typer.Typer()
 @commands.command(
     epilog="Examples: likeness detect photo.jpg\n\nlikeness detect holiday/ --json | jq '.faces | length'"
 )
-def detect(
-    paths: options.Paths,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
-    jobs: options.Jobs = 2,
-) -> None:
+@with_session
+def detect(session: Session, paths: options.Paths, jobs: options.Jobs = 2) -> None:
     """Find the faces in photos: position, detection score and quality of each."""
     files, missing = photos.collect(paths)
-    with connect(server, key, Data.UNUSED) as client:
+    with session.connect(Data.UNUSED) as client:
         results = _answers(client.detect, files, "detect", jobs)
-        code = _say_all(results, as_json, _detect_lines)
+        code = _say_all(session, results, _detect_lines)
     raise typer.Exit(Exit.REFUSED if missing else code)
 
 
 @commands.command(
     epilog="Examples: likeness verify passport.jpg camera.jpg\n\nlikeness verify a.jpg b.jpg --fmr 1e-5 --json"
 )
+@with_session
 def verify(
+    session: Session,
     photo1: Annotated[Path, typer.Argument(help="A photo.")],
     photo2: Annotated[Path, typer.Argument(help="Another photo.")],
     fmr: options.Fmr = None,
@@ -56,14 +54,11 @@ def verify(
     liveness_of: Annotated[
         Literal["both", "image1", "image2"] | None, typer.Option(help="Which photos must be live: both by default.")
     ] = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Compare two photos: do they show the same person? Exit code 0: yes, 1: no."""
     for photo in (photo1, photo2):
         photos.collect([photo])
-    with connect(server, key, Data.UNUSED) as client:
+    with session.connect(Data.UNUSED) as client:
         answer = client.verify(
             photo1,
             photo2,
@@ -77,7 +72,7 @@ def verify(
         )
     for warning in answer.warnings or ():
         output.warn(warning.message)
-    if as_json:
+    if session.as_json:
         output.say_json(answer)
     else:
         word = "same person" if answer.match else "not the same person"
@@ -91,7 +86,9 @@ def verify(
 @commands.command(
     epilog="Examples: likeness enroll staff ada ada1.jpg ada2.jpg --create\n\nlikeness enroll staff --people people/"
 )
+@with_session
 def enroll(
+    session: Session,
     gallery: options.Gallery,
     subject: Annotated[str | None, typer.Argument(help="The person's id; a new person is created.")] = None,
     paths: Annotated[list[Path] | None, typer.Argument(help="Photos of that person, or folders of them.")] = None,
@@ -105,15 +102,12 @@ def enroll(
     face: Annotated[int | None, typer.Option(min=0, help="The face of a single photo, as detect lists them.")] = None,
     on_conflict: options.OnConflict = None,
     create: options.Create = False,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
     """Add people to a gallery: photos of one person, or a folder with one folder per person."""
     work, missing = _enrollments(subject, paths, people)
     expires_at = expires and expires.replace(tzinfo=UTC)
-    with connect(server, key, Data.CREATED if create else Data.EXISTING) as client:
+    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
         if create:
             ensure_gallery(client, gallery)
 
@@ -133,14 +127,16 @@ def enroll(
 
         code = Exit.REFUSED if missing else Exit.DONE
         for (person, files), result in photos.each(send, work, "enroll", jobs=jobs):
-            code = max(code, _say_enrolled(person, files, result, as_json))
+            code = max(code, _say_enrolled(session, person, files, result))
     raise typer.Exit(code)
 
 
 @commands.command(
     epilog="Examples: likeness identify staff door.jpg\n\nlikeness identify staff camera/ --fpir 0.001 --json"
 )
+@with_session
 def identify(
+    session: Session,
     gallery: options.Gallery,
     paths: options.Paths,
     limit: Annotated[int | None, typer.Option(min=1, max=100, help="Candidates per face.")] = None,
@@ -150,9 +146,6 @@ def identify(
     ] = None,
     population: options.Population = None,
     liveness: options.Liveness = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
     """Find the people of a gallery in photos. Exit code 1: nobody was identified."""
@@ -174,8 +167,8 @@ def identify(
         known = known or any(face.decision == "known" for face in answer.faces)
         return answer
 
-    with connect(server, key) as client:
-        code = _say_all(_answers(ask, files, "identify", jobs), as_json, _identify_lines)
+    with session.connect() as client:
+        code = _say_all(session, _answers(ask, files, "identify", jobs), _identify_lines)
     if limited is not None:
         output.warn(
             f"The default FPIR needs a rate that was not measured: expect FPIR {limited.fpir:.2g} among "
@@ -203,8 +196,8 @@ def _answers(
 
 
 def _say_all(
+    session: Session,
     results: Iterator[tuple[Path, Answer | LikenessError]],
-    as_json: bool,
     lines: Callable[[Path, Answer], Iterator[str]],
 ) -> Exit:
     code = Exit.DONE
@@ -212,13 +205,11 @@ def _say_all(
         if isinstance(result, LikenessError):
             code = Exit.REFUSED
             output.complain(result, path)
-            if as_json:
+            if session.as_json:
                 output.say_json(output.error_json(path, result))
-        elif as_json:
-            output.say_json({"path": str(path)} | result.model_dump(mode="json", exclude_none=True))
         else:
-            for line in lines(path, result):
-                output.say(line)
+            answer = {"path": str(path)} | result.model_dump(mode="json", exclude_none=True)
+            session.say(answer, "\n".join(lines(path, result)))
     return code
 
 
@@ -283,8 +274,10 @@ def ensure_gallery(client: Client, gallery: str) -> None:
             raise
 
 
-def _say_enrolled(person: str, files: list[Path], result: schemas.EnrollAnswer | LikenessError, as_json: bool) -> Exit:
-    if as_json:
+def _say_enrolled(
+    session: Session, person: str, files: list[Path], result: schemas.EnrollAnswer | LikenessError
+) -> Exit:
+    if session.as_json:
         head = {"subject": person, "paths": [str(path) for path in files]}
         if isinstance(result, LikenessError):
             problem = {"code": result.code, "message": result.message, "details": dict(result.details)}
@@ -292,13 +285,13 @@ def _say_enrolled(person: str, files: list[Path], result: schemas.EnrollAnswer |
         else:
             output.say_json(head | result.model_dump(mode="json", exclude_none=True))
     rejected = _rejected(result)
-    if not as_json:
+    if not session.as_json:
         output.say(f"{person}: {len(files) - len(rejected)} enrolled, {len(rejected)} refused")
     for row in rejected:
         reasons = [*row.reasons, *_findings(row)]
         said = f"{row.message}: {', '.join(reasons)}" if reasons else row.message
         output.complain(LikenessError(said, code=row.code), files[row.index])
-    if not as_json and isinstance(result, schemas.EnrollAnswer):
+    if not session.as_json and isinstance(result, schemas.EnrollAnswer):
         for face in result.enrolled:
             for line in _findings(face):
                 output.warn(f"{files[face.index]}: {line}")

@@ -1,88 +1,26 @@
-"""REST calls as values: what to send, and the type of the answer. Nothing is sent here."""
+"""A function for each REST operation that returns its call. Nothing is sent here."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from app.api import endpoints, schemas
-from app.api.operation import Operation
+from app.client.call import Call, Image, call, given, part
 from app.client.files import Tar, tar_of
 
 Answer = TypeVar("Answer")
 
-TAR_TYPE = "application/x-tar"
-Image: TypeAlias = bytes | os.PathLike[str]
-"""The bytes of an image file, or its path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call(Generic[Answer]):
-    """One request; ``answer`` is the pydantic model of its JSON, ``bytes`` for the body itself, None for no body."""
-
-    method: str
-    path: str
-    answer: type[Answer]
-    params: Mapping[str, Any] = field(default_factory=dict)
-    files: Sequence[tuple[str, tuple[str, bytes]]] = ()
-    json: Mapping[str, Any] | None = None
-    content: Callable[[], Iterator[bytes]] | None = None
-    """A body that is produced while it is sent."""
-
-    def after(self, cursor: str) -> Call[Answer]:
-        """Return the same call for the page at ``cursor``."""
-        return replace(self, params={**self.params, "cursor": cursor})
-
-
-def _call(
-    operation: Operation[Answer],
-    *,
-    params: Mapping[str, Any] | None = None,
-    files: Sequence[tuple[str, tuple[str, bytes]]] = (),
-    json: Mapping[str, Any] | None = None,
-    content: Callable[[], Iterator[bytes]] | None = None,
-    **ids: str,
-) -> Call[Answer]:
-    """Return the call of an operation, with these ids in its path."""
-    return Call(operation.method, operation.fill(**ids), operation.answer, params or {}, files, json, content)
-
-
-def read(image: Image) -> bytes:
-    return image if isinstance(image, bytes) else Path(image).read_bytes()
-
-
-def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:
-    """Return a multipart field. The file's own name is not sent: it may hold personal data."""
-    return (name, ("image", read(image)))
-
-
-def given(**params: Any) -> dict[str, Any]:
-    """Return the parameters that aren't None, booleans as JSON writes them."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else value
-        for name, value in params.items()
-        if value is not None
-    }
-
-
-def _text(time: datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
 
 def detect(image: Image, *, explain: bool | None = None) -> Call[schemas.DetectAnswer]:
     """Find the faces in a photo."""
-    files = [part("image", image)]
-    return _call(endpoints.DETECT, params=given(explain=explain), files=files)
+    return call(endpoints.DETECT, params=given(explain=explain), files=[part("image", image)])
 
 
 def embed(image: Image, *, model: str | None = None, explain: bool | None = None) -> Call[schemas.EmbedAnswer]:
     """Find the faces in a photo and compute their templates, with the default package or ``model``."""
-    files = [part("image", image)]
-    return _call(endpoints.EMBED, params=given(model=model, explain=explain), files=files)
+    return call(endpoints.EMBED, params=given(model=model, explain=explain), files=[part("image", image)])
 
 
 def verify(
@@ -114,7 +52,7 @@ def verify(
         liveness_of=liveness_of,
         explain=explain,
     )
-    return _call(endpoints.VERIFY, params=params, files=files)
+    return call(endpoints.VERIFY, params=params, files=files)
 
 
 def verify_subject(
@@ -128,7 +66,7 @@ def verify_subject(
     explain: bool | None = None,
 ) -> Call[schemas.SubjectVerifyAnswer]:
     """Compare a photo with a subject (1:1)."""
-    return _call(
+    return call(
         endpoints.VERIFY_SUBJECT,
         gallery=gallery,
         subject=subject,
@@ -150,7 +88,7 @@ def identify(
 ) -> Call[schemas.IdentifyAnswer]:
     """Find the subjects of a gallery in a photo (1:N)."""
     params = given(limit=limit, fmr=fmr, fpir=fpir, population=population, liveness=liveness, explain=explain)
-    return _call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
+    return call(endpoints.IDENTIFY, gallery=gallery, params=params, files=[part("image", image)])
 
 
 def enroll(
@@ -175,31 +113,31 @@ def enroll(
     params = given(
         quality=quality,
         liveness=liveness,
-        expires_at=_text(expires_at),
+        expires_at=expires_at,
         consent=consent,
         face=face,
         on_conflict=on_conflict,
         explain=explain,
     )
-    return _call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
+    return call(endpoints.ENROLL_FACES, gallery=gallery, subject=subject, params=params, files=files)
 
 
 def create_challenge(gallery: str, operation: str, *, subject: str | None = None) -> Call[schemas.Challenge]:
     """Return steps for a person in front of a camera, before ``operation``: ``verify``, ``identify`` or ``enroll``."""
     body = given(operation=operation, subject=subject)
-    return _call(endpoints.CREATE_CHALLENGE, gallery=gallery, json=body)
+    return call(endpoints.CREATE_CHALLENGE, gallery=gallery, json=body)
 
 
 def answer_challenge(gallery: str, challenge: str, frames: Sequence[Image]) -> Call[schemas.ChallengeAnswer]:
     """Send a frame for each step, in their order; return what the operation answers on the first."""
     files = [part("images", frame) for frame in frames]
     params = given(challenge=challenge)
-    return _call(endpoints.ANSWER_CHALLENGE, gallery=gallery, params=params, files=files)
+    return call(endpoints.ANSWER_CHALLENGE, gallery=gallery, params=params, files=files)
 
 
 def galleries(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.GalleryPage]:
     """Return one page of the galleries."""
-    return _call(endpoints.LIST_GALLERIES, params=given(limit=limit, cursor=cursor))
+    return call(endpoints.LIST_GALLERIES, params=given(limit=limit, cursor=cursor))
 
 
 def create_gallery(
@@ -213,45 +151,52 @@ def create_gallery(
     liveness: str | None = None,
 ) -> Call[schemas.Gallery]:
     """Create a gallery. ``population``: whom it is for, groups of the model's bias card."""
-    body = given(id=gallery, embedder=embedder, store=store, search=search, on_conflict=on_conflict, liveness=liveness)
-    body |= {} if population is None else {"population": list(population)}
-    return _call(endpoints.CREATE_GALLERY, json=body)
+    body = given(
+        id=gallery,
+        embedder=embedder,
+        store=store,
+        search=search,
+        on_conflict=on_conflict,
+        population=population,
+        liveness=liveness,
+    )
+    return call(endpoints.CREATE_GALLERY, json=body)
 
 
 def gallery(gallery: str) -> Call[schemas.Gallery]:
     """Return one gallery, with its counts."""
-    return _call(endpoints.SHOW_GALLERY, gallery=gallery)
+    return call(endpoints.SHOW_GALLERY, gallery=gallery)
 
 
 def update_gallery(gallery: str, changes: Mapping[str, Any]) -> Call[schemas.Gallery]:
     """Change the settings: ``search``, ``on_conflict``, ``population``, ``liveness``, ``calibration`` (whose operating
     points decide), ``allow_laxer``."""
-    return _call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
+    return call(endpoints.UPDATE_GALLERY, gallery=gallery, json=dict(changes))
 
 
 def delete_gallery(gallery: str) -> Call[None]:
     """Delete a gallery with everybody in it."""
-    return _call(endpoints.DELETE_GALLERY, gallery=gallery)
+    return call(endpoints.DELETE_GALLERY, gallery=gallery)
 
 
 def check_gallery(gallery: str) -> Call[schemas.GalleryCheck]:
     """Check that database and index hold the same faces."""
-    return _call(endpoints.CHECK_GALLERY, gallery=gallery)
+    return call(endpoints.CHECK_GALLERY, gallery=gallery)
 
 
 def calibrate_gallery(gallery: str) -> Call[schemas.GalleryCalibration]:
     """Measure a gallery's own operating points, as a job."""
-    return _call(endpoints.CALIBRATE_GALLERY, gallery=gallery)
+    return call(endpoints.CALIBRATE_GALLERY, gallery=gallery)
 
 
 def calibration(gallery: str) -> Call[schemas.GalleryCalibration]:
     """Return a gallery's own operating points, beside the package's."""
-    return _call(endpoints.SHOW_CALIBRATION, gallery=gallery)
+    return call(endpoints.SHOW_CALIBRATION, gallery=gallery)
 
 
 def start_review(gallery: str) -> Call[schemas.Job]:
     """Return the job that looks for what is probably wrong in a gallery."""
-    return _call(endpoints.REVIEW_GALLERY, gallery=gallery)
+    return call(endpoints.REVIEW_GALLERY, gallery=gallery)
 
 
 def review(
@@ -264,17 +209,17 @@ def review(
 ) -> Call[schemas.Review]:
     """Return the last finished review of a gallery, with one page of its findings."""
     params = given(kind=kind, dismissed=dismissed, limit=limit, cursor=cursor)
-    return _call(endpoints.SHOW_REVIEW, gallery=gallery, params=params)
+    return call(endpoints.SHOW_REVIEW, gallery=gallery, params=params)
 
 
 def dismiss_finding(gallery: str, finding: str) -> Call[None]:
     """Call a finding right: it is not asked about again."""
-    return _call(endpoints.DISMISS_FINDING, gallery=gallery, finding=finding)
+    return call(endpoints.DISMISS_FINDING, gallery=gallery, finding=finding)
 
 
 def reopen_finding(gallery: str, finding: str) -> Call[None]:
     """Take back that a finding is right."""
-    return _call(endpoints.REOPEN_FINDING, gallery=gallery, finding=finding)
+    return call(endpoints.REOPEN_FINDING, gallery=gallery, finding=finding)
 
 
 def reembed(
@@ -282,27 +227,27 @@ def reembed(
 ) -> Call[schemas.Reembedding]:
     """Move a gallery to another model package, as a job; ``without_crop`` is ``refuse`` or ``drop``."""
     body = given(embedder=embedder, without_crop=without_crop, keep_days=keep_days)
-    return _call(endpoints.REEMBED_GALLERY, gallery=gallery, json=body)
+    return call(endpoints.REEMBED_GALLERY, gallery=gallery, json=body)
 
 
 def reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Return the state of a gallery's move."""
-    return _call(endpoints.SHOW_REEMBEDDING, gallery=gallery)
+    return call(endpoints.SHOW_REEMBEDDING, gallery=gallery)
 
 
 def cancel_reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Cancel a gallery's move, before the switch or after a rollback."""
-    return _call(endpoints.CANCEL_REEMBEDDING, gallery=gallery)
+    return call(endpoints.CANCEL_REEMBEDDING, gallery=gallery)
 
 
 def roll_back_reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Switch back to the gallery's previous package."""
-    return _call(endpoints.ROLL_BACK_REEMBEDDING, gallery=gallery)
+    return call(endpoints.ROLL_BACK_REEMBEDDING, gallery=gallery)
 
 
 def finish_reembedding(gallery: str) -> Call[schemas.Reembedding]:
     """Delete the templates of the gallery's previous package."""
-    return _call(endpoints.FINISH_REEMBEDDING, gallery=gallery)
+    return call(endpoints.FINISH_REEMBEDDING, gallery=gallery)
 
 
 def subjects(
@@ -314,8 +259,8 @@ def subjects(
     cursor: str | None = None,
 ) -> Call[schemas.SubjectPage]:
     """Return one page of a gallery's subjects. ``expires_before`` has a time zone."""
-    params = given(search=search, expires_before=_text(expires_before), limit=limit, cursor=cursor)
-    return _call(endpoints.LIST_SUBJECTS, gallery=gallery, params=params)
+    params = given(search=search, expires_before=expires_before, limit=limit, cursor=cursor)
+    return call(endpoints.LIST_SUBJECTS, gallery=gallery, params=params)
 
 
 def create_subject(
@@ -331,87 +276,84 @@ def create_subject(
 
     ``expires_at`` has a time zone; ``consent`` has ``note`` and, unless it was given now, ``given_at``.
     """
-    body = given(id=subject, name=name, expires_at=_text(expires_at))
-    body |= {} if metadata is None else {"metadata": dict(metadata)}
-    body |= {} if consent is None else {"consent": dict(consent)}
-    return _call(endpoints.CREATE_SUBJECT, gallery=gallery, json=body)
+    body = given(id=subject, name=name, metadata=metadata, expires_at=expires_at, consent=consent)
+    return call(endpoints.CREATE_SUBJECT, gallery=gallery, json=body)
 
 
 def subject(gallery: str, subject: str) -> Call[schemas.Subject]:
     """Return one subject."""
-    return _call(endpoints.SHOW_SUBJECT, gallery=gallery, subject=subject)
+    return call(endpoints.SHOW_SUBJECT, gallery=gallery, subject=subject)
 
 
 def update_subject(gallery: str, subject: str, changes: Mapping[str, Any]) -> Call[schemas.Subject]:
     """Change the fields of a subject that ``changes`` has, for example ``name`` and ``metadata``."""
-    return _call(endpoints.UPDATE_SUBJECT, gallery=gallery, subject=subject, json=dict(changes))
+    return call(endpoints.UPDATE_SUBJECT, gallery=gallery, subject=subject, json=dict(changes))
 
 
 def delete_subject(gallery: str, subject: str) -> Call[None]:
     """Delete a subject with all faces."""
-    return _call(endpoints.DELETE_SUBJECT, gallery=gallery, subject=subject)
+    return call(endpoints.DELETE_SUBJECT, gallery=gallery, subject=subject)
 
 
 def merge_subject(gallery: str, subject: str, into: str) -> Call[schemas.MergedSubject]:
     """Give all faces of a subject to another one, ``into``, and delete the first."""
-    return _call(endpoints.MERGE_SUBJECT, gallery=gallery, subject=subject, json={"into": into})
+    return call(endpoints.MERGE_SUBJECT, gallery=gallery, subject=subject, json={"into": into})
 
 
 def faces(gallery: str, subject: str, *, limit: int | None = None, cursor: str | None = None) -> Call[schemas.FacePage]:
     """Return one page of a subject's faces."""
-    return _call(endpoints.LIST_FACES, gallery=gallery, subject=subject, params=given(limit=limit, cursor=cursor))
+    return call(endpoints.LIST_FACES, gallery=gallery, subject=subject, params=given(limit=limit, cursor=cursor))
 
 
 def face(gallery: str, subject: str, face_id: str) -> Call[schemas.StoredFace]:
     """Return one enrolled face."""
-    return _call(endpoints.SHOW_FACE, gallery=gallery, subject=subject, face_id=face_id)
+    return call(endpoints.SHOW_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def face_crop(gallery: str, subject: str, face_id: str) -> Call[bytes]:
     """Return the aligned crop of an enrolled face, a JPEG file."""
-    return _call(endpoints.SHOW_CROP, gallery=gallery, subject=subject, face_id=face_id)
+    return call(endpoints.SHOW_CROP, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def move_face(gallery: str, subject: str, face_id: str, to: str) -> Call[schemas.StoredFace]:
     """Move an enrolled face to another subject of the gallery, ``to``."""
-    return _call(endpoints.MOVE_FACE, gallery=gallery, subject=subject, face_id=face_id, json={"subject": to})
+    return call(endpoints.MOVE_FACE, gallery=gallery, subject=subject, face_id=face_id, json={"subject": to})
 
 
 def move_faces(
     gallery: str, subject: str, faces: Sequence[str], to: str, *, create: bool = False
 ) -> Call[schemas.Subject]:
     """Move enrolled faces to another subject of the gallery, ``to``, all or none; ``create`` it if it is missing."""
-    body = {"faces": list(faces), "subject": to, "create": create}
-    return _call(endpoints.MOVE_FACES, gallery=gallery, subject=subject, json=body)
+    body = given(faces=faces, subject=to, create=create)
+    return call(endpoints.MOVE_FACES, gallery=gallery, subject=subject, json=body)
 
 
 def delete_face(gallery: str, subject: str, face_id: str) -> Call[None]:
     """Delete one enrolled face."""
-    return _call(endpoints.DELETE_FACE, gallery=gallery, subject=subject, face_id=face_id)
+    return call(endpoints.DELETE_FACE, gallery=gallery, subject=subject, face_id=face_id)
 
 
 def corrections(gallery: str, subject: str) -> Call[schemas.CorrectionList]:
     """Return the probes that were said not to be the subject."""
-    return _call(endpoints.LIST_CORRECTIONS, gallery=gallery, subject=subject)
+    return call(endpoints.LIST_CORRECTIONS, gallery=gallery, subject=subject)
 
 
 def add_correction(
     gallery: str, subject: str, image: Image, *, face: int | None = None, expires_at: datetime | None = None
 ) -> Call[schemas.Correction]:
     """Say that a photo, or the face of this index in it, does not show the subject."""
-    params = given(face=face, expires_at=_text(expires_at))
-    files = [part("image", image)]
-    return _call(endpoints.ADD_CORRECTION, gallery=gallery, subject=subject, params=params, files=files)
+    params = given(face=face, expires_at=expires_at)
+    return call(endpoints.ADD_CORRECTION, gallery=gallery, subject=subject, params=params, files=[part("image", image)])
 
 
 def delete_correction(gallery: str, subject: str, correction: str) -> Call[None]:
     """Delete a correction, which no longer counts."""
-    return _call(endpoints.DELETE_CORRECTION, gallery=gallery, subject=subject, correction=correction)
+    return call(endpoints.DELETE_CORRECTION, gallery=gallery, subject=subject, correction=correction)
 
 
 def keys(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.KeyPage]:
     """Return one page of the API keys, without their secrets."""
-    return _call(endpoints.LIST_KEYS, params=given(limit=limit, cursor=cursor))
+    return call(endpoints.LIST_KEYS, params=given(limit=limit, cursor=cursor))
 
 
 def create_key(
@@ -428,38 +370,35 @@ def create_key(
 
     ``expires_at`` has a time zone; with ``aws`` the answer has credentials for AWS clients, too.
     """
-    expires = None if expires_at is None else expires_at.isoformat()
-    body = given(id=key_id, name=name, expires_at=expires, rate=rate) | {"scopes": list(scopes)}
-    if aws:
-        body["aws"] = True
-    if galleries is not None:
-        body["galleries"] = list(galleries)
-    return _call(endpoints.CREATE_KEY, json=body)
+    body = given(
+        id=key_id, name=name, scopes=scopes, galleries=galleries, expires_at=expires_at, rate=rate, aws=aws or None
+    )
+    return call(endpoints.CREATE_KEY, json=body)
 
 
 def own_key() -> Call[schemas.OwnKey]:
     """Return what the key in use allows."""
-    return _call(endpoints.SHOW_OWN_KEY)
+    return call(endpoints.SHOW_OWN_KEY)
 
 
 def create_sign_in_code() -> Call[schemas.SignInCode]:
     """Make a code that signs a browser in with the key in use: once, within a minute."""
-    return _call(endpoints.CREATE_SIGN_IN_CODE)
+    return call(endpoints.CREATE_SIGN_IN_CODE)
 
 
 def key(key_id: str) -> Call[schemas.Key]:
     """Return one API key, without its secret."""
-    return _call(endpoints.SHOW_KEY, key=key_id)
+    return call(endpoints.SHOW_KEY, key=key_id)
 
 
 def rotate_key(key_id: str, *, grace_seconds: int = 0) -> Call[schemas.NewKey]:
     """Give an API key a new secret; the previous one works for ``grace_seconds`` more."""
-    return _call(endpoints.ROTATE_KEY, key=key_id, json={"grace_seconds": grace_seconds})
+    return call(endpoints.ROTATE_KEY, key=key_id, json={"grace_seconds": grace_seconds})
 
 
 def revoke_key(key_id: str) -> Call[None]:
     """Revoke an API key for good."""
-    return _call(endpoints.REVOKE_KEY, key=key_id)
+    return call(endpoints.REVOKE_KEY, key=key_id)
 
 
 def audit(
@@ -480,18 +419,18 @@ def audit(
         operation=operation,
         gallery=gallery,
         subject=subject,
-        since=None if since is None else since.isoformat(),
-        until=None if until is None else until.isoformat(),
+        since=since,
+        until=until,
         order=order,
         limit=limit,
         cursor=cursor,
     )
-    return _call(endpoints.READ_AUDIT, params=params)
+    return call(endpoints.READ_AUDIT, params=params)
 
 
 def audit_export(after: str | None = None) -> Call[bytes]:
     """Return the next lines of a signed export; ``after`` is its last line so far, without the line break."""
-    return _call(endpoints.EXPORT_AUDIT, json=given(after=after))
+    return call(endpoints.EXPORT_AUDIT, json=given(after=after))
 
 
 def import_faces(
@@ -506,74 +445,74 @@ def import_faces(
     on_conflict: str | None = None,
 ) -> Call[schemas.Job]:
     """Send a tar of ``photos``, ``templates`` or an exported ``archive``, and return the job that enrolls them."""
-    params = given(content=content, quality=quality, package=package, normalize=normalize, trust=trust)
-    params |= given(on_conflict=on_conflict)
-    return _call(endpoints.IMPORT_FACES, gallery=gallery, params=params, content=tar_of(tar))
+    params = given(
+        content=content, quality=quality, package=package, normalize=normalize, trust=trust, on_conflict=on_conflict
+    )
+    return call(endpoints.IMPORT_FACES, gallery=gallery, params=params, content=tar_of(tar))
 
 
 def export_gallery(gallery: str, *, crops: bool | None = None) -> Call[schemas.Job]:
     """Return the job that writes a gallery into one archive."""
-    return _call(endpoints.EXPORT_GALLERY, gallery=gallery, params=given(crops=crops))
+    return call(endpoints.EXPORT_GALLERY, gallery=gallery, params=given(crops=crops))
 
 
 def job_result(job_id: str) -> Call[bytes]:
     """Return the file that a job made: the archive of an export."""
-    return _call(endpoints.FETCH_RESULT, job=job_id)
+    return call(endpoints.FETCH_RESULT, job=job_id)
 
 
 def jobs(
     *, gallery: str | None = None, state: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[schemas.JobPage]:
     """Return one page of the jobs, newest first."""
-    params = given(gallery=gallery, state=state, limit=limit, cursor=cursor)
-    return _call(endpoints.LIST_JOBS, params=params)
+    return call(endpoints.LIST_JOBS, params=given(gallery=gallery, state=state, limit=limit, cursor=cursor))
 
 
 def job(job_id: str) -> Call[schemas.Job]:
     """Return one job: its progress, and how it ended."""
-    return _call(endpoints.SHOW_JOB, job=job_id)
+    return call(endpoints.SHOW_JOB, job=job_id)
 
 
 def cancel_job(job_id: str) -> Call[schemas.Job]:
     """Cancel a job. What it has done so far stays."""
-    return _call(endpoints.CANCEL_JOB, job=job_id)
+    return call(endpoints.CANCEL_JOB, job=job_id)
 
 
 def job_report(job_id: str, *, csv: bool = False) -> Call[bytes]:
     """Return what the job refused: lines of JSON, or CSV."""
-    return _call(endpoints.SHOW_REPORT, job=job_id, params={"format": "csv" if csv else "jsonl"})
+    return call(endpoints.SHOW_REPORT, job=job_id, params={"format": "csv" if csv else "jsonl"})
 
 
 def models() -> Call[schemas.ModelList]:
     """Return the model packages of the server."""
-    return _call(endpoints.LIST_MODELS)
+    return call(endpoints.LIST_MODELS)
 
 
 def erase_subject(gallery: str, subject: str, *, rewrite: bool = False) -> Call[schemas.Receipt]:
     """Erase a subject for good, and return the signed receipt."""
-    return _call(endpoints.ERASE_SUBJECT, gallery=gallery, subject=subject, params=given(rewrite=rewrite or None))
+    return call(endpoints.ERASE_SUBJECT, gallery=gallery, subject=subject, params=given(rewrite=rewrite or None))
 
 
 def receipts(*, limit: int | None = None, cursor: str | None = None) -> Call[schemas.ReceiptPage]:
     """Return one page of the receipts of erasures."""
-    return _call(endpoints.LIST_RECEIPTS, params=given(limit=limit, cursor=cursor))
+    return call(endpoints.LIST_RECEIPTS, params=given(limit=limit, cursor=cursor))
 
 
 def receipt(receipt_id: str) -> Call[schemas.Receipt]:
     """Return one receipt."""
-    return _call(endpoints.SHOW_RECEIPT, receipt=receipt_id)
+    return call(endpoints.SHOW_RECEIPT, receipt=receipt_id)
 
 
 def server_key() -> Call[schemas.ServerKey]:
     """Return the public half of the key that the server signs with."""
-    return _call(endpoints.SHOW_SERVER_KEY)
+    return call(endpoints.SHOW_SERVER_KEY)
 
 
 def version() -> Call[schemas.Version]:
     """Return the server's version."""
-    return _call(endpoints.VERSION)
+    return call(endpoints.VERSION)
 
 
 def ready() -> Call[schemas.Health]:
     """Check that the server is ready; raises ``ApiError`` (503) while it isn't."""
-    return _call(endpoints.READY)
+    return call(endpoints.READY)

@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from functools import wraps
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 import httpx
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 
 from app.api import schemas
 from app.client import calls
-from app.client.calls import Call
+from app.client.call import TAR_TYPE, Call
 from app.client.errors import Unreachable, api_error
 from app.client.files import PIECE
 from app.files import replacing
@@ -184,7 +183,7 @@ def _headers(key: str | None) -> dict[str, str]:
 
 def _arguments(call: Call[Any]) -> dict[str, Any]:
     if call.content is not None:
-        return {"params": call.params, "content": call.content(), "headers": {"content-type": calls.TAR_TYPE}}
+        return {"params": call.params, "content": call.content(), "headers": {"content-type": TAR_TYPE}}
     return {"params": call.params, "files": list(call.files) or None, "json": call.json}
 
 
@@ -234,9 +233,7 @@ class Client(_Operations):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -309,9 +306,7 @@ class AsyncClient(_Operations):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

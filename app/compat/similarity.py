@@ -30,8 +30,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 
 LEVELS: tuple[tuple[float, float], ...] = (
     (1.0, 0.0),

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from app.errors import LikenessError, Overloaded
@@ -116,7 +115,7 @@ class Batcher(Generic[T, R]):
         return [result for result, _batch in self.run_counted(items)]
 
     def run_counted(self, items: Sequence[T]) -> list[tuple[R, int]]:
-        """As `run`, each result with the size of its batch."""
+        """Do what `run` does, and return each result with the size of its batch."""
         results: list[tuple[R, int]] = []
         for start in range(0, len(items), self._queue_limit):
             futures = self.submit_all(items[start : start + self._queue_limit])
@@ -147,9 +146,7 @@ class Batcher(Generic[T, R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _fail_waiting(self) -> None:

@@ -124,7 +124,7 @@ class FairSemaphore:
         )
 
     def _leaves_a_core(self, caller: str) -> bool:
-        """Whether a core is left to other callers when ``caller`` enters, or there are no others now."""
+        """Return whether a core is left to other callers when ``caller`` enters, or there are no others now."""
         if self._running[caller] < max(1, self._count - 1):
             return True
         since = time.monotonic() - RECENT_S

@@ -84,7 +84,7 @@ class GroupCommit(Generic[T, R]):
 
 
 def _try(batch: Sequence[_Waiting[T, R]], work: Callable[[Sequence[T]], Sequence[R]]) -> bool:
-    """Do the batch; return False if each item should be tried alone."""
+    """Run the batch; return False if each item should be tried alone."""
     try:
         results = work([one.item for one in batch])
     except OWN_FAULTS as error:

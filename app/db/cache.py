@@ -45,7 +45,8 @@ class Version:
 
 
 class Cache(Generic[K, V]):
-    """Safe to share between threads. ``version`` returns None if nothing may be cached."""
+    """Keeps values until the database changes. Safe to share between threads. ``version`` returns None if nothing may
+    be cached."""
 
     def __init__(self, version: Callable[[], int | None]) -> None:
         self._version = version

@@ -118,7 +118,7 @@ class Database:
         self.writable = True
 
     def retry_write(self) -> None:
-        """If the last write failed, write something that changes nothing. Raises as `write` does."""
+        """Write something that changes nothing, if the last write failed. Raises as `write` does."""
         if not self.writable:
             with self.write() as connection:
                 connection.execute(sa.update(VERSION).values(version_num=VERSION.c.version_num))
@@ -133,8 +133,8 @@ class Database:
         return self._scrubber.wait(timeout_s) if self._scrubber else True
 
     def vacuum(self, tables: Iterable[str], *, full: bool = False) -> None:
-        """PostgreSQL: vacuum the tables. With `full`, rewrite them, so that nothing deleted stays in their files; that
-        locks them meanwhile."""
+        """Vacuum the tables (PostgreSQL only). With `full`, rewrite them, so that nothing deleted stays in their files;
+        that locks them meanwhile."""
         if self.is_sqlite:
             return
         with translated(), self._engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:

@@ -92,7 +92,7 @@ def is_sealed(kind: BlobKind, stored: bytes) -> bool:
 
 
 def sealed_rows(kind: BlobKind) -> sa.ColumnElement[bool]:
-    """`is_sealed` in SQL."""
+    """Return `is_sealed` as SQL."""
     column = column_of(kind)
     if kind in TOLD_BY_FIRST_BYTE:
         return sa.func.substr(column, 1, 1, type_=column.type) == bytes([FORMAT])

@@ -15,7 +15,8 @@ SIGNING_KEY = "signing-key"
 
 
 class SecretStore:
-    """Safe to share between threads. Every call may raise what `Database` does, and Unusable ``sealed_unreadable``."""
+    """Keeps the server's secrets, encrypted. Safe to share between threads. Every call may raise what `Database` does,
+    and Unusable ``sealed_unreadable``."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database

@@ -253,7 +253,7 @@ def merge(sights: _Sights) -> _Sights:
 
 
 def suppress(sights: _Sights) -> _Sights:
-    """Of overlapping detections, keep the best by score and width (greedy non-maximum suppression)."""
+    """Keep the best of overlapping detections by score and width (greedy non-maximum suppression)."""
     kept: list[int] = []
     remaining = np.argsort(-_rank(sights), kind="stable")
     while len(remaining):

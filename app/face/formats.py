@@ -65,7 +65,7 @@ READER_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an image may be at most; ``max_pixels`` and the sides hold for the size that the header claims."""
+    """The largest image that is accepted; ``max_pixels`` and the sides hold for the size that the header claims."""
 
     max_bytes: int = 10 * 1024 * 1024
     max_pixels: int = 50_000_000
@@ -145,7 +145,7 @@ def _recognise(data: bytes, formats: frozenset[str] | None) -> str:
 
 
 def check_size(width: int, height: int, limits: Limits) -> None:
-    """Only what is too large, which is known before some formats are opened."""
+    """Raise if the image is too large, which is known before some formats are opened."""
     if max(width, height) > limits.max_side:
         message = f"The image is {width}×{height} pixels; a side may have {limits.max_side}."
         raise ImageTooLarge(message, width=width, height=height, max_side=limits.max_side)
@@ -196,7 +196,8 @@ _PNG_PICTURE = {b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"}
 
 
 def _essential_chunks(data: bytes) -> Iterator[bytes]:
-    """A PNG without what does not show in its first picture: text, profiles and animation frames are never inflated.
+    """Return a PNG without what does not show in its first picture: text, profiles and animation frames are never
+    inflated.
 
     Orientation (eXIf) may stand behind the pixels; it is moved before them.
     """

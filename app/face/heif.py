@@ -24,7 +24,7 @@ SEQUENCE_HEADER = 1
 
 @dataclass(slots=True)
 class Container:
-    """What a container says of its items, by item id."""
+    """The facts of a container's items, by item id."""
 
     types: dict[int, bytes] = field(default_factory=dict)
     sizes: dict[int, Size] = field(default_factory=dict)

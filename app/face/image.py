@@ -7,7 +7,6 @@ decoded completely or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +31,7 @@ formats take up to 17 while they are decoded."""
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an image says about itself; ``width`` and ``height`` are upright, in pixels."""
+    """The size and form that an image's header states; ``width`` and ``height`` are upright, in pixels."""
 
     format: str
     """JPEG, PNG, WEBP, HEIF (HEIC), AVIF, BMP, TIFF or GIF."""
@@ -58,12 +57,12 @@ class Decoded:
 
     @property
     def width(self) -> int:
-        """Of the upright original."""
+        """Return this side of the upright original, in pixels."""
         return self.header.width
 
     @property
     def height(self) -> int:
-        """Of the upright original."""
+        """Return this side of the upright original, in pixels."""
         return self.header.height
 
 
@@ -101,23 +100,13 @@ def open_image(data: bytes, limits: Limits) -> EncodedImage:
     return EncodedImage(data, limits, *opened.size, opened)
 
 
-def read_header(data: bytes, limits: Limits) -> Header:
-    """Format and upright size, without decoding.
+def decode(data: bytes, limits: Limits) -> Decoded:
+    """Return the first (or only) picture in ``data``, upright, RGB, transparency on white.
 
+    16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
     Raises EmptyImage, UnsupportedImage, InvalidImage, ImageTooLarge and ImageTooSmall.
     """
-    return _header(open_file(data, limits))
-
-
-def decode(data: bytes, limits: Limits, *, reduction: Callable[[Header], int] | None = None) -> Decoded:
-    """The first (or only) picture in ``data``, upright, RGB, transparency on white.
-
-    ``reduction`` may answer 2, 4 or 8 where that much smaller will do; only JPEG can, others answer at full size.
-    16-bit grey keeps its upper 8 bits, 32-bit integers and floats are stretched from lowest to highest.
-    Raises as `read_header` does.
-    """
-    image = open_file(data, limits)
-    return _decode(image, reduction(_header(image)) if reduction else 1)
+    return _decode(open_file(data, limits), 1)
 
 
 def _decode(image: ImageFile.ImageFile, factor: int) -> Decoded:
@@ -154,7 +143,8 @@ def _header(image: ImageFile.ImageFile) -> Header:
 
 
 def _orientation(image: ImageFile.ImageFile) -> int:
-    """EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is whole."""
+    """Return the EXIF orientation, 1 (upright) where it is missing, damaged or out of range: the picture itself is
+    whole."""
     try:
         value = image.getexif().get(274, 1)
     except READER_ERRORS:

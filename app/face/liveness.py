@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What one model is shown of a face: a ``side`` × ``side`` picture."""
+    """The picture of a face that one model is shown: a ``side`` × ``side`` picture."""
 
     side: int
     how: LivenessCut

@@ -24,7 +24,7 @@ def to_rgb(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """RGB, what is transparent composited on white."""
+    """Return the image as RGB, what is transparent composited on white."""
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
     rgba = image.convert("LA").convert("RGBA") if image.mode == "La" else image.convert("RGBA")
@@ -50,7 +50,7 @@ def _sixteen_bits(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _significant_bits(image: Image.Image) -> int:
-    """16, but for TIFFs of 12 bits a sample (tag 258), which Pillow opens as 16."""
+    """Return the significant bits of a sample: 16, but 12 for TIFFs that say so (tag 258), which Pillow opens as 16."""
     bits = image.tag_v2.get(258, (16,)) if isinstance(image, TiffImageFile) else (16,)
     return 12 if bits in ((12,), 12) else 16
 

@@ -3,23 +3,28 @@
 Entries are written in the transaction of the change itself. The gallery's row hands out the numbers and stays locked
 until that transaction ends, so a number becomes visible only after all lower ones. Entries hold keys, never a template
 or a name. The last entry of a gallery is never pruned: it identifies the log's end.
+
+`ChangeReader` reads the log, and faces, for the search indexes.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from app.db.engine import Database, in_parts
 from app.db.schema import CHANGES, FACES, GALLERIES
 from app.db.sealed_columns import Blobs
-from app.gallery.records import to_block
+from app.gallery.gallery_rows import GALLERY_ROWS, template_plan
+from app.gallery.records import index_specs, to_block
 from app.gallery.templates import join_templates, template_column
-from app.search.types import Changes, FaceBlock, IndexSpec, LogPosition, Removed
+from app.search.types import Changes, FaceBlock, GalleryState, IndexSpec, LogPosition, Removed
 from app.timestamps import utc_now
 
 BEGIN, ADD, REMOVE, REMOVE_SUBJECT, ERASE = "begin", "add", "remove", "subject", "erase"
@@ -27,6 +32,8 @@ STAMP_BITS = 63
 Entry: TypeAlias = tuple[str, int, int | None]
 """What happened (ADD, REMOVE, REMOVE_SUBJECT or ERASE), the subject's key, and the face's key or None for all."""
 MAX_NUMBER = 2**63 - 1
+STREAM_ROWS = 10_000
+"""Faces that are read at a time when an index is built."""
 _BUMP = (
     sa.update(GALLERIES)
     .where(GALLERIES.c.key == sa.bindparam("gallery"))
@@ -34,22 +41,6 @@ _BUMP = (
     .returning(GALLERIES.c.last_change)
 )
 _INSERT = sa.insert(CHANGES)
-
-
-def _reading() -> sa.Select[Any]:
-    package = sa.bindparam("package", type_=FACES.c.package.type)
-    faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
-    return (
-        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_column(package).label("template"))
-        .select_from(join_templates(CHANGES.outerjoin(FACES, faces), package))
-        .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
-        .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
-        .order_by(CHANGES.c.number)
-        .limit(sa.bindparam("limit"))
-    )
-
-
-_READ = _reading()
 
 
 def begin_stamp() -> int:
@@ -83,58 +74,154 @@ def record(connection: Connection, gallery_key: int, entries: Sequence[Entry]) -
     connection.execute(_INSERT, values)
 
 
-def head(connection: Connection, gallery_key: int) -> LogPosition | None:
-    """Return where the gallery's log ends, or None if there is no such gallery."""
-    query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == gallery_key)
-    row = connection.execute(query).one_or_none()
-    return LogPosition(*row) if row else None
-
-
-def start(connection: Connection, gallery_key: int) -> LogPosition | None:
-    """Return where the gallery's log begins after pruning, or None if there is no such gallery."""
-    query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == gallery_key)
-    row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
-    return LogPosition(*row) if row else None
-
-
-def read(
-    connection: Connection,
-    spec: IndexSpec,
-    since: LogPosition,
-    limit: int,
-    until: LogPosition | None = None,
-    *,
-    blobs: Blobs,
-) -> Changes | None:
-    """Return up to `limit` entries after `since`, none beyond number `until`.
-
-    Return None if the log has a gap after `since`: it was pruned, the database was restored, or the gallery is gone.
-    Faces that have been removed since they were added are left out, since their removal follows; so are faces without a
-    template of the gallery's package. A single statement reads everything, so the result is consistent.
-    """
-    wanted = {
-        "gallery": spec.key.gallery,
-        "package": spec.key.package,
-        "since": since.number,
-        "until": MAX_NUMBER if until is None else until.number,
-        "limit": limit + 2,
-    }
-    rows = connection.execute(_READ, wanted).all()
-    if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
-        return None
-    if rows[-1].number - since.number != len(rows) - 1:
-        return None
-    some = rows[: limit + 1]
-    return Changes(
-        _steps(some[1:], spec.dimension, blobs), LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some)
-    )
-
-
 def prune(connection: Connection, before: str) -> int:
     """Delete entries older than `before`, except each gallery's last; return how many."""
     last = sa.select(GALLERIES.c.last_change).where(GALLERIES.c.key == CHANGES.c.gallery_key).scalar_subquery()
     old = sa.delete(CHANGES).where((CHANGES.c.created_at < before) & (CHANGES.c.number < last))
     return connection.execute(old).rowcount
+
+
+def _reading() -> sa.Select[Any]:
+    package = sa.bindparam("package", type_=FACES.c.package.type)
+    faces = sa.and_(CHANGES.c.kind == ADD, FACES.c.key == CHANGES.c.face_key)
+    return (
+        sa.select(CHANGES, FACES.c.quality, FACES.c.face_id, template_column(package).label("template"))
+        .select_from(join_templates(CHANGES.outerjoin(FACES, faces), package))
+        .where(CHANGES.c.gallery_key == sa.bindparam("gallery"))
+        .where(CHANGES.c.number.between(sa.bindparam("since"), sa.bindparam("until")))
+        .order_by(CHANGES.c.number)
+        .limit(sa.bindparam("limit"))
+    )
+
+
+_READ = _reading()
+
+
+class ChangeReader:
+    """Implements `app.search.types.FaceSource`. Every call may also raise what `Database` does."""
+
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._database = database
+        self._blobs = blobs
+
+    def states(self) -> dict[int, GalleryState]:
+        """Return the state of every gallery, by its key."""
+        with self._database.read() as connection:
+            rows = connection.execute(GALLERY_ROWS).all()
+        return {
+            row.key: GalleryState(
+                LogPosition(row.last_change, row.last_stamp),
+                index_specs(row.key, row.id, template_plan(row), row.search),
+            )
+            for row in rows
+        }
+
+    def head(self, spec: IndexSpec) -> LogPosition | None:
+        """Return where the change log ends; None if the gallery is gone."""
+        with self._database.read() as connection:
+            return _head(connection, spec)
+
+    def log_start(self, spec: IndexSpec) -> LogPosition | None:
+        """Return the first position from which the change log can be read; None if the gallery is gone."""
+        query = sa.select(CHANGES.c.number, CHANGES.c.stamp).where(CHANGES.c.gallery_key == spec.key.gallery)
+        with self._database.read() as connection:
+            row = connection.execute(query.order_by(CHANGES.c.number).limit(1)).one_or_none()
+        return LogPosition(*row) if row else None
+
+    def changes(
+        self, spec: IndexSpec, since: LogPosition, limit: int, until: LogPosition | None = None
+    ) -> Changes | None:
+        """Return up to `limit` entries after `since`, none beyond number `until`.
+
+        Return None if the log has a gap after `since`: it was pruned, the database was restored, or the gallery is
+        gone. Faces that have been removed since they were added are left out, since their removal follows; so are faces
+        without a template of the gallery's package. A single statement reads everything, so the result is consistent.
+        """
+        wanted = {
+            "gallery": spec.key.gallery,
+            "package": spec.key.package,
+            "since": since.number,
+            "until": MAX_NUMBER if until is None else until.number,
+            "limit": limit + 2,
+        }
+        with self._database.read() as connection:
+            rows = connection.execute(_READ, wanted).all()
+        if not rows or LogPosition(rows[0].number, rows[0].stamp) != since:
+            return None
+        if rows[-1].number - since.number != len(rows) - 1:
+            return None
+        some = rows[: limit + 1]
+        steps = _steps(some[1:], spec.dimension, self._blobs)
+        return Changes(steps, LogPosition(some[-1].number, some[-1].stamp), len(rows) > len(some))
+
+    @contextmanager
+    def read_all(self, spec: IndexSpec) -> Iterator[tuple[LogPosition, Iterator[FaceBlock]]]:
+        """Yield the log's end and all faces in order of their keys, STREAM_ROWS at a time, both as of one moment.
+
+        Raises GalleryNotFound; Unusable ``template_damaged``.
+        """
+        with self._database.read(one_moment=True) as connection:
+            position = _head(connection, spec)
+            if position is None:
+                raise spec.not_found()
+            yield position, _blocks(connection, self._blobs, spec)
+
+    def faces_of(self, spec: IndexSpec, subjects: Sequence[int]) -> FaceBlock | None:
+        """Return all faces of these subjects in order of their keys; None if they have none.
+
+        Raises Unusable ``template_damaged``.
+        """
+        query = _faces(spec)
+        rows: list[Row[Any]] = []
+        with self._database.read() as connection:
+            for some in in_parts(subjects):
+                rows += connection.execute(query.where(FACES.c.subject_key.in_(some))).all()
+        rows.sort(key=lambda row: row[0])
+        return to_block(_opened(rows, self._blobs), spec.dimension) if rows else None
+
+    def existing(self, faces: Sequence[int]) -> set[int]:
+        """Return those of the faces that still exist."""
+        found: set[int] = set()
+        with self._database.read() as connection:
+            for some in in_parts(faces):
+                found.update(connection.execute(sa.select(FACES.c.key).where(FACES.c.key.in_(some))).scalars())
+        return found
+
+    def count(self, spec: IndexSpec) -> tuple[int, int]:
+        """Count the subjects with a face to search, and the faces."""
+        counts = (sa.func.count(sa.distinct(FACES.c.subject_key)), sa.func.count())
+        with self._database.read() as connection:
+            subjects, faces = connection.execute(_faces(spec).with_only_columns(*counts)).one()
+        return subjects, faces
+
+
+def _head(connection: Connection, spec: IndexSpec) -> LogPosition | None:
+    query = sa.select(GALLERIES.c.last_change, GALLERIES.c.last_stamp).where(GALLERIES.c.key == spec.key.gallery)
+    row = connection.execute(query).one_or_none()
+    return LogPosition(*row) if row else None
+
+
+def _faces(spec: IndexSpec) -> sa.Select[Any]:
+    """Select what `_opened` takes."""
+    template = template_column(spec.key.package)
+    columns = (FACES.c.key, FACES.c.subject_key, FACES.c.quality, FACES.c.face_id, template.label("template"))
+    query = sa.select(*columns).select_from(join_templates(FACES, spec.key.package))
+    return query.where((FACES.c.gallery_key == spec.key.gallery) & template.is_not(None))
+
+
+def _opened(rows: Iterable[Sequence[Any]], blobs: Blobs) -> list[tuple[int, int, float, bytes]]:
+    """Decrypt the templates; return what `to_block` takes."""
+    return [
+        (key, subject, quality, blobs.unpack("template", face_id, template))
+        for key, subject, quality, face_id, template in rows
+    ]
+
+
+def _blocks(connection: Connection, blobs: Blobs, spec: IndexSpec) -> Iterator[FaceBlock]:
+    query = _faces(spec).order_by(FACES.c.key)
+    with connection.execution_options(yield_per=STREAM_ROWS).execute(query) as result:
+        for rows in result.partitions():
+            yield to_block(_opened(rows, blobs), spec.dimension)
 
 
 def _steps(rows: Sequence[Row[Any]], dimension: int, blobs: Blobs) -> tuple[FaceBlock | Removed, ...]:

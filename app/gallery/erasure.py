@@ -72,7 +72,7 @@ Recorded: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
 
 class Erasures:
-    """Safe to share between threads, and the database between servers."""
+    """Erases subjects and signs their receipts. Safe to share between threads, and the database between servers."""
 
     def __init__(self, galleries: Galleries, database: Database, signer: Signer) -> None:
         self._galleries = galleries

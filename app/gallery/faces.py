@@ -61,7 +61,7 @@ class AlreadyAnswered(Exception):
 
 
 class Faces:
-    """Safe to share between threads. Every call may also raise what `Database` does."""
+    """Typed calls over faces in SQL. Safe to share between threads. Every call may also raise what `Database` does."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -287,7 +287,7 @@ def _is_named(gallery: Gallery) -> sa.ColumnElement[bool]:
 
 
 def _is_unnamed() -> sa.ColumnElement[bool]:
-    """`app.gallery.text.is_unnamed` in SQL."""
+    """Return `app.gallery.text.is_unnamed` as SQL."""
     return (sa.func.substr(SUBJECTS.c.id, 1, 1) == UNNAMED_SIGN) & (sa.func.length(SUBJECTS.c.id) == UNNAMED_LENGTH)
 
 

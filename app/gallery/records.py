@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 
 from app.errors import Conflict, GalleryNotFound, NotFound, PackageMismatch, TwoPackages, Unusable
 from app.gallery.templates import TemplatePlan, TemplateSet
-from app.inference.manifest import Source
+from app.inference.thresholds import Source
 from app.search.types import FaceBlock, IndexKey, IndexKind, IndexSpec
 from app.types import Box, LivenessMode, Pixels, Quality, Template
 
@@ -22,6 +22,28 @@ CropPolicy: TypeAlias = Literal["crop", "none"]
 
 OnConflict: TypeAlias = Literal["warn", "reject", "allow"]
 """What to do with a new face that resembles an enrolled one (`app.recognition.duplicate_check`)."""
+
+
+class GallerySettings(TypedDict, total=False):
+    """The settings that a gallery is created with; `Gallery` explains them and has their defaults."""
+
+    store: CropPolicy
+    metadata: Metadata
+    search: IndexKind
+    on_conflict: OnConflict
+    population: Sequence[str]
+    liveness: LivenessMode
+
+
+class GalleryChanges(TypedDict, total=False):
+    """The settings of a gallery that can be changed."""
+
+    search: IndexKind
+    on_conflict: OnConflict
+    population: Sequence[str]
+    liveness: LivenessMode
+    calibration: Source
+    allow_laxer: bool
 
 
 class Unset(Enum):
@@ -42,6 +64,7 @@ class Gallery:
     id: str
     templates: TemplatePlan
     store: CropPolicy
+    """`crop` unless it was created otherwise."""
     metadata: Metadata
     created_at: str
     """UTC, ISO 8601, as all times here."""

@@ -10,9 +10,11 @@ Calls that only read are `Store`'s, `Faces`' and `SubjectList`'s.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,33 +26,31 @@ from app.errors import Conflict, InvalidInput, LikenessError, NotFound, PackageM
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Written
 from app.gallery.face_rows import encode_crop
 from app.gallery.faces import Faces, KeptAnswer
-from app.gallery.gallery_rows import population_column
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
     CheckReport,
     Counts,
-    CropPolicy,
     Enrolled,
     Erased,
     Gallery,
+    GalleryChanges,
+    GallerySettings,
     Metadata,
     Move,
     NewFace,
-    OnConflict,
     Subject,
     Terms,
     fit_face,
 )
 from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
-from app.inference.manifest import Source
 from app.search.follower import LocalBackend
 from app.search.gallery_index import IndexBackend
 from app.search.registry import IndexRegistry
 from app.search.shared import SharedSearches
 from app.search.types import IndexKind, IndexSpec, Match
-from app.types import LivenessMode, Template, Vectors
+from app.types import Template, Vectors
 
 UNIT_TOLERANCE = 1e-3
 """Largest difference of a template's length from 1."""
@@ -129,61 +129,25 @@ class Galleries:
         gallery_id: str,
         embedder: str,
         dimension: int,
-        *,
-        store: CropPolicy = "crop",
-        metadata: Metadata | None = None,
-        search: IndexKind = "fp32",
-        on_conflict: OnConflict = "warn",
-        population: Sequence[str] = (),
-        liveness: LivenessMode = "off",
+        **settings: Unpack[GallerySettings],
     ) -> Gallery:
         """Create a gallery for templates of the package `embedder`, `dimension` numbers long.
 
         Raises InvalidInput ``invalid_metadata``; Conflict ``gallery_exists``, ``search_unavailable``.
         """
-        self._check_kind(search)
-        return self.store.create_gallery(
-            gallery_id,
-            embedder,
-            dimension,
-            store,
-            metadata,
-            search=search,
-            on_conflict=on_conflict,
-            population=population,
-            liveness=liveness,
-        )
+        self._check_kind(settings.get("search", "fp32"))
+        return self.store.create_gallery(gallery_id, embedder, dimension, **settings)
 
-    def update_gallery(
-        self,
-        gallery_id: str,
-        *,
-        search: IndexKind | None = None,
-        on_conflict: OnConflict | None = None,
-        population: Sequence[str] | None = None,
-        liveness: LivenessMode | None = None,
-        calibration: Source | None = None,
-        allow_laxer: bool | None = None,
-    ) -> Gallery:
+    def update_gallery(self, gallery_id: str, **changes: Unpack[GalleryChanges]) -> Gallery:
         """Change what is given; other processes follow within a moment. Raises Conflict ``search_unavailable``."""
         gallery = self.store.gallery(gallery_id)
-        given = {
-            "search": search,
-            "on_conflict": on_conflict,
-            "liveness": liveness,
-            "calibration": calibration,
-            "allow_laxer": allow_laxer,
-        }
-        changes: dict[str, str | bool | None] = {name: value for name, value in given.items() if value is not None}
-        if population is not None:
-            changes["population"] = population_column(population)
         if not changes:
             return gallery
-        if search is not None:
-            self._check_kind(search)
+        if "search" in changes:
+            self._check_kind(changes["search"])
         updated = self.store.update_gallery(gallery, changes)
-        if search is not None:
-            self.indexes.set_kind(gallery.key, search)
+        if "search" in changes:
+            self.indexes.set_kind(gallery.key, changes["search"])
         return updated
 
     def delete_gallery(self, gallery_id: str) -> Counts:
@@ -212,21 +176,18 @@ class Galleries:
 
     def delete_subject(self, gallery_id: str, subject_id: str) -> Subject:
         """Delete the subject with its faces, crops and vectors; return it as it was. Raises SubjectNotFound."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             return self.store.delete_subject(gallery, subject_id)
 
     def rename_subject(self, gallery_id: str, subject_id: str, new_id: str) -> Subject:
         """Give the subject another id; if that is another subject's, move its faces there. Raises SubjectNotFound."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             kept = self.subject_list.rename(gallery, subject_id, new_id)
         return self.store.subject(gallery, kept)
 
     def delete_subjects(self, gallery_id: str) -> Counts:
         """Delete all subjects with their faces, crops and vectors in one transaction; return their numbers."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             return self.subject_list.clear(gallery)
 
     def erase_subject(
@@ -237,9 +198,9 @@ class Galleries:
         *,
         expired_by: str | None = None,
     ) -> Erased:
-        """As `delete_subject`; `note` writes to SQL in the same transaction. See `app.gallery.erasure`."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        """Delete the subject as `delete_subject` does; `note` writes to SQL in the same transaction. See
+        `app.gallery.erasure`."""
+        with self._changing(gallery_id) as gallery:
             return self.store.erase_subject(gallery, subject_id, note, expired_by=expired_by)
 
     def merge_subjects(self, gallery_id: str, subject_id: str, into: str) -> list[str]:
@@ -247,8 +208,7 @@ class Galleries:
 
         Raises InvalidInput ``invalid_request``; SubjectNotFound; Conflict ``subject_expired``.
         """
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             return self.faces.merge(gallery, subject_id, into)
 
     def dissolve_subject(self, gallery_id: str, subject_id: str, answer: KeptAnswer | None = None) -> None:
@@ -256,8 +216,7 @@ class Galleries:
 
         Raises SubjectNotFound; AlreadyAnswered.
         """
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             self.faces.dissolve(gallery, subject_id, answer)
 
     # Faces
@@ -315,14 +274,12 @@ class Galleries:
 
     def delete_face(self, gallery_id: str, subject_id: str, face_id: str) -> None:
         """Delete the face with its crop and vector. Raises SubjectNotFound, FaceNotFound."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             self.store.delete_face(gallery, subject_id, face_id)
 
     def delete_faces(self, gallery_id: str, face_ids: Sequence[str]) -> list[str]:
         """Delete faces of any subjects, and unnamed subjects with their last face; return the ids of those deleted."""
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             return self.faces.delete(gallery, face_ids)
 
     def move_faces(
@@ -333,8 +290,7 @@ class Galleries:
         A missing target is created if it is unnamed or `create` says so; an unnamed source is deleted with its last
         face. Raises FaceNotFound (not its source's); SubjectNotFound (a target); AlreadyAnswered.
         """
-        gallery = self.store.gallery(gallery_id)
-        with self.indexes.changing(gallery.index_specs):
+        with self._changing(gallery_id) as gallery:
             self.faces.move(gallery, moves, answer, create=create)
 
     # Search
@@ -399,6 +355,13 @@ class Galleries:
                 return index.scrub()
         except NotFound:
             return True
+
+    @contextmanager
+    def _changing(self, gallery_id: str) -> Iterator[Gallery]:
+        """Yield the gallery; what the block has written to its change log is in the index afterwards."""
+        gallery = self.store.gallery(gallery_id)
+        with self.indexes.changing(gallery.index_specs):
+            yield gallery
 
     def _enroll_all(self, gallery: Gallery, wanted: Sequence[Enrollment]) -> list[Enrolled]:
         with self.indexes.changing(gallery.index_specs):

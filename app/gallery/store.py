@@ -6,10 +6,11 @@ Every public call is one transaction: what it returned is on disk, and if it rai
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import chain, islice
+from typing import Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -22,20 +23,20 @@ from app.db.sealed_columns import Blobs
 from app.errors import Conflict, GalleryExists
 from app.gallery import bulk, change_log
 from app.gallery.bulk import BulkFace, BulkSubject, Enrollment, Everything, Written
-from app.gallery.change_reader import ChangeReader
+from app.gallery.change_log import ChangeReader
 from app.gallery.face_rows import face_query, find_face, read_crop, read_labels, to_face
 from app.gallery.gallery_rows import GALLERY_ROWS, find_gallery, lock_gallery, population_column, reread, to_gallery
 from app.gallery.records import (
     NO_TERMS,
     UNSET,
     Counts,
-    CropPolicy,
     Enrolled,
     Erased,
     FaceRow,
     Gallery,
+    GalleryChanges,
+    GallerySettings,
     Metadata,
-    OnConflict,
     Subject,
     Terms,
     Totals,
@@ -66,9 +67,7 @@ from app.gallery.text import (
     encode_metadata,
     fold,
 )
-from app.search.types import IndexKind
 from app.timestamps import utc_now
-from app.types import LivenessMode
 
 
 class Store:
@@ -114,28 +113,20 @@ class Store:
         gallery_id: str,
         embedder: str,
         dimension: int,
-        store: CropPolicy = "crop",
-        metadata: Metadata | None = None,
-        *,
-        search: IndexKind = "fp32",
-        on_conflict: OnConflict = "warn",
-        population: Sequence[str] = (),
-        liveness: LivenessMode = "off",
+        **settings: Unpack[GallerySettings],
     ) -> Gallery:
         """Make a gallery. Raises InvalidInput ``invalid_id``, ``invalid_metadata``; Conflict ``gallery_exists``."""
         now, stamp = utc_now(), change_log.begin_stamp()
         cleaned = clean_id(gallery_id, "gallery")
         check_visible(cleaned, "gallery id")
         values = {
+            "store": "crop",
+            **settings,
             "id": cleaned,
             "embedder": embedder,
             "dimension": dimension,
-            "store": store,
-            "search": search,
-            "on_conflict": on_conflict,
-            "population": population_column(population),
-            "liveness": liveness,
-            "metadata": self._encode(metadata or {}),
+            "population": population_column(settings.get("population", ())),
+            "metadata": self._encode(settings.get("metadata", {})),
             "created_at": now,
             "last_stamp": stamp,
         }
@@ -164,11 +155,14 @@ class Store:
             self.database, query, GALLERIES.c.key, to_gallery, listing="galleries", cursor=cursor, limit=limit
         )
 
-    def update_gallery(self, gallery: Gallery, changes: Mapping[str, str | bool | None]) -> Gallery:
-        """Change these columns of the gallery. Raises NotFound ``gallery_not_found``."""
+    def update_gallery(self, gallery: Gallery, changes: GalleryChanges) -> Gallery:
+        """Change these settings of the gallery. Raises NotFound ``gallery_not_found``."""
+        columns: dict[str, object] = {**changes}
+        if "population" in changes:
+            columns["population"] = population_column(changes["population"])
         with self.database.write() as connection:
             lock_gallery(connection, gallery)
-            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(changes))
+            connection.execute(sa.update(GALLERIES).where(GALLERIES.c.key == gallery.key).values(columns))
             return reread(connection, gallery)
 
     def delete_gallery(self, gallery: Gallery) -> Counts:

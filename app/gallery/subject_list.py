@@ -23,7 +23,8 @@ ATTEMPTS = 10
 
 
 class SubjectList:
-    """Safe to share between threads. Every call may also raise what `Database` does."""
+    """Lists and changes many subjects. Safe to share between threads. Every call may also raise what `Database`
+    does."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -32,7 +32,7 @@ class TemplateSet:
 
 @dataclass(frozen=True, slots=True)
 class TemplatePlan:
-    """Which of a gallery's template sets answer searches, and which every new face is written to.
+    """The template sets of a gallery that answer searches, and those that every new face is written to.
 
     The gallery's own set comes first in both. A set answers only if it covers all faces (except those without a crop).
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self
 
 import numpy as np
@@ -83,9 +82,7 @@ class Embedder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _embed_batch(self, crops: list[Pixels]) -> list[Vector]:
@@ -96,7 +93,8 @@ class Embedder:
         return [vector.copy() for vector in vectors]  # a row alone would keep its whole batch in memory
 
     def _run(self, crops: Pixels) -> Vectors:
-        """(N, 112, 112, 3) -> (N, D). On a GPU, batches are padded to a fixed set of sizes (one memory plan each)."""
+        """Run the model: (N, 112, 112, 3) -> (N, D). On a GPU, batches are padded to a fixed set of sizes (one memory
+        plan each)."""
         if self.device == "cpu":
             return self._session.run(np.ascontiguousarray(crops))
         padded = np.zeros((bucket(len(crops)), *crops.shape[1:]), np.uint8)

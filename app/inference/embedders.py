@@ -13,8 +13,9 @@ from typing import TypeAlias
 
 from app.errors import InvalidInput, LikenessError, Overloaded, PackageUnavailable, Unusable
 from app.inference.embedder import Embedder
-from app.inference.manifest import Manifest, Thresholds
+from app.inference.manifest import Manifest
 from app.inference.package import MANIFEST_NAME, Package, load_package, select
+from app.inference.thresholds import Thresholds
 
 TASK = "embed"
 RETRY_S = 5.0

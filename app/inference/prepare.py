@@ -16,7 +16,7 @@ from app.errors import Unusable
 from app.files import PUBLIC, replacing
 from app.inference.manifest import CROP_SIDE, Rewrite, RewriteClassifier, RewriteYuNet, RunAsIs, SourceInput
 from app.inference.package import Package, locate
-from app.inference.reference import plain_session, source_input
+from app.inference.reference import plain_session, run_plain
 from app.types import Pixels, Vectors
 
 if TYPE_CHECKING:
@@ -116,14 +116,7 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
     """
     from app.inference import cpu_graph, graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
-    model = type(source).FromString(source.SerializeToString())
-    graph.keep_data_inputs(model)
-    _refuse_unknown_forms(model)
-    model = graph.raised_opset(model)
-    graph.free_batch(model)
-    if plan.input != SourceInput():
-        graph.accept_crops(model, plan.input, CROP_SIDE)
-    model = graph.optimised(model)
+    model = _adapted(source, plan.input, CROP_SIDE)
     graph.fuse_affine_into_next(model)
     if not plan.unit_output:
         graph.unit_output(model)
@@ -133,6 +126,20 @@ def rewrite(source: ModelProto, plan: Rewrite, target: Target, *, for_quantising
         cpu_graph.run_trunk_per_image(model)
     graph.tidy(model)
     return model
+
+
+def _adapted(source: ModelProto, form: SourceInput, side: int) -> ModelProto:
+    """Return a new model that takes (N, side, side, 3) uint8 RGB pictures, optimised; its output is the source's."""
+    from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+    model = type(source).FromString(source.SerializeToString())
+    graph.keep_data_inputs(model)
+    _refuse_unknown_forms(model)
+    model = graph.raised_opset(model)
+    graph.free_batch(model)
+    if form != SourceInput():
+        graph.accept_crops(model, form, side)
+    return graph.optimised(model)
 
 
 def _refuse_external_weights(package: Package, source: Path) -> None:
@@ -183,24 +190,13 @@ def check_prepared(source: ModelProto, rewritten: ModelProto, plan: Rewrite, cro
     The source sees them one by one as its own input, the rewritten graph all at once.
     Raises Unusable package_not_preparable below `MIN_COSINE`.
     """
-    expected = run_source(source, plan, crops)
-    found = _unit(_run(rewritten, crops))
+    expected = unit(run_plain(source, plan.input, crops))
+    found = unit(_run(rewritten, crops))
     worst = float((expected * found).sum(axis=1).min())
     if not worst >= MIN_COSINE:
         message = f"The rewritten graph differs from its source: cosine {worst:.7f}, at least {MIN_COSINE} is needed."
         raise Unusable(message, code="package_not_preparable", cosine=worst)
     return worst
-
-
-def run_source(source: ModelProto, plan: Rewrite, crops: Pixels) -> NDArray[np.float64]:
-    """Run the file's own graph on crops one by one; (N, D) unit float64. The slow oracle of `rewrite`."""
-    from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
-
-    runnable = type(source).FromString(source.SerializeToString())
-    keep_data_inputs(runnable)
-    session = plain_session(runnable)
-    rows = [session.run(None, {session.get_inputs()[0].name: source_input(crop, plan.input)})[0] for crop in crops]
-    return _unit(np.concatenate(rows))
 
 
 def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -> ModelProto:
@@ -210,14 +206,7 @@ def rewrite_classifier(source: ModelProto, plan: RewriteClassifier, side: int) -
     """
     from app.inference import graph  # noqa: PLC0415 - brings onnx, which only a first start needs
 
-    model = type(source).FromString(source.SerializeToString())
-    graph.keep_data_inputs(model)
-    _refuse_unknown_forms(model)
-    model = graph.raised_opset(model)
-    graph.free_batch(model)
-    if plan.input != SourceInput():
-        graph.accept_crops(model, plan.input, side)
-    model = graph.optimised(model)
+    model = _adapted(source, plan.input, side)
     if plan.output == "logits":
         graph.softmax_output(model)
     graph.tidy(model)
@@ -229,7 +218,7 @@ def check_classifier(source: ModelProto, rewritten: ModelProto, plan: RewriteCla
 
     Raises Unusable package_not_preparable above `MAX_DIFFERENCE`.
     """
-    expected = classify(source, plan.input, cuts)
+    expected = run_plain(source, plan.input, cuts)
     if plan.output == "logits":
         expected = softmax(expected)
     worst = float(np.abs(_run(rewritten, cuts) - expected).max())
@@ -239,18 +228,6 @@ def check_classifier(source: ModelProto, rewritten: ModelProto, plan: RewriteCla
         )
         raise Unusable(message, code="package_not_preparable", difference=worst)
     return worst
-
-
-def classify(source: ModelProto, form: SourceInput, cuts: Pixels) -> NDArray[np.float64]:
-    """Run a classifier's own graph on cuts one by one; (N, C) float64 as it answers."""
-    from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
-
-    runnable = type(source).FromString(source.SerializeToString())
-    keep_data_inputs(runnable)
-    session = plain_session(runnable)
-    name = session.get_inputs()[0].name
-    rows = [session.run(None, {name: source_input(cut, form)})[0] for cut in cuts]
-    return np.concatenate(rows).astype(np.float64)
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -273,7 +250,8 @@ def _blocks(generator: np.random.Generator, block: int, side: int) -> Pixels:
     return coarse.repeat(block, axis=0).repeat(block, axis=1)[:side, :side]
 
 
-def _unit(vectors: Vectors) -> NDArray[np.float64]:
+def unit(vectors: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the (N, D) rows, each scaled to length 1."""
     rows = vectors.astype(np.float64)  # lengths in float32 would be off by more than the two graphs differ
     unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit

@@ -19,7 +19,8 @@ from app.errors import InvalidInput, Unusable
 from app.inference import golden
 from app.inference.manifest import FileSource, Golden, Manifest, Provenance, Rewrite, RunAsIs
 from app.inference.package import Package, load_package, locate, sha256_of, write_manifest
-from app.inference.prepare import rewrite, run_source
+from app.inference.prepare import rewrite, unit
+from app.inference.reference import run_plain
 from app.inference.session import Session
 from app.types import Pixels, Vectors
 
@@ -61,7 +62,7 @@ def quantize_package(package: Package, crops: Pixels, models_dir: Path, cache: P
         return vectors
 
     compared = spread(crops, COMPARED_CROPS)
-    figures = _compared(run_source(source, plan, compared), run(compared))
+    figures = _compared(unit(run_plain(source, plan.input, compared)), run(compared))
     folder.mkdir(parents=True)
     path = folder / FileSource().path
     path.write_bytes(model.SerializeToString())

@@ -33,3 +33,15 @@ def source_input(crop: Pixels, form: SourceInput) -> NDArray[np.generic]:
     per_channel = (3, 1, 1) if form.layout == "nchw" else (3,)
     mean, std = (np.array(each, np.float32).reshape(per_channel) for each in (form.mean, form.std))
     return np.ascontiguousarray((values.astype(np.float32) - mean) / std)[None]
+
+
+def run_plain(source: ModelProto, form: SourceInput, pictures: Pixels) -> NDArray[np.float64]:
+    """Run a file's own graph on (N, H, W, 3) uint8 RGB pictures one by one; (N, D) float64 as it answers."""
+    from app.inference.graph import keep_data_inputs  # noqa: PLC0415 - brings onnx, which only a first start needs
+
+    runnable = type(source).FromString(source.SerializeToString())
+    keep_data_inputs(runnable)
+    session = plain_session(runnable)
+    name = session.get_inputs()[0].name
+    rows = [session.run(None, {name: source_input(one, form)})[0] for one in pictures]
+    return np.concatenate(rows).astype(np.float64)

@@ -136,7 +136,7 @@ class EmbedderSession:
         golden.check(package, self._check_contract(), session.device)
 
     def run(self, crops: Pixels) -> Vectors:
-        """(N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, any N from 0."""
+        """Run the model: (N, 112, 112, 3) uint8 RGB aligned crops -> (N, D) float32 unit vectors, any N from 0."""
         if len(crops) == 0:
             return np.zeros((0, self.dimension), np.float32)
         vectors: Vectors = self._session.run(crops)[0].astype(np.float32, copy=False)
@@ -178,7 +178,7 @@ class LivenessSession:
         self._check_contract()
 
     def run(self, cuts: Pixels) -> NDArray[np.float32]:
-        """(N, S, S, 3) uint8 RGB cuts -> (N,) float32 probabilities of being live, any N from 1."""
+        """Run the model: (N, S, S, 3) uint8 RGB cuts -> (N,) float32 probabilities of being live, any N from 1."""
         return self._probabilities(cuts)[:, self._live]
 
     def _probabilities(self, cuts: Pixels) -> NDArray[np.float32]:

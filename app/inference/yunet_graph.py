@@ -29,7 +29,7 @@ PIXELS = SourceInput(layout="nchw", dtype="float32", colour="bgr")
 
 
 def rewrite_yunet(source: ModelProto) -> ModelProto:
-    """(N, H, W, 3) uint8 RGB with sides of whole 32 pixels -> (N, K, 15) float32.
+    """Return a new model: (N, H, W, 3) uint8 RGB with sides of whole 32 pixels -> (N, K, 15) float32.
 
     Of the K anchors, those of each stride in turn, row by row: the box's centre (from the anchor) and the logarithms of
     its width and height, five landmarks x, y (from the anchor), all in strides, and the score 0-1.
@@ -53,7 +53,7 @@ def rewrite_yunet(source: ModelProto) -> ModelProto:
 
 
 def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
-    """The largest difference in any number that both graphs answer for two photos of noise and blocks of colour.
+    """Return the largest difference in any number that both graphs answer for two photos of noise and blocks of colour.
 
     Raises Unusable package_not_preparable above `TOLERANCE`.
     """
@@ -73,7 +73,7 @@ def check_yunet(source: ModelProto, rewritten: ModelProto) -> float:
 
 
 def _runnable(source: ModelProto) -> ModelProto:
-    """A copy that ONNX Runtime takes: what has one scale for all its numbers says nothing of blocks."""
+    """Return a copy that ONNX Runtime takes: what has one scale for all its numbers says nothing of blocks."""
     model: ModelProto = ModelProto.FromString(source.SerializeToString())
     steps.keep_data_inputs(model)
     graph = steps.Graph(model)
@@ -85,14 +85,14 @@ def _runnable(source: ModelProto) -> ModelProto:
 
 
 def _take_rgb(model: ModelProto) -> None:
-    """The first layer's weights change places in the colours' stead."""
+    """Exchange the first layer's weights, so that the graph takes RGB instead of BGR."""
     graph = steps.Graph(model)
     for node in graph.consumers(model.graph.input[0].name):
         node.input[1] = graph.add_floats(f"{node.input[1]}_rgb", _constant(graph, node, 1)[:, ::-1])
 
 
 def _join_heads(model: ModelProto) -> None:
-    """One output in place of twelve; the score is the root of its two factors' product, as in OpenCV.
+    """Join the twelve outputs into one; the score is the root of its two factors' product, as in OpenCV.
 
     The four heads of a stride are layers of 4, 10, 1 and 1 channels over the same features. As one of 16 they are a
     whole block of ONNX Runtime's layout: alone, each would be filled up to one.
@@ -115,7 +115,7 @@ def _join_heads(model: ModelProto) -> None:
 
 
 def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
-    """A stride's four heads as one: a 1x1 Conv of the features, a 3x3 depthwise one, then one row an anchor."""
+    """Join a stride's four heads: a 1x1 Conv of the features, a 3x3 depthwise one, then one row an anchor."""
     deep = [_conv_before(graph, f"{head}_{stride}") for head in HEADS]
     point = [_conv_before(graph, conv.input[0]) for conv in deep]
     if len({conv.input[0] for conv in point}) != 1:
@@ -145,7 +145,7 @@ def _head(graph: steps.Graph, stride: int) -> list[NodeProto]:
 
 
 def _conv_before(graph: steps.Graph, name: str) -> NodeProto:
-    """The Conv whose result ``name`` is, but for its order and for Sigmoid."""
+    """Return the Conv whose result ``name`` is, but for its order and for Sigmoid."""
     node = graph.producer(name)
     while node is not None and node.op_type in ("Sigmoid", "Reshape", "Transpose"):
         node = graph.producer(node.input[0])

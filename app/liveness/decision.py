@@ -10,7 +10,7 @@ from app.types import Box, DoubtReason, Liveness, Verdict
 
 @dataclass(frozen=True, slots=True)
 class LivenessPoint:
-    """Where liveness decides: from ``live_from`` on a face is live, below ``spoof_below`` a spoof, else uncertain."""
+    """Thresholds of liveness: live from ``live_from`` on, a spoof below ``spoof_below``, uncertain between them."""
 
     live_from: float
     spoof_below: float

@@ -28,7 +28,7 @@ class Gate:
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """What has to be cut out of each photo."""
+        """The cuts to take of each face."""
         return self.scorer.cuts if self.scorer else ()
 
     def judged(self, photos: Sequence[Photo], which: Sequence[Sequence[int]]) -> list[Photo]:
@@ -97,8 +97,10 @@ class LivenessGates:
         self._apcer, self._bpcer = apcer, bpcer
 
     def open(self, mode: LivenessMode) -> Gate:
-        """Raises Unusable ``liveness_unavailable`` (no package can be used), and ``liveness_not_measured`` where
-        liveness is required and its packages have no operating point for the server's error rates.
+        """Return the gate of a request.
+
+        Raises Unusable ``liveness_unavailable`` (no package can be used), and ``liveness_not_measured`` where liveness
+        is required and its packages have no operating point for the server's error rates.
         """
         if mode == "off":
             return OFF

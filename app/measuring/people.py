@@ -57,7 +57,7 @@ class Photographed:
 
 @dataclass(frozen=True, slots=True)
 class PackageMeasured:
-    """What was measured, and the photos of different people that are most alike."""
+    """The figures of one package, and the photos of different people that are most alike."""
 
     measurement: Measurement
     left_out: int

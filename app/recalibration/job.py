@@ -18,7 +18,7 @@ from app.errors import LikenessError, NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.inference.embedders import Embedders
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Running
 from app.jobs.store import JobStore
@@ -74,7 +74,8 @@ class _Sample:
 
 
 class Calibrator:
-    """Safe to share between threads; ``recorded`` audits what the server starts by itself."""
+    """Measures galleries' own operating points. Safe to share between threads; ``recorded`` audits what the server
+    starts by itself."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class Calibrator:
                 _log.warning("A calibration could not be started: %s", error.code)
 
     def work(self, running: Running) -> None:
-        """Do a job's work; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
+        """Run a job; see `app.jobs.runner.Work`. A resumed job begins again: it takes seconds."""
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         package = self._embedders.thresholds(gallery.embedder)
         try:

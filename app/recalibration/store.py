@@ -109,7 +109,10 @@ class Due:
 
 
 class Calibrations:
-    """Safe to share between threads. Every call may raise what `Database` does, and NotFound ``gallery_not_found``."""
+    """Keeps galleries' calibrations. Safe to share between threads.
+
+    Every call may raise what `Database` does, and NotFound ``gallery_not_found``.
+    """
 
     def __init__(self, store: Store) -> None:
         self._database = store.database

@@ -89,7 +89,10 @@ class StoredCorrection:
 
 
 class Corrections:
-    """Safe to share between threads. Every call may raise what `Database` does, and NotFound ``gallery_not_found``."""
+    """Keeps corrections and applies them to searches. Safe to share between threads.
+
+    Every call may raise what `Database` does, and NotFound ``gallery_not_found``.
+    """
 
     def __init__(self, store: Store, days: float) -> None:
         """A correction expires after `days`, unless the call says otherwise."""

@@ -21,14 +21,8 @@ import numpy as np
 from app.errors import LowQuality, OperatingPointUnavailable, PackageMismatch
 from app.face.quality import QualityLevel
 from app.gallery.records import Candidate
-from app.inference.manifest import (
-    RATE_TOLERANCE,
-    BiasCard,
-    DecidedBy,
-    Group,
-    GroupRate,
-    Thresholds,
-)
+from app.inference.manifest import BiasCard, Group, GroupRate
+from app.inference.thresholds import RATE_TOLERANCE, DecidedBy, Thresholds
 from app.types import Face, Template
 
 UNCERTAIN_FACTOR = 10.0
@@ -44,7 +38,7 @@ PopulationCode: TypeAlias = Literal["population_rate_exceeded", "population_not_
 
 @dataclass(frozen=True, slots=True)
 class VerifyPoint:
-    """Where verification decides: ``fmr`` is the rate measured at ``threshold``."""
+    """The operating point that verification decides at; ``fmr`` is the rate measured at ``threshold``."""
 
     threshold: float
     fmr: float
@@ -53,7 +47,7 @@ class VerifyPoint:
 
 @dataclass(frozen=True, slots=True)
 class IdentifyPoint:
-    """Where identification decides; ``fpir`` is what ``fmr`` amounts to over all subjects of the gallery."""
+    """The operating point that identification decides at; ``fpir`` is ``fmr`` over all subjects of the gallery."""
 
     threshold: float
     uncertain: float
@@ -98,7 +92,7 @@ def fmr_for(fpir: float, subjects: int) -> float:
 
 
 def fpir_of(fmr: float, subjects: int) -> float:
-    """1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
+    """Return 1 - (1 - FMR)^subjects: the inverse of `fmr_for`."""
     return -math.expm1(math.log1p(-fmr) * max(subjects, 1))
 
 
@@ -143,7 +137,7 @@ class AnsweredScores(ABC):
 
 
 class ExactScores(AnsweredScores):
-    """For keys that may have the templates: those with the scope `templates`."""
+    """The scores for keys that may have the templates: those with the scope `templates`."""
 
     def answered(self, score: float) -> float:
         return score
@@ -151,7 +145,7 @@ class ExactScores(AnsweredScores):
 
 @dataclass(frozen=True, slots=True)
 class CoarseScores(AnsweredScores):
-    """For everybody else: as fine as decisions need, and no finer, since exact scores show the enrolled templates.
+    """The scores for all other keys: as fine as decisions need, since exact scores show the enrolled templates.
 
     A score counts as the nearest value below it among the steps and the thresholds, so that every decision at a
     threshold stays what it was. Below ``floor``, the most lenient operating point, nothing is answered.

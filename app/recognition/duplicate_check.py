@@ -16,7 +16,7 @@ from app.errors import InvalidInput
 from app.gallery.records import Candidate, OnConflict
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.recognition.decisions import CoarseScores, identify_point
 from app.types import Template
 
@@ -50,7 +50,8 @@ class Resemblance:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another subject."""
+    """The enrolled faces that a new face resembles: ``duplicate``, the same photo; ``conflict``, a face of another
+    subject."""
 
     duplicate: Resemblance | None = None
     conflict: Resemblance | None = None

@@ -5,23 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal, TypeAlias, TypeVar
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Literal, ParamSpec, TypeAlias, TypeVar, Unpack
 
 from app.concurrency.deadline import check_deadline
-from app.errors import AmbiguousFace, InvalidInput, NoFace, PackageMismatch, TwoPackages
+from app.errors import InvalidInput, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
     NO_TERMS,
     Candidate,
-    CropPolicy,
     Enrolled,
     FaceRow,
     Gallery,
-    Metadata,
+    GallerySettings,
     NewFace,
     OnConflict,
     Origin,
@@ -30,14 +29,13 @@ from app.gallery.records import (
 from app.gallery.service import Galleries
 from app.gallery.text import is_unnamed
 from app.inference.embedders import Embedders, Model
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.liveness.gate import OFF, Gate, LivenessGates, effective_mode
-from app.pipeline import AMBIGUOUS_SHARE, Pipeline, choose_face, embed_faces, pick_face, timed
-from app.recognition.corrections import Correction, Corrections, RuledOut
+from app.pipeline import Pipeline, timed
+from app.recognition.corrections import Correction, Corrections
 from app.recognition.decisions import (
     AnsweredCandidate,
     AnsweredScores,
-    Decision,
     IdentifyPoint,
     PopulationWarning,
     VerifyPoint,
@@ -51,8 +49,19 @@ from app.recognition.decisions import (
     verify_point,
 )
 from app.recognition.duplicate_check import NOTHING, Findings, look, named
-from app.recognition.enrollment import Chosen, Enrollment, Rejected, all_rejected, new_face, template_of
-from app.search.types import IndexKind
+from app.recognition.photos import Photos
+from app.recognition.results import (
+    Chosen,
+    Enrollment,
+    Identification,
+    Identified,
+    Rejected,
+    SubjectVerified,
+    Verified,
+    all_rejected,
+    new_face,
+    template_of,
+)
 from app.types import Face, LivenessMode, Photo, Template
 
 ATTEMPTS = 3
@@ -60,60 +69,25 @@ ATTEMPTS = 3
 LivenessOf: TypeAlias = Literal["both", "image1", "image2"]
 """Which photos of a comparison must be live: the other may be of a document."""
 T = TypeVar("T")
+Arguments = ParamSpec("Arguments")
 Calibrated: TypeAlias = Callable[[Gallery, Thresholds], Thresholds]
 """Returns the thresholds that decide in a gallery, given its package's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
+def retried(work: Callable[Arguments, T]) -> Callable[Arguments, T]:
+    """Return a function that calls ``work`` again if the gallery changed its packages meanwhile (a re-embedding began
+    or ended)."""
 
-    ``warnings`` is None where no population was declared (here and below).
-    """
+    @wraps(work)
+    def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return work(*args, **kwargs)
+            except (PackageMismatch, TwoPackages):
+                continue
+        return work(*args, **kwargs)
 
-    match: bool
-    score: float
-    point: VerifyPoint
-    first: Chosen
-    second: Chosen
-    model: str
-    warnings: Sequence[PopulationWarning] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SubjectVerified:
-    match: bool
-    candidate: AnsweredCandidate
-    point: VerifyPoint
-    chosen: Chosen
-    nearest_other: AnsweredCandidate | None
-    stages: Mapping[str, float]
-    model: str
-    warnings: Sequence[PopulationWarning] | None = None
-    ruled_out: RuledOut | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Identified:
-    """One face of a probe; ``nearest_other`` is the best candidate that is not the answer."""
-
-    face: Face
-    decision: Decision
-    candidates: tuple[AnsweredCandidate, ...]
-    margin: float | None
-    nearest_other: AnsweredCandidate | None
-    ruled_out: tuple[RuledOut, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Identification:
-    photo: Photo
-    faces: tuple[Identified, ...]
-    point: IdentifyPoint
-    subjects: int
-    stages: Mapping[str, float]
-    model: str
-    warnings: Sequence[PopulationWarning] | None = None
+    return run
 
 
 class Operations:
@@ -141,7 +115,7 @@ class Operations:
         """``calibrated`` returns the thresholds that decide in a gallery, by default its package's; ``observe``
         receives the milliseconds that each stage of a photo or an operation took.
         """
-        self._pipeline = pipeline
+        self._photos = Photos(pipeline, observe)
         self._embedders = embedders
         self._galleries = galleries
         self._corrections = corrections
@@ -165,7 +139,7 @@ class Operations:
         return self._calibrated(gallery, self._embedders.thresholds(model))
 
     def detect(self, image: bytes) -> Photo:
-        return self._observed(self._pipeline.detect(image))
+        return self._photos.detect(image)
 
     def _gate(self, gallery: str, asked: LivenessMode | None = None) -> Gate:
         """Return the gate of a request to a gallery. Raises NotFound, and what `LivenessGates.open` raises."""
@@ -178,7 +152,7 @@ class Operations:
         Raises InvalidInput (``package_unknown``, ``package_ambiguous``).
         """
         with self._embedders.use(self._embedders.choose(model).id) as used:
-            return self._embed(image, used), used.id
+            return self._photos.embed(image, used), used.id
 
     def verify(
         self,
@@ -204,14 +178,15 @@ class Operations:
             point = verify_point(used.thresholds, fmr, self.fmr)
             images = {"image1": (image1, faces[0]), "image2": (image2, faces[1])}
             both = {
-                name: self._one_face(image, name, gate if liveness_of in {"both", name} else OFF, index)
+                name: self._photos.choose(image, name, gate if liveness_of in {"both", name} else OFF, index)
                 for name, (image, index) in images.items()
             }
-            first, second = self._embedded(self._live(both, gate), used)
+            first, second = self._photos.embed_chosen(self._photos.check_live(both, gate), used)
         score = cosine(first.template, second.template)
         warnings = _warnings(used, (population,) if population else (), point)
         return Verified(score >= point.threshold, score, point, first, second, used.id, warnings)
 
+    @retried
     def verify_subject(
         self,
         gallery: str,
@@ -229,24 +204,6 @@ class Operations:
         ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
         raises.
         """
-        return retried(
-            lambda: self._verify_subject(
-                gallery, subject, image, fmr, exact=exact, population=population, liveness=liveness, explain=explain
-            )
-        )
-
-    def _verify_subject(
-        self,
-        gallery: str,
-        subject: str,
-        image: bytes,
-        fmr: float | None,
-        *,
-        exact: bool,
-        population: str | None,
-        liveness: LivenessMode | None,
-        explain: bool,
-    ) -> SubjectVerified:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             store = self._galleries.store
@@ -255,7 +212,9 @@ class Operations:
             point = verify_point(thresholds, fmr, self.fmr)
             scores = answered_scores(thresholds, point.threshold, exact=exact)
             store.subject(found, subject)  # fails before any work on the photo
-            (chosen,) = self._embedded(self._live({"image": self._one_face(image, "image", gate)}, gate), used)
+            (chosen,) = self._photos.embed_chosen(
+                self._photos.check_live({"image": self._photos.choose(image, "image", gate)}, gate), used
+            )
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
@@ -270,6 +229,7 @@ class Operations:
         answered = scores.candidate(candidate)
         return SubjectVerified(match, answered, point, chosen, other, stages, used.id, warnings, out)
 
+    @retried
     def identify(
         self,
         gallery: str,
@@ -288,38 +248,13 @@ class Operations:
         for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
         `LivenessGates.open` raises.
         """
-        return retried(
-            lambda: self._identify(
-                gallery,
-                image,
-                exact=exact,
-                limit=limit,
-                fmr=fmr,
-                fpir=fpir,
-                population=population,
-                liveness=liveness,
-            )
-        )
-
-    def _identify(
-        self,
-        gallery: str,
-        image: bytes,
-        *,
-        exact: bool,
-        limit: int,
-        fmr: float | None,
-        fpir: float | None,
-        population: str | None,
-        liveness: LivenessMode | None,
-    ) -> Identification:
         gate = self._gate(gallery, liveness)
         with self._used_by(gallery) as used:
             subjects = self._galleries.subjects_with_faces(gallery)
             thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
             scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
-            photo, places = self._embed_live(image, used, gate)
+            photo, places = self._photos.embed_live(image, used, gate)
             warnings = _warnings(used, self._populations(gallery, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
@@ -347,14 +282,15 @@ class Operations:
 
         Raises NoFace, what `pick_face` raises, InvalidInput (``invalid_expiry``), NotFound, Conflict.
         """
-        chosen = self._one_face(image, "image", OFF, face)
+        chosen = self._photos.choose(image, "image", OFF, face)
 
+        @retried
         def record() -> Correction:
             with self._used_by(gallery) as used:
-                (probe,) = self.complete(gallery, [new_face(one) for one in self._embedded([chosen], used)])
+                (probe,) = self.complete(gallery, [new_face(one) for one in self._photos.embed_chosen([chosen], used)])
             return self._corrections.add(self._galleries.store.gallery(gallery), subject, probe, expires_at)
 
-        return retried(record)
+        return record()
 
     def enroll(
         self,
@@ -387,7 +323,7 @@ class Operations:
             if not taken:
                 raise all_rejected(rejected)
             with self._embedders.use(own) as used:
-                faces = self._embedded(taken.values(), used)
+                faces = self._photos.embed_chosen(taken.values(), used)
             found = self.look(gallery, [(subject, one.template) for one in faces], policy, tell=tell, stages=stages)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
@@ -415,10 +351,10 @@ class Operations:
         rejected: list[Rejected] = []
         for index, image in enumerate(images):
             try:
-                taken[index] = self._enrollable(image, quality, gate, face)
+                taken[index] = self._photos.choose_enrollable(image, quality, gate, face)
             except InvalidInput as error:
                 rejected.append(Rejected(index, error))
-        taken = dict(zip(taken, self._judged(taken.values(), gate), strict=True))
+        taken = dict(zip(taken, self._photos.judge(taken.values(), gate), strict=True))
         not_live = {index: refusal for index, one in taken.items() if (refusal := gate.refusal(one.face))}
         rejected += [Rejected(index, refusal) for index, refusal in not_live.items()]
         rejected.sort(key=lambda one: one.index)
@@ -448,7 +384,7 @@ class Operations:
         """
         gate = self._gate(gallery, "off")
         with self._used_by(gallery) as used:
-            photo, _ = self._embed_live(image, used, gate)
+            photo, _ = self._photos.embed_live(image, used, gate)
         for face in photo.faces:
             gate.check(face)
         return photo
@@ -498,8 +434,8 @@ class Operations:
         """
         gate = self._gate(gallery)
         with self._used_by(gallery) as used:
-            one = {"image": self._enrollable(image, quality, gate)}
-            (chosen,) = self._embedded(self._live(one, gate), used)
+            one = {"image": self._photos.choose_enrollable(image, quality, gate)}
+            (chosen,) = self._photos.embed_chosen(self._photos.check_live(one, gate), used)
             return new_face(chosen)
 
     def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
@@ -518,13 +454,7 @@ class Operations:
         self,
         gallery: str,
         embedder: str | None,
-        store: CropPolicy = "crop",
-        metadata: Metadata | None = None,
-        search: IndexKind = "fp32",
-        *,
-        on_conflict: OnConflict = "warn",
-        population: Sequence[str] = (),
-        liveness: LivenessMode = "off",
+        **settings: Unpack[GallerySettings],
     ) -> Gallery:
         """Create an empty gallery for templates of an installed package, given by id or name (None: the default).
 
@@ -532,17 +462,7 @@ class Operations:
         ``search_unavailable``).
         """
         with self._embedders.use(self._embedders.choose(embedder).id) as used:
-            return self._galleries.create_gallery(
-                gallery,
-                used.id,
-                used.embedder.dimension,
-                store=store,
-                metadata=metadata,
-                search=search,
-                on_conflict=on_conflict,
-                population=population,
-                liveness=liveness,
-            )
+            return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
     @contextmanager
     def _used_by(self, gallery: str) -> Iterator[Model]:
@@ -556,7 +476,8 @@ class Operations:
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
-        return retried(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
+        enroll = retried(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
+        return enroll()
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
         """Return the faces' templates of this package, made from their crops where they have none."""
@@ -566,65 +487,6 @@ class Operations:
         with self._embedders.use(package) as used:
             made = iter(used.embedder.embed(lacking)[0])
         return [face.template_of(package) or next(made, face.template) for face in faces]
-
-    def _embed(self, image: bytes, used: Model) -> Photo:
-        return self._observed(self._pipeline.embed(image, used.embedder))
-
-    def _embed_live(self, image: bytes, used: Model, gate: Gate) -> tuple[Photo, list[int]]:
-        """Judge all faces and embed those that the gate accepts; return the photo and these faces' indices."""
-        photo = self._pipeline.detect(image, gate.cuts)
-        (photo,) = gate.judged([photo], [range(len(photo.faces))])
-        places = gate.accepted(photo)
-        (photo,) = embed_faces([photo], used.embedder, [places])
-        return self._observed(photo), places
-
-    def _judged(self, chosen: Collection[Chosen], gate: Gate) -> list[Chosen]:
-        """Judge the chosen faces, and no others, together."""
-        which = [[one.choice.index] if one.face.cuts else [] for one in chosen]
-        photos = gate.judged([one.photo for one in chosen], which)
-        for photo in photos:
-            self._observe({name: spent for name, spent in photo.stages.items() if name == "liveness"})
-        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
-
-    def _live(self, chosen: Mapping[str, Chosen], gate: Gate) -> list[Chosen]:
-        """Judge the faces of photos by name. Raises NotLive for the first that is refused."""
-        judged = self._judged(chosen.values(), gate)
-        for name, one in zip(chosen, judged, strict=True):
-            gate.check(one.face, name)
-        return judged
-
-    def _embedded(self, chosen: Collection[Chosen], used: Model) -> list[Chosen]:
-        """Embed the chosen faces, and no others, in one batch."""
-        photos = embed_faces([one.photo for one in chosen], used.embedder, [[one.choice.index] for one in chosen])
-        for photo in photos:
-            self._observe({"embed": photo.stages["embed"]})
-        return [replace(one, photo=photo) for one, photo in zip(chosen, photos, strict=True)]
-
-    def _observed(self, photo: Photo) -> Photo:
-        self._observe(photo.stages)
-        return photo
-
-    def _one_face(self, image: bytes, name: str, gate: Gate, index: int | None = None) -> Chosen:
-        try:
-            photo = self._observed(self._pipeline.detect(image, gate.cuts))
-            if index is not None:
-                return Chosen(photo, pick_face(photo, index))
-        except InvalidInput as error:
-            raise type(error)(error.message, code=error.code, **{**error.details, "image": name}) from error
-        if not photo.faces:
-            raise NoFace(f"{name}: no face was found", image=name)
-        return Chosen(photo, choose_face(photo))
-
-    def _enrollable(self, image: bytes, level: QualityLevel, gate: Gate, index: int | None = None) -> Chosen:
-        photo = self._observed(self._pipeline.detect(image, gate.cuts))
-        if not photo.faces:
-            raise NoFace("no face was found")
-        chosen = Chosen(photo, choose_face(photo) if index is None else pick_face(photo, index))
-        share = chosen.choice.runner_up
-        if share >= AMBIGUOUS_SHARE:
-            raise AmbiguousFace(f"{len(photo.faces)} faces, and the second is {share:.0%} as prominent as the first")
-        check_quality(chosen.face, level)
-        return chosen
 
 
 def _warnings(
@@ -644,13 +506,3 @@ def _identified(
     margin = None if first is None or second is None else first - second
     others = found if decision == "unknown" else found[1:]
     return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)
-
-
-def retried(work: Callable[[], T]) -> T:
-    """Call ``work`` again if the gallery changed its packages meanwhile (a re-embedding began or ended)."""
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return work()
-        except (PackageMismatch, TwoPackages):
-            continue
-    return work()

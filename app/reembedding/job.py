@@ -113,7 +113,7 @@ class Reembedder:
                 _log.warning("A re-embedding could not be finished: %s", error.code)
 
     def work(self, running: Running) -> None:
-        """Do a job's work; see `app.jobs.runner.Work`."""
+        """Run a job; see `app.jobs.runner.Work`."""
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         if running.params["step"] == CLEAR:
             self._clear(running, gallery)

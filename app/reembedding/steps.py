@@ -60,7 +60,10 @@ class StoredCrop:
 
 
 class Reembeddings:
-    """Safe to share between threads. Every call may raise what `Database` does, and NotFound ``gallery_not_found``."""
+    """Carries out the steps of re-embeddings in SQL. Safe to share between threads.
+
+    Every call may raise what `Database` does, and NotFound ``gallery_not_found``.
+    """
 
     def __init__(self, store: Store) -> None:
         self._database = store.database

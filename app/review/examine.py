@@ -21,7 +21,7 @@ MOST_FACES = 256
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """For each of N faces the best face of each of the K nearest other subjects, best first.
+    """The best face of each of the K nearest other subjects, best first, for each of N faces.
 
     (N, K) each, padded with -inf and -1.
     """

@@ -13,7 +13,7 @@ from app.db.pagination import Page
 from app.errors import NotFound
 from app.gallery.records import Gallery
 from app.gallery.service import Galleries
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.jobs.records import Job
 from app.jobs.runner import Running
 from app.jobs.store import JobStore, new_job_id
@@ -108,7 +108,7 @@ class Reviewer:
         self._reviews.dismiss(self._galleries.store.gallery(gallery_id), finding_id, dismissed=dismissed)
 
     def work(self, running: Running) -> None:
-        """Do a job's work; see `app.jobs.runner.Work`."""
+        """Run a job; see `app.jobs.runner.Work`."""
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         terms = running.saved.get("terms") or {
             "package": self._galleries.probed_by(gallery.id),

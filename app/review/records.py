@@ -84,7 +84,7 @@ class Finding:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What can be done, the likeliest first."""
+        """Return what can be done, the likeliest first."""
         face, other = self.face, self.other
         delete = Action("delete", face.subject, face.face_id)
         if self.kind is Kind.SAME_PERSON and other is not None:
@@ -119,7 +119,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a finished review covered, and how well the gallery tells people apart; None: not enough to say."""
+    """The extent of a finished review, and how well the gallery tells people apart; None: not enough to say."""
 
     package: str
     subjects: int

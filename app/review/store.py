@@ -20,7 +20,7 @@ from app.errors import NotFound
 from app.gallery.gallery_rows import lock_gallery
 from app.gallery.records import Gallery
 from app.gallery.text import is_unnamed
-from app.inference.manifest import DecidedBy
+from app.inference.thresholds import DecidedBy
 from app.jobs.records import FINISHED
 from app.recognition.decisions import IdentifyPoint, VerifyPoint
 from app.review.records import Dismissal, Draft, Evidence, Finding, FoundFace, Kind, Review, Summary

@@ -111,7 +111,7 @@ class FaceTable:
     def best_of_all(
         self, probe: Vector, rough: NDArray[np.float32], error: float, limit: int, width: int
     ) -> list[tuple[int, float]]:
-        """As `best`, of all rows, given their `rough` scores, (N,), which may be wrong by `error`.
+        """Return the `best` of all rows, given their `rough` scores, (N,), which may be wrong by `error`.
 
         Looks at the `width` best rows first, and at WIDEN times as many until they hold enough subjects.
         """

@@ -167,7 +167,7 @@ class GalleryIndex(ABC, Generic[S_co]):
 
 
 class IndexBackend(Protocol):
-    """Where the indexes of all galleries are kept."""
+    """Keeps the indexes of all galleries."""
 
     @property
     def available(self) -> bool:

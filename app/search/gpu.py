@@ -86,7 +86,7 @@ class GpuIndex:
         _translated(lambda: self._index.add(vectors[self._index.ntotal :]))
 
     def nearest(self, start: int, end: int, probes: Vectors, fetch: int) -> Near:
-        """`start` must be 0 and `end` the number of rows. Raises GpuFailed."""
+        """Score all rows: `start` must be 0 and `end` their number. Raises GpuFailed."""
         width = min(fetch, end - start, MAX_FETCH)
         scores, rows = _translated(lambda: self._index.search(probes, width))
         scores = np.where(rows == NO_ROW, -np.inf, scores).astype(np.float32)

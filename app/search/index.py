@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Watch:
-    """What changes while a pass over the first `count` rows runs without the lock."""
+    """Collects what changes while a pass over the first `count` rows runs without the lock."""
 
     scan: Scan
     vectors: Vectors
@@ -121,7 +121,7 @@ class Index:
 
     @property
     def rounding(self) -> float:
-        """See `app.search.quantised.rounding`."""
+        """The largest rounding error of a score (`app.search.quantised.rounding`)."""
         return rounding(self.dimension)
 
     def convert(self, kind: IndexKind) -> None:
@@ -250,7 +250,7 @@ class Index:
                 return self._settled(watch, near, probes, fetch, limit)
 
     def _search_all(self, probe: Vector, limit: int) -> list[Match]:
-        """As `search`, from all rows; for when few subjects have most of the near faces, or scores are equal."""
+        """Search all rows; for when few subjects have most of the near faces, or scores are equal."""
         with self._watching() as watch:
             rough = np.concatenate(
                 self._in_parts((0, watch.count), lambda start, end: watch.scan.rough(start, end, probe))
@@ -292,7 +292,7 @@ class Index:
     # On the GPU's thread, which alone makes copies there and drops them
 
     def _pass_on_gpu(self, gpu: Gpu, probes: Vectors, limit: int, fetch: int) -> list[list[Match] | None]:
-        """As `_pass`. Raises GpuFailed."""
+        """Make a pass as `_pass` does. Raises GpuFailed."""
         watch = self._current_gpu_copy(gpu)
         try:
             near = watch.scan.nearest(0, watch.count, probes, fetch)

@@ -27,8 +27,8 @@ from app.search.types import (
 
 
 class IndexRegistry:
-    """Safe to share between threads. `specs` are always one gallery's, that of its own package first; calls that take
-    them may raise GalleryNotFound."""
+    """Keeps the index of every gallery. Safe to share between threads. `specs` are always one gallery's, that of its
+    own package first; calls that take them may raise GalleryNotFound."""
 
     def __init__(self, source: FaceSource, backend: IndexBackend) -> None:
         self._source = source

@@ -31,7 +31,7 @@ class Rows:
 
     @property
     def vectors(self) -> Vectors:
-        """(N, D); valid until rows are added."""
+        """The rows, (N, D); valid until rows are added."""
         return self._exact[: self.count]
 
     @property

@@ -33,7 +33,7 @@ class SubjectRows:
 
     @property
     def subjects(self) -> Keys:
-        """(N,) the subject of each row; valid until rows are added."""
+        """The subject of each row, (N,); valid until rows are added."""
         return self._subjects[: self._count]
 
     @property

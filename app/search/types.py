@@ -30,7 +30,7 @@ class IndexKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IndexSpec:
-    """What one index holds: the templates of one package in one gallery, each `dimension` numbers long."""
+    """The contents of one index: the templates of one package in one gallery, each `dimension` numbers long."""
 
     key: IndexKey
     gallery_id: str
@@ -76,7 +76,7 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened to a gallery's faces after a position, in order; ``position`` is the place after it."""
+    """The changes of a gallery's faces after a position, in order; ``position`` is the place after it."""
 
     steps: tuple[FaceBlock | Removed, ...]
     position: LogPosition
@@ -86,7 +86,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class GalleryState:
-    """Where a gallery's change log ends, and the indexes that can answer for it, that of its own package first."""
+    """The end of a gallery's change log, and the indexes that can answer for it, that of its own package first."""
 
     head: LogPosition
     specs: tuple[IndexSpec, ...]
@@ -140,7 +140,7 @@ class Snapshotted:
 
 
 class FaceSource(Protocol):
-    """Where indexes read faces and change logs; safe to share between threads.
+    """Reads faces and change logs for the indexes; safe to share between threads.
 
     Every call may raise Unusable ``database_unavailable``, ``template_damaged`` and Overloaded ``database_busy``.
     """

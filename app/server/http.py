@@ -19,10 +19,10 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.api.logs import LOGGER
 from app.api.middleware import ANSWER_POLICY, CSP, HEADERS, ID_HEADER
 from app.api.problems import answer_problem
 from app.errors import InvalidInput, Unusable
+from app.logs import LOGGER
 
 FLUSH_S = 5.0
 """Seconds that closing may take once the requests are done; then the process ends."""

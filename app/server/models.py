@@ -12,9 +12,9 @@ from pathlib import Path
 from app.config import Settings
 from app.errors import Unusable
 from app.face.detect import Detector, open_detector
-from app.inference import tuned
 from app.inference.package import Package, Scan, scan_packages, select
 from app.inference.session import EmbedderSession, LivenessSession, open_embedder, open_liveness, resolve_device
+from app.tuning import tuned
 
 FOLDER = "models"
 """Folder in the data folder for prepared graphs and fetched files."""

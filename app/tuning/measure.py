@@ -18,10 +18,10 @@ from app.inference.embedder import Embedder
 from app.inference.package import Package
 from app.inference.prepare import Target
 from app.inference.session import EmbedderSession, open_embedder
-from app.inference.tuned import Choice
 from app.pipeline import Pipeline
 from app.tuning.callers import Reel
 from app.tuning.contest import SHORTEST_S, Speeds, contest
+from app.tuning.tuned import Choice
 from app.types import Pixels
 
 CPU_BATCHES = (1, 2, 4, 8, 16)
@@ -83,7 +83,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is tuned: two packages on a device, and the number of cores."""
+    """The subject of tuning: two packages on a device, and the number of cores."""
 
     embedder: Package
     detector: Package

@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -21,8 +22,8 @@ from rich.table import Table
 
 from app.calibration.intervals import Interval, people_weights, percentile_interval
 from app.config import PROJECT
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from app.search.types import IndexKind
 from bench import machine
 from bench.review import corrections as corrected
@@ -199,13 +200,15 @@ def one(faces: int, dimension: int, search: IndexKind) -> None:
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder), manifest, dimension, search=search) as gallery:
         for first, subjects, vectors, qualities in people:
             gallery.fill(subjects, vectors, qualities, first)
-        before = _resident_mib()
+        before, cpu = _resident_mib(), time.process_time()
         done = gallery.review()
+        cpu = time.process_time() - cpu
     figures = {
         "faces": faces,
         "subjects": done.summary.subjects,
         "findings": len(done.findings),
         "seconds": round(done.seconds, 2),
+        "processor_seconds": round(cpu, 2),
         "mib_before": before,
         "mib_most": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "load": round(os.getloadavg()[0], 1),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from app.gallery.records import Candidate
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.recognition.corrections import MOST, Wrong, rule_out
 from app.recognition.decisions import IdentifyPoint, decide, identify_point
 from app.types import Template, Vector, Vectors

@@ -17,7 +17,8 @@ from app.errors import Unusable
 from app.gallery.bulk import BulkFace, BulkSubject
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.inference.manifest import Manifest, Thresholds
+from app.inference.manifest import Manifest
+from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner
 from app.jobs.store import JobStore

@@ -11,8 +11,9 @@ import pytest
 
 from app.client import Client
 from app.compat.similarity import Similarity
-from app.inference.manifest import Manifest, Thresholds
+from app.inference.manifest import Manifest
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from app.recognition.decisions import CoarseScores
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
+from tests.support.calibrating import add_random_people, ended
 from tests.support.service import AGAIN, COLLINS, error_of, running
-
-SFACE = 128
-WAIT_S = 120.0
-
-
-def templates_of(people: int) -> bytes:
-    """A tar of two random templates of each person, as an import takes it."""
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((people, SFACE)).repeat(2, axis=0) + 0.5 * rng.standard_normal((2 * people, SFACE))
-    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    vectors[1] = vectors[-1]  # the last person under two names
-    npy = io.BytesIO()
-    np.save(npy, vectors)
-    names = [f"p{number // 2}" for number in range(2 * people)]
-    names[1] = "twice"
-    ids = "".join(f"{name}\n" for name in names).encode()
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w") as tar:
-        for name, content in (("ids.txt", ids), ("templates.npy", npy.getvalue())):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
-def ended(api: httpx.Client, job: str) -> dict[str, Any]:
-    end = time.monotonic() + WAIT_S
-    while (found := api.get(f"/v1/jobs/{job}").json())["state"] in {"queued", "running"}:
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    assert found["state"] == "done", found
-    return dict(found)
 
 
 def identified(api: httpx.Client, **asked: str) -> dict[str, Any]:
@@ -62,13 +27,7 @@ def test_a_gallery_is_calibrated_and_every_answer_says_what_decided(tmp_path: Pa
         api.post("/v1/galleries/staff/subjects/collins/faces", files={"images": COLLINS}).raise_for_status()
         before = identified(api)
         assert before["calibration"] == {"source": "package", "name": "train112", "fallback": None}
-        imported = api.post(
-            "/v1/galleries/staff/import",
-            params={"content": "templates", "package": package["embedder"]},
-            content=templates_of(200),
-            headers={"content-type": "application/x-tar"},
-        ).json()
-        ended(api, imported["id"])
+        add_random_people(api, "staff")
 
         switched = api.patch("/v1/galleries/staff", json={"calibration": "gallery", "allow_laxer": True}).json()
         assert (switched["calibration"], switched["allow_laxer"]) == ("gallery", True)

@@ -32,12 +32,12 @@ from app.api import schemas
 from app.api.auth import FOLLOW_S, KEY_FILE, AdminKey, Guard, load_key, replace_key
 from app.api.body import read_body
 from app.api.dependencies import Service
-from app.api.logs import JsonFormatter
 from app.api.middleware import CSP, HEADERS
 from app.concurrency.worker_pool import WorkerPool
 from app.config import Settings
 from app.errors import InvalidInput, LikenessError, Overloaded, Unusable
 from app.gallery.store import Store
+from app.logs import JsonFormatter
 from app.main import create_app
 from app.serve import serve
 from app.server.run import listen
@@ -271,6 +271,8 @@ def test_what_goes_wrong_inside_is_answered_without_its_insides(
     logged = "\n".join(JsonFormatter().format(record) for record in caplog.records)
     assert response.json()["request_id"] in logged
     assert "very-secret" not in response.text + logged
+    with closing(sqlite3.connect(folder / "likeness.db")) as database, database:
+        database.execute("update galleries set metadata = '{}'")
 
 
 def test_a_request_without_memory_for_it_is_told_to_come_again(

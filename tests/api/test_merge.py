@@ -80,7 +80,7 @@ def test_a_killed_server_leaves_before_or_after(tmp_path: Path) -> None:
     folder.mkdir()
     faces, owner = 5_000, "crowd"
     store = Store(f"sqlite:///{folder / 'likeness.db'}")
-    home = store.create_gallery("many", select(find_packages(PROJECT / "models"), "sface").id, DIMENSION, "none")
+    home = store.create_gallery("many", select(find_packages(PROJECT / "models"), "sface").id, DIMENSION, store="none")
     store.write_many(home, [], [BulkFace(owner, vector.tobytes(), 50.0) for vector in units(faces, DIMENSION)])
     store.close()
     chance = random.Random(5)

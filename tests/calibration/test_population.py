@@ -22,7 +22,8 @@ from app.calibration.population import (
     sampled,
 )
 from app.errors import OperatingPointUnavailable
-from app.inference.manifest import Calibration, DecidedBy, Thresholds
+from app.inference.manifest import Calibration
+from app.inference.thresholds import DecidedBy, Thresholds
 from app.types import Vectors
 from tests.support import packages
 

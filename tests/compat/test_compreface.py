@@ -22,8 +22,8 @@ from app.api.operation import AnyOperation
 from app.api.problems import KINDS
 from app.compat.compreface import endpoints, errors
 from app.compat.similarity import Similarity
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, encoded, running
 

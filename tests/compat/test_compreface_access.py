@@ -13,13 +13,11 @@ from fastapi.routing import APIRoute
 
 from app.compat.compreface.endpoints import ENDPOINTS
 from app.compat.compreface.protocol import ROUTERS
+from tests.support.access import OTHER, OWN, SCOPES, SECRET, write_keys
 from tests.support.service import COLLINS, running
 
-OWN, OTHER = "own", "elsewhere"
-SCOPES = ("read", "recognize", "enroll", "admin", "delete", "metrics", "templates")
 SIGHTED = ("own gallery", "default", "other gallery")
 REFUSED = ("expired", "revoked", "wrong", "none")
-SECRET = "0123456789abcdef" * 3
 RECOGNITION = "/api/v1/recognition"
 SUBJECTS, FACES = f"{RECOGNITION}/subjects", f"{RECOGNITION}/faces"
 NEEDS: dict[str, str] = {
@@ -88,18 +86,7 @@ class Ground:
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     folder = tmp_path_factory.mktemp("access")
-    lines = ["keys:"]
-    for scope in SCOPES:
-        for way, extra in {
-            "default": "",
-            "own-gallery": f"galleries: [{OWN}], ",
-            "other-gallery": f"galleries: [{OTHER}], ",
-            "expired": "expires_at: 2026-01-01T00:00:00Z, ",
-            "revoked": "",
-        }.items():
-            lines.append(f"  - {{id: {scope}-{way}, scopes: [{scope}], {extra}secret: {SECRET}}}")
-    (folder / "keys.yaml").write_text("\n".join(lines))
-    with running(folder / "data", keys_file=folder / "keys.yaml", failed_keys="100000/s") as client:
+    with running(folder / "data", keys_file=write_keys(folder, "default"), failed_keys="100000/s") as client:
         for gallery in (OWN, OTHER, "default"):
             client.post("/v1/galleries", json={"id": gallery}).raise_for_status()
         for scope in SCOPES:

@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from app.compat.similarity import Similarity
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, SAMPLES, encoded

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.compat.similarity import LEVELS, SHOWN, Similarity, fmr_of
-from app.inference.manifest import Manifest, Thresholds
+from app.inference.manifest import Manifest
 from app.inference.package import load_package
+from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.packages import manifest
 

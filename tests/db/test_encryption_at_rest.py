@@ -29,7 +29,8 @@ from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
 from app.types import Box, Quality
 from tests.support.commands import run
-from tests.support.following import DIMENSION, PACKAGE, engine_of, found, template
+from tests.support.following import engine_of, found
+from tests.support.galleries import DIMENSION, PACKAGE, template
 from tests.support.jobs import NOBODYS, job_store
 from tests.support.service import COLLINS, running
 

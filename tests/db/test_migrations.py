@@ -24,12 +24,9 @@ from app.gallery.store import Store
 from app.gallery.templates import TemplatePlan, TemplateSet
 from app.reembedding.steps import Reembeddings
 from app.search.milvus.collections import Collections
+from tests.support.following import engine_of
 from tests.support.migrations import downgrade
 from tests.support.postgres import new_database
-
-
-def engine_of(url: str) -> sa.Engine:
-    return sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
 
 
 def test_a_new_database_gets_the_tables_that_the_program_expects(empty_database_url: str) -> None:

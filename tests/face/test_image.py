@@ -27,7 +27,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from app.errors import EmptyImage, ImageTooLarge, ImageTooSmall, InvalidImage, InvalidInput, UnsupportedImage
 from app.face.formats import Limits, _heif_reader
-from app.face.image import Decoded, Header, decode, read_header
+from app.face.image import Decoded, Header, decode, open_image
 from tests.support.images import EVERY_KIND, ORIENTATION, encoded, grey16, heic, photo, pixels, turned
 
 LIMITS = Limits()
@@ -178,7 +178,7 @@ class TestOrientation:
         decoded = decode(data, LIMITS)
         assert difference(decoded, wanted) == 0
         assert (decoded.width, decoded.height) == wanted.size
-        assert read_header(data, LIMITS) == decoded.header == Header(kind, *wanted.size, orientation)
+        assert decoded.header == Header(kind, *wanted.size, orientation)
 
     @pytest.mark.parametrize("orientation", range(1, 9))
     def test_each_turn_of_a_heic_is_undone_once(self, orientation: int) -> None:
@@ -187,7 +187,7 @@ class TestOrientation:
         data = heic(photo(), orientation)
         decoded = decode(data, LIMITS)
         assert difference(decoded, wanted) <= 8
-        assert read_header(data, LIMITS) == decoded.header == Header("HEIF", *wanted.size, 1)
+        assert decoded.header == Header("HEIF", *wanted.size, 1)
 
     def test_orientation_behind_a_pngs_pixels_counts(self) -> None:
         data = turned(photo(), "PNG", 6)
@@ -216,7 +216,7 @@ class TestReduction:
     def test_a_reduced_jpeg_shows_the_same_places(self, orientation: int, factor: int) -> None:
         """Each pixel is about the mean of the block that scale, left and top say it stands for."""
         data = turned(photo(301, 203), "JPEG", orientation)
-        whole, reduced = decode(data, LIMITS), decode(data, LIMITS, reduction=lambda _: factor)
+        whole, reduced = decode(data, LIMITS), open_image(data, LIMITS).decode(factor)
         assert reduced.scale == factor
         assert (reduced.width, reduced.height) == (whole.width, whole.height)
         for row in range(1, reduced.pixels.shape[0] - 1, 5):
@@ -226,17 +226,12 @@ class TestReduction:
                 assert np.abs(reduced.pixels[row, column] - block).max() < 25
 
     def test_other_formats_come_at_full_size(self) -> None:
-        decoded = decode(encoded(photo(), "PNG"), LIMITS, reduction=lambda _: 8)
+        decoded = open_image(encoded(photo(), "PNG"), LIMITS).decode(8)
         assert (decoded.scale, decoded.left, decoded.top) == (1, 0, 0)
         assert difference(decoded, photo()) == 0
 
-    def test_the_wish_is_made_knowing_the_header(self) -> None:
-        seen: list[Header] = []
-        decode(turned(photo(), "JPEG", 6), LIMITS, reduction=lambda header: seen.append(header) or 1)  # type: ignore[func-returns-value]  # append answers None
-        assert seen == [Header("JPEG", 64, 96, 6)]
-
     def test_in_between_the_next_smaller_factor_is_taken(self) -> None:
-        assert decode(encoded(photo(), "JPEG"), LIMITS, reduction=lambda _: 7).scale == 4
+        assert open_image(encoded(photo(), "JPEG"), LIMITS).decode(7).scale == 4
 
 
 class TestRefusals:
@@ -272,7 +267,7 @@ class TestRefusals:
         data = turned(photo(), "JPEG", 6)
         assert decode(data, Limits(max_pixels=96 * 64, max_side=96)).height == 96
         for limits in (Limits(max_pixels=96 * 64 - 1), Limits(max_side=95)):
-            for refuse in (decode, read_header):
+            for refuse in (decode, open_image):
                 with pytest.raises(ImageTooLarge) as caught:
                     refuse(data, limits)
                 assert caught.value.code == "image_too_large"
@@ -282,9 +277,9 @@ class TestRefusals:
         data = EVERY_KIND[kind]()
         for tenth in range(1, 10):
             cut = data[: len(data) * tenth // 10]
-            for reduction in (None, lambda _: 4):
+            for factor in (1, 4):
                 with pytest.raises(InvalidImage):
-                    decode(cut, LIMITS, reduction=reduction)
+                    open_image(cut, LIMITS).decode(factor)
 
     @kinds
     def test_cut_short_anywhere_is_an_error_or_harmless(self, kind: str) -> None:

@@ -17,7 +17,8 @@ from app.gallery.records import Gallery
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.types import FaceBlock, LogPosition
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, log_of, quiet
+from tests.support.following import engine_of, found, log_of, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll
 from tests.support.migrations import downgrade
 
 

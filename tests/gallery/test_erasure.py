@@ -29,7 +29,8 @@ from app.gallery.store import Store
 from app.search.snapshots import Snapshots
 from tests.support.commands import run
 from tests.support.erasing import erasures
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet
+from tests.support.following import engine_of, found, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll
 from tests.support.live import serving
 from tests.support.postgres import new_database
 from tests.support.service import COLLINS, HOPPER, error_of, running
@@ -207,12 +208,10 @@ def test_a_snapshot_that_is_just_being_written_does_not_stay(tmp_path: Path, mon
 
 
 def test_a_server_that_died_leaves_a_receipt_that_another_completes(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
+    alone: Galleries, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    enroll(galleries, "eileen", 1, 2)
-    work = erasures(galleries)
+    enroll(alone, "eileen", 1, 2)
+    work = erasures(alone)
 
     def die(*_: object) -> bool:
         raise KeyboardInterrupt
@@ -222,7 +221,7 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
         work.erase("staff", "eileen")
     monkeypatch.undo()
     with pytest.raises(NotFound):
-        galleries.store.subject(galleries.store.gallery("staff"), "eileen")
+        alone.store.subject(alone.store.gallery("staff"), "eileen")
     assert work.receipts().items == ()
     assert work.complete_pending() == 0, "its server may still be at it"
     with engine_of(database_url).begin() as connection:
@@ -235,25 +234,19 @@ def test_a_server_that_died_leaves_a_receipt_that_another_completes(
     assert receipt == work.receipt(receipt_id)
     assert receipt["erased"]["faces"] == 2
     check_receipt(receipt)
-    galleries.close()
 
 
-def test_nobody_erased_no_receipt(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+def test_nobody_erased_no_receipt(alone: Galleries) -> None:
     for gallery, subject in (("staff", "nobody"), ("nowhere", "nobody")):
         with pytest.raises(NotFound):
-            erasures(galleries).erase(gallery, subject)
-    assert erasures(galleries).receipts().items == ()
-    galleries.close()
+            erasures(alone).erase(gallery, subject)
+    assert erasures(alone).receipts().items == ()
 
 
-def test_receipts_page_and_hold_only_as_they_were_signed(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+def test_receipts_page_and_hold_only_as_they_were_signed(alone: Galleries) -> None:
     for seed in range(3):
-        enroll(galleries, f"s{seed}", seed)
-    work = erasures(galleries)
+        enroll(alone, f"s{seed}", seed)
+    work = erasures(alone)
     made = [work.erase("staff", f"s{seed}") for seed in range(3)]
     page = work.receipts(limit=2)
     assert [*page.items, *work.receipts(page.next_cursor, 2).items] == made
@@ -270,7 +263,6 @@ def test_receipts_page_and_hold_only_as_they_were_signed(database_url: str) -> N
             check_receipt(document, key)
     with pytest.raises(Unusable, match="another key"):
         check_receipt(receipt, Signer(bytes(range(32))).public_key)
-    galleries.close()
 
 
 def test_commands_erase_and_check_receipts_without_a_server(tmp_path: Path) -> None:

@@ -27,17 +27,8 @@ from app.gallery.store import Store
 from app.timestamps import utc_text
 from app.types import Box, Quality
 from tests.support.erasing import erasures
-from tests.support.following import (
-    DIMENSION,
-    PACKAGE,
-    PAST,
-    engine_of,
-    enroll,
-    found,
-    let_expire,
-    quiet,
-    template,
-)
+from tests.support.following import PAST, engine_of, found, let_expire, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.live import serving
 from tests.support.service import COLLINS, HOPPER, error_of, running
 
@@ -62,26 +53,23 @@ def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 # ---------------------------------------------------------------- terms
 
 
-def test_terms_are_kept_changed_and_taken_away(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+def test_terms_are_kept_changed_and_taken_away(alone: Galleries) -> None:
     agreed = Consent("form 12, Müller", "2026-05-01T00:00:00.000000Z")
-    made = galleries.store.create_subject(galleries.store.gallery("staff"), "eileen", terms=Terms(LATER, agreed))
+    made = alone.store.create_subject(alone.store.gallery("staff"), "eileen", terms=Terms(LATER, agreed))
     assert (made.expires_at, made.consent) == (LATER, agreed)
-    same = galleries.store.update_subject(galleries.store.gallery("staff"), "eileen", name="Eileen")
+    same = alone.store.update_subject(alone.store.gallery("staff"), "eileen", name="Eileen")
     assert (same.expires_at, same.consent) == (LATER, agreed)
-    gone = galleries.store.update_subject(galleries.store.gallery("staff"), "eileen", terms=Terms(None, None))
+    gone = alone.store.update_subject(alone.store.gallery("staff"), "eileen", terms=Terms(None, None))
     assert (gone.expires_at, gone.consent) == (None, None)
     face = NewFace(template(1), Quality(50, ()), Box(0, 0, 1, 1))
-    enrolled = galleries.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
+    enrolled = alone.enroll("staff", "eileen", [face], terms=Terms(expires_at=LATER)).subject
     assert (enrolled.expires_at, enrolled.consent) == (LATER, None)
-    assert galleries.enroll("staff", "eileen", [face]).subject.expires_at == LATER
-    galleries.store.create_subject(galleries.store.gallery("staff"), "grace")
+    assert alone.enroll("staff", "eileen", [face]).subject.expires_at == LATER
+    alone.store.create_subject(alone.store.gallery("staff"), "grace")
     assert [
-        one.id for one in galleries.store.subjects(galleries.store.gallery("staff"), expires_before="2999-01-01").items
+        one.id for one in alone.store.subjects(alone.store.gallery("staff"), expires_before="2999-01-01").items
     ] == ["eileen"]
-    assert galleries.store.subjects(galleries.store.gallery("staff"), expires_before=LATER).items == ()
-    galleries.close()
+    assert alone.store.subjects(alone.store.gallery("staff"), expires_before=LATER).items == ()
 
 
 def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
@@ -106,39 +94,34 @@ def test_terms_that_make_no_sense_change_nothing(database_url: str) -> None:
 # ---------------------------------------------------------------- what has expired
 
 
-def test_who_has_expired_is_not_answered_before_anybody_sweeps(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    enroll(galleries, "eileen", 1)
-    enroll(galleries, "grace", 2)
+def test_who_has_expired_is_not_answered_before_anybody_sweeps(alone: Galleries, database_url: str) -> None:
+    enroll(alone, "eileen", 1)
+    enroll(alone, "grace", 2)
     let_expire(database_url, "eileen")
-    assert found(galleries, 1) == []
-    assert found(galleries, 2) == ["grace"]
+    assert found(alone, 1) == []
+    assert found(alone, 2) == ["grace"]
     with pytest.raises(NotFound) as caught:
-        galleries.verify("staff", "eileen", template(1))
+        alone.verify("staff", "eileen", template(1))
     assert caught.value.code == "subject_not_found"
     with pytest.raises(Conflict) as conflict:
-        enroll(galleries, "eileen", 3)
+        enroll(alone, "eileen", 3)
     assert conflict.value.code == "subject_expired"
-    assert galleries.check("staff").faces == 2, "nothing came of the enrollment"
-    galleries.store.update_subject(galleries.store.gallery("staff"), "eileen", terms=Terms(expires_at=LATER))
-    assert found(galleries, 1) == ["eileen"]
-    galleries.close()
+    assert alone.check("staff").faces == 2, "nothing came of the enrollment"
+    alone.store.update_subject(alone.store.gallery("staff"), "eileen", terms=Terms(expires_at=LATER))
+    assert found(alone, 1) == ["eileen"]
 
 
-def test_the_sweep_erases_them_with_receipts_and_audit_entries(database_url: str) -> None:
-    galleries = quiet(database_url)
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
+def test_the_sweep_erases_them_with_receipts_and_audit_entries(alone: Galleries, database_url: str) -> None:
     for seed in range(4):
-        enroll(galleries, f"s{seed}", seed)
+        enroll(alone, f"s{seed}", seed)
     let_expire(database_url, "s1", "s3")
-    galleries.store.update_subject(galleries.store.gallery("staff"), "s2", terms=Terms(expires_at=LATER))
-    work, log = open_expiry(galleries)
+    alone.store.update_subject(alone.store.gallery("staff"), "s2", terms=Terms(expires_at=LATER))
+    work, log = open_expiry(alone)
     assert work.sweep() == 2
     assert work.sweep() == 0
-    assert [one.id for one in galleries.store.subjects(galleries.store.gallery("staff")).items] == ["s0", "s2"]
-    assert galleries.check("staff").ok
-    receipts = erasures(galleries).receipts().items
+    assert [one.id for one in alone.store.subjects(alone.store.gallery("staff")).items] == ["s0", "s2"]
+    assert alone.check("staff").ok
+    receipts = erasures(alone).receipts().items
     assert [(one["reason"], one["erased"]["faces"]) for one in receipts] == [("expired", 1)] * 2
     for receipt in receipts:
         check_receipt(receipt)
@@ -148,7 +131,6 @@ def test_the_sweep_erases_them_with_receipts_and_audit_entries(database_url: str
         ("", "staff", "s3", 204),
     ]
     log.close()
-    galleries.close()
 
 
 def test_two_servers_erase_each_subject_once(database_url: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import httpx
@@ -18,21 +17,12 @@ from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.gallery.text import is_unnamed, unnamed_id
 from app.types import Box, Quality
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.following import engine_of, found, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.migrations import downgrade
 from tests.support.service import COLLINS, error_of
 
 ORIGIN = Origin("a" * 32, 640, 480, 0.93, "holiday.jpg")
-
-
-@pytest.fixture
-def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
-    """The galleries of two processes, which follow when they are asked."""
-    pair = quiet(database_url), quiet(database_url)
-    pair[0].create_gallery("staff", PACKAGE, DIMENSION)
-    yield pair
-    for galleries in pair:
-        galleries.close()
 
 
 def unnamed(galleries: Galleries, seed: int, origin: Origin | None = None) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,21 +20,13 @@ from app.gallery.store import Store
 from app.search.index import Index
 from app.search.types import FaceBlock
 from app.types import Box, Quality, Template
-from tests.support.following import let_expire
+from tests.support.following import engine_of, let_expire
 from tests.support.galleries import DIMENSION, PACKAGE, enroll, face, found, template
-
-
-@pytest.fixture
-def galleries(database_url: str) -> Iterator[Galleries]:
-    galleries = Galleries(Store(database_url))
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    yield galleries
-    galleries.close()
 
 
 def change_sql(url: str, *statements: sa.Executable) -> None:
     """Behind the service's back."""
-    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    engine = engine_of(url)
     with engine.begin() as connection:
         for statement in statements:
             connection.execute(statement)
@@ -356,7 +348,7 @@ def test_galleries_deleted_and_made_again_under_everyones_feet(galleries: Galler
     assert unexpected == []
     assert galleries.check("staff").ok
     galleries.delete_gallery("staff")
-    engine = sa.create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    engine = engine_of(database_url)
     with engine.connect() as connection:
         for table in (GALLERIES, SUBJECTS, FACES):
             assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,19 +12,10 @@ from app.db.schema import ANSWERED_REQUESTS
 from app.errors import Conflict, InvalidInput, LikenessError, NotFound
 from app.gallery.records import Consent, Move, Terms
 from app.gallery.service import Galleries
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, let_expire, quiet
+from tests.support.following import engine_of, found, let_expire
+from tests.support.galleries import enroll
 
 SOON, LATER = "2095-01-01T00:00:00.000000Z", "2096-01-01T00:00:00.000000Z"
-
-
-@pytest.fixture
-def pair(database_url: str) -> Iterator[tuple[Galleries, Galleries]]:
-    """The galleries of two processes, which follow when they are asked."""
-    pair = quiet(database_url), quiet(database_url)
-    pair[0].create_gallery("staff", PACKAGE, DIMENSION)
-    yield pair
-    for galleries in pair:
-        galleries.close()
 
 
 def ids_of(galleries: Galleries, subject: str) -> list[str]:

@@ -31,6 +31,7 @@ from app.gallery.store import Store
 from app.gallery.subject_list import SubjectList
 from app.gallery.text import HIDDEN, MAX_METADATA_DEPTH
 from app.types import Box, Quality, Reason, Template
+from tests.support.following import engine_of
 from tests.support.stores import DIMENSION, PACKAGE, enroll, face
 
 
@@ -47,7 +48,7 @@ def gallery(store: Store) -> Gallery:
 
 
 def count(url: str, table: sa.Table) -> int:
-    engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.NullPool)
+    engine = engine_of(url)
     with engine.connect() as connection:
         return connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
 
@@ -76,7 +77,7 @@ JSON_OBJECTS = st.dictionaries(
     numbers=st.lists(st.floats(width=32, allow_nan=False), min_size=DIMENSION, max_size=DIMENSION),
     box=st.builds(Box, *[st.floats(-1e6, 1e6)] * 4),
     quality=st.builds(Quality, st.floats(0, 100), st.lists(st.sampled_from(Reason), unique=True).map(tuple)),
-    crop=st.none() | st.binary(min_size=1),
+    crop=st.none() | st.binary().map(b"\x89PNG".__add__),
 )
 def test_what_is_enrolled_comes_back_the_same(
     store: Store,
@@ -534,7 +535,7 @@ def test_galleries_and_subjects_deleted_under_others_feet_leave_no_orphans(datab
 def test_blocks_hold_all_faces_of_the_gallery_in_order(
     store: Store, gallery: Gallery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.gallery.change_reader.STREAM_ROWS", 3)
+    monkeypatch.setattr("app.gallery.change_log.STREAM_ROWS", 3)
     other = store.create_gallery("other", PACKAGE, DIMENSION)
     expected = {}
     for number in range(8):

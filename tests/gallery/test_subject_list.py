@@ -19,14 +19,6 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture
-def galleries(database_url: str) -> Iterator[Galleries]:
-    galleries = Galleries(Store(database_url))
-    galleries.create_gallery("staff", PACKAGE, DIMENSION)
-    yield galleries
-    galleries.close()
-
-
-@pytest.fixture
 def elsewhere(galleries: Galleries, database_url: str) -> Iterator[Galleries]:
     """Another process' view of the same database, which has an index already."""
     enroll(galleries, "zoe", 99)

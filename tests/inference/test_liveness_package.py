@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from app.errors import Unusable
 from app.inference.manifest import Manifest, RewriteClassifier, RunAsIs, liveness_digest
 from app.inference.package import load_package
-from app.inference.prepare import check_classifier, check_crops, classify, rewrite_classifier, softmax
+from app.inference.prepare import check_classifier, check_crops, rewrite_classifier, softmax
+from app.inference.reference import run_plain
 from app.inference.session import open_embedder, open_liveness
 from tests.support import liveness
 from tests.support.packages import package
@@ -28,7 +29,7 @@ def test_random_weights_answer_as_the_file_does_one_or_many(tmp_path: Path) -> N
     made = liveness.install(tmp_path / "models", model, classes=("print", "live", "replay"))
     session = open_liveness(made, tmp_path / "cache", "cpu")
     cuts = check_crops(liveness.SIDE)
-    expected = softmax(classify(model, liveness.FORM, cuts))[:, 1]
+    expected = softmax(run_plain(model, liveness.FORM, cuts))[:, 1]
     assert session.run(cuts) == pytest.approx(expected, abs=1e-5)
     assert np.concatenate([session.run(cut[None]) for cut in cuts]) == pytest.approx(expected, abs=1e-5)
     assert session.run(cuts).dtype == np.float32
@@ -42,8 +43,8 @@ def test_colour_order_and_range_are_part_of_the_graph(tmp_path: Path) -> None:
     )
     cuts = check_crops(liveness.SIDE)
     found = open_liveness(made, tmp_path / "cache", "cpu").run(cuts)
-    assert found == pytest.approx(softmax(classify(model, bgr, cuts))[:, 1], abs=1e-5)
-    assert found != pytest.approx(softmax(classify(model, liveness.FORM, cuts))[:, 1], abs=1e-3)
+    assert found == pytest.approx(softmax(run_plain(model, bgr, cuts))[:, 1], abs=1e-5)
+    assert found != pytest.approx(softmax(run_plain(model, liveness.FORM, cuts))[:, 1], abs=1e-3)
 
 
 def test_a_graph_that_is_rewritten_wrongly_is_refused() -> None:

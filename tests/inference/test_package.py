@@ -33,7 +33,6 @@ from app.inference.manifest import (
     RunAsIs,
     SourceInput,
     Tensor,
-    Thresholds,
     UrlSource,
 )
 from app.inference.package import (
@@ -47,6 +46,7 @@ from app.inference.package import (
     sha256_of,
     write_manifest,
 )
+from app.inference.thresholds import Thresholds
 from tests.conftest import PROJECT
 from tests.support.cards import card
 from tests.support.packages import manifest, package

@@ -25,7 +25,8 @@ from app.errors import Unusable
 from app.inference import cpu_graph
 from app.inference.manifest import Rewrite, RunAsIs, SourceInput
 from app.inference.package import Package, find_packages, load_package, locate, select, write_manifest
-from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, run_source
+from app.inference.prepare import MIN_COSINE, Target, check_crops, check_prepared, prepared, rewrite, unit
+from app.inference.reference import run_plain
 from app.inference.session import open_embedder
 from app.types import Pixels
 from tests.conftest import PROJECT
@@ -339,7 +340,7 @@ def test_the_contract_is_made_of_any_source_input(
     found = ort_run(rewritten, crops)
     assert (expected * found).sum(axis=1).min() >= 0.999999
     assert np.allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
-    assert np.abs(run_source(source, plan, crops) - expected).max() < 1e-6
+    assert np.abs(unit(run_plain(source, plan.input, crops)) - expected).max() < 1e-6
 
 
 def ort_run(model: ModelProto, value: NDArray[np.generic]) -> Array:

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from app.adding.add import drawn_crops
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package, write_manifest
+from app.inference.thresholds import Thresholds
 from app.measuring.people import people_for
 from tests.conftest import PROJECT
 from tests.support.commands import run as likeness

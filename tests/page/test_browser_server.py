@@ -238,7 +238,7 @@ def test_signing_in_to_the_api_page_authorizes_try_it_out(chromium: Browser, liv
         page.goto(f"{live_server.url}/docs")
         for group in ("recognition", "CompreFace", "Amazon Rekognition"):
             expect(page.get_by_role("link", name=group, exact=True)).to_be_visible(timeout=WAIT_MS)
-        operation = page.locator(".opblock", has_text="/v1/key").filter(has_text="What may this key do?")
+        operation = page.locator(".opblock", has_text="/v1/key").filter(has_text="Show what this key may do")
         operation.locator(".opblock-summary-control").click()
         operation.get_by_role("button", name="Try it out").click()
         operation.get_by_role("button", name="Execute").click()

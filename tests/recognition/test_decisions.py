@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from app.errors import Conflict, OperatingPointUnavailable
 from app.gallery.records import Candidate
-from app.inference.manifest import Calibration, DecidedBy, Point, Thresholds
+from app.inference.manifest import Calibration, Point
 from app.inference.package import find_packages, select
+from app.inference.thresholds import DecidedBy, Thresholds
 from app.recognition.decisions import (
     AnsweredCandidate,
     IdentifyPoint,

@@ -282,7 +282,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         one = bulk_face("s1", face, crop_to_keep(gallery, face))
         server.galleries.write_many("staff", [], [one], face.template.vector[None], face.template.package)
 
-    retried(write)
+    retried(write)()
     assert tried == [2, 2]
     assert server.reembeddings.left(gallery, NEW) == 0
     assert server.finds(1)

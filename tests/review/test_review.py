@@ -12,7 +12,7 @@ from app.db.schema import DISMISSALS, FINDINGS, REVIEWS
 from app.errors import InvalidInput, NotFound, OperatingPointUnavailable
 from app.gallery.records import Move
 from app.gallery.text import unnamed_id
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.jobs.records import JobState
 from app.jobs.runner import Running
 from app.review import job as review_job

@@ -21,7 +21,8 @@ from app.gallery.store import Store
 from app.search.index import Index
 from app.search.snapshots import Snapshots
 from app.search.types import FaceBlock
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.following import engine_of, found, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.postgres import new_database
 
 SUBJECTS = ("ann", "bob", "cem")

@@ -13,7 +13,8 @@ from app.gallery.records import Candidate, NewFace
 from app.gallery.service import Galleries
 from app.search.face_table import MIN_WEIGHT
 from app.types import Box, Quality, Template, Vector
-from tests.support.following import DIMENSION, PACKAGE, enroll, found, quiet, template
+from tests.support.following import found, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.milvus import lite, remote
 
 KINDS = ("faiss", "milvus")
@@ -60,7 +61,11 @@ def test_an_empty_gallery_finds_nobody_and_knows_that_it_is_whole(galleries: Gal
 def test_what_was_acknowledged_is_found_and_what_was_deleted_is_not(galleries: Galleries) -> None:
     made = enroll(galleries, "ann", 1, 2)
     enroll(galleries, "bob", 3)
-    assert (found(galleries, 1), found(galleries, 2), found(galleries, 3)) == (["ann"], ["ann"], ["bob"])
+    assert (found(galleries, 1), found(galleries, 2), found(galleries, 3)) == (
+        ["ann"],
+        ["ann"],
+        ["bob"],
+    )
     assert galleries.subjects_with_faces("staff") == 2
     galleries.delete_face("staff", "ann", made.faces[0].face_id)
     assert (found(galleries, 1), found(galleries, 2)) == ([], ["ann"])

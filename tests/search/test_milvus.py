@@ -28,7 +28,8 @@ from app.search.milvus.client import CollectionLost, Milvus, parse_address
 from app.search.milvus.collections import Collections
 from app.search.types import FaceBlock, LogPosition
 from tests.conftest import PROJECT
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, template
+from tests.support.following import engine_of, found
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.milvus import lite, milvus_server, need_milvus, remote
 from tests.support.service import COLLINS, error_of, running
 
@@ -195,7 +196,7 @@ def test_a_face_deleted_by_one_while_another_still_adds_it_does_not_come_back(
 KILLED = """
 import os, signal, sys
 from app.search.milvus.client import Milvus, parse_address
-from tests.support.following import enroll
+from tests.support.galleries import enroll
 from tests.support.milvus import remote
 
 class Deadly(Milvus):
@@ -385,7 +386,11 @@ def test_an_older_copy_of_milvus_is_brought_up_to_date(tmp_path: Path, port: int
         galleries.close()
     with milvus_server(tmp_path / "copy", port):
         started = remote(url, Milvus(address))
-        assert (found(started, 1), found(started, 2), found(started, 3)) == ([], ["bob"], ["cem"])
+        assert (found(started, 1), found(started, 2), found(started, 3)) == (
+            [],
+            ["bob"],
+            ["cem"],
+        )
         assert started.check("staff").ok
         with engine_of(url).connect() as connection:
             assert connection.execute(sa.select(sa.func.count()).select_from(COLLECTIONS)).scalar() == 1
@@ -441,7 +446,11 @@ def test_without_milvus_and_with_it_again(tmp_path: Path, port: int, monkeypatch
     monkeypatch.undo()
     with milvus_server(folder, port):
         assert comes_to(galleries, available=True)
-        assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (["ann"], ["bob"], ["cem"])
+        assert (found(galleries, 1), found(galleries, 3), found(galleries, 4)) == (
+            ["ann"],
+            ["bob"],
+            ["cem"],
+        )
         enroll(galleries, "dan", 5)
         assert found(galleries, 5) == ["dan"]
         assert galleries.check("staff").ok

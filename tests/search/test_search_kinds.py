@@ -19,7 +19,8 @@ from app.search.follower import LocalIndex
 from app.search.snapshots import Snapshots
 from app.search.types import IndexKind
 from tests.support.commands import run as likeness
-from tests.support.following import DIMENSION, PACKAGE, engine_of, enroll, found, quiet, template
+from tests.support.following import engine_of, found, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 from tests.support.live import LiveServer
 from tests.support.migrations import downgrade
 from tests.support.service import BOTH, COLLINS, HOPPER, error_of, running

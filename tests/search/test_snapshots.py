@@ -17,14 +17,15 @@ from pathlib import Path
 import pytest
 
 from app.concurrency.scheduler import Scheduler
-from app.gallery.change_reader import ChangeReader
+from app.gallery.change_log import ChangeReader
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.follower import LocalBackend
 from app.search.snapshots import HEADER_BYTES, Snapshots
 from app.search.types import IndexSpec
 from tests.conftest import PROJECT
-from tests.support.following import DIMENSION, NEVER_S, PACKAGE, enroll, found, quiet, template
+from tests.support.following import NEVER_S, found, quiet
+from tests.support.galleries import DIMENSION, PACKAGE, enroll, template
 
 FACES = 30
 PATIENCE_S = 60.0
@@ -81,7 +82,11 @@ def test_a_start_reads_the_snapshot_and_the_log_and_nothing_else(saved: str, fol
     galleries = start(saved, folder)
     galleries.indexes.load()
     answers = [galleries.search("staff", [template(seed)], 5) for seed in range(100, 110)]
-    assert (found(galleries, FACES), found(galleries, 0), found(galleries, 8)) == (["late"], ["s0"], [])
+    assert (found(galleries, FACES), found(galleries, 0), found(galleries, 8)) == (
+        ["late"],
+        ["s0"],
+        [],
+    )
     assert moments == []
     report = galleries.check("staff")
     assert (report.ok, report.indexed) == (True, FACES + 1 - 3)
@@ -96,7 +101,11 @@ def test_an_index_from_a_snapshot_takes_every_change(saved: str, folder: Path) -
     made = enroll(galleries, "ann", 500, 501)
     galleries.delete_subject("staff", "s1")
     galleries.delete_face("staff", "ann", made.faces[0].face_id)
-    assert (found(galleries, 500), found(galleries, 501), found(galleries, 1)) == ([], ["ann"], [])
+    assert (found(galleries, 500), found(galleries, 501), found(galleries, 1)) == (
+        [],
+        ["ann"],
+        [],
+    )
     assert galleries.check("staff").ok
     galleries.close()
 
@@ -295,7 +304,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from app.search.snapshots import Snapshots
-from tests.support.following import enroll, quiet
+from tests.support.following import quiet
+from tests.support.galleries import enroll
 galleries = quiet(sys.argv[1], Snapshots(Path(sys.argv[2]), min_faces=1))
 seed = 1000
 while True:

@@ -167,21 +167,29 @@ class Ground:
         return [waiting, *(self.admin("GET", path).raise_for_status().json() for path in paths)]
 
 
+def write_keys(folder: Path, unrestricted: str = "unrestricted") -> Path:
+    """Write a keys file with a key for each scope and way, and return its path."""
+    ways = {
+        unrestricted: "",
+        "own-gallery": f"galleries: [{OWN}], ",
+        "other-gallery": f"galleries: [{OTHER}], ",
+        "expired": "expires_at: 2026-01-01T00:00:00Z, ",
+        "revoked": "",
+    }
+    lines = [
+        f"  - {{id: {scope}-{way}, scopes: [{scope}], {extra}secret: {SECRET}}}"
+        for scope in SCOPES
+        for way, extra in ways.items()
+    ]
+    path = folder / "keys.yaml"
+    path.write_text("\n".join(["keys:", *lines]))
+    return path
+
+
 @contextmanager
 def access_ground(folder: Path, routers: Iterable[Router] = ()) -> Iterator[Ground]:
     """A service with these further operations, and with a key for each scope and way."""
-    lines = ["keys:"]
-    for scope in SCOPES:
-        for way, extra in {
-            "unrestricted": "",
-            "own-gallery": f"galleries: [{OWN}], ",
-            "other-gallery": f"galleries: [{OTHER}], ",
-            "expired": "expires_at: 2026-01-01T00:00:00Z, ",
-            "revoked": "",
-        }.items():
-            lines.append(f"  - {{id: {scope}-{way}, scopes: [{scope}], {extra}secret: {SECRET}}}")
-    (folder / "keys.yaml").write_text("\n".join(lines))
-    settings = {"keys_file": folder / "keys.yaml", "failed_keys": "100000/s"}
+    settings = {"keys_file": write_keys(folder), "failed_keys": "100000/s"}
     with running(folder / "data", routers=routers, **settings) as client:
         document = client.get("/openapi.json").json()
         operations = {

@@ -19,7 +19,7 @@ def fill(url: str, count: int) -> None:
     """A gallery of `count` subjects with a face each, random unit vectors, written as an import does."""
     store = Store(url)
     package = select(find_packages(PROJECT / "models"), "sface").id
-    gallery = store.create_gallery("many", package, DIMENSION, "none")
+    gallery = store.create_gallery("many", package, DIMENSION, store="none")
     generator = np.random.default_rng(1)
     for start in range(1, count, AT_ONCE):
         vectors = generator.standard_normal((AT_ONCE, DIMENSION), dtype=np.float32)

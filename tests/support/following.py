@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import sqlalchemy as sa
 
 from app.db.schema import CHANGES, SUBJECTS
-from app.gallery.records import Enrolled, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
 from app.search.follower import LocalBackend
 from app.search.snapshots import Snapshots
-from app.types import Box, Quality, Template
+from tests.support.galleries import template
 
-DIMENSION = 16
-PACKAGE = "tiny@1"
 NEVER_S = 3600.0
 PAST = "2026-01-01T00:00:00.000000Z"
-
-
-def template(seed: int, package: str = PACKAGE, dimension: int = DIMENSION) -> Template:
-    vector = np.random.default_rng(seed).standard_normal(dimension).astype(np.float32)
-    return Template(vector / np.linalg.norm(vector), package)
-
-
-def enroll(galleries: Galleries, subject: str, *seeds: int, gallery: str = "staff") -> Enrolled:
-    faces = [NewFace(template(seed), Quality(50, ()), Box(0, 0, 1, 1)) for seed in seeds]
-    return galleries.enroll(gallery, subject, faces)
 
 
 def found(galleries: Galleries, seed: int, gallery: str = "staff") -> list[str]:

@@ -12,7 +12,7 @@ from app.concurrency.scheduler import Scheduler
 from app.gallery.records import Enrolled, Gallery, NewFace
 from app.gallery.service import Galleries
 from app.gallery.store import Store
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.jobs.records import Job, JobState
 from app.jobs.runner import Runner, Running
 from app.jobs.store import JobStore

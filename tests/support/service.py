@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from app.api.router import Router, add_routers
-from app.cli.in_process import InProcess
 from app.config import Settings
 from app.main import admin_key, create_app
+from app.server.in_process import InProcess
 from tests.conftest import PROJECT
 from tests.support.ready import give_models
 

@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 from app.calibration import operating_points as points
 from app.calibration.intervals import Interval, wilson
 from app.errors import NoFace
-from app.inference.manifest import Calibration, Manifest, Point, Thresholds
+from app.inference.manifest import Calibration, Manifest, Point
 from app.inference.package import load_package, write_manifest
+from app.inference.thresholds import Thresholds
 from app.types import Vector
 from tests.conftest import PROJECT
 from tests.support.crop_sets import write_pack

@@ -22,33 +22,10 @@ from app.inference import golden
 from app.inference.manifest import Manifest
 from app.inference.package import Package, load_package, write_manifest
 from app.inference.session import Device, open_embedder
+from training.commands import options
 from training.commands.groups import groups
 from training.commands.ijb import ijb
 from training.commands.liveness import evaluate_liveness, liveness_robustness
-from training.commands.options import (
-    CACHE,
-    IMAGES_HELP,
-    MODELS,
-    Aligned,
-    Cache,
-    Flip,
-    Images,
-    Kept,
-    Models,
-    OnDevice,
-    Out,
-    PackageName,
-    Plots,
-    Protocol,
-    TemplateOptions,
-    Threads,
-    fold_of_each_pair,
-    package_folder,
-    photo_names,
-    photos_and_pairs,
-    read_or_make_templates,
-    service_threshold,
-)
 from training.evaluation import identification as searching
 from training.evaluation import metrics, plots, protocols
 from training.evaluation.bootstrap import ROUNDS
@@ -83,37 +60,38 @@ app.command("liveness-study")(liveness_robustness)
 @app.command()
 def pairs(
     *,
-    package: PackageName,
-    out: Out,
-    images: Annotated[Path | None, typer.Option(help=IMAGES_HELP)] = None,
+    package: options.PackageName,
+    out: options.Out,
+    images: Annotated[Path | None, typer.Option(help=options.IMAGES_HELP)] = None,
     pairs: Annotated[list[Path] | None, typer.Option(help="LFW pair list; several are joined.")] = None,
     pack: Annotated[
         Path | None, typer.Option(help="Verification pack (lfw.bin …) of aligned crops, in place of --images, --pairs.")
     ] = None,
-    protocol: Annotated[Protocol, typer.Option(help="auto: lfw where the list has folds.")] = Protocol.AUTO,
+    protocol: Annotated[
+        options.Protocol, typer.Option(help="auto: lfw where the list has folds.")
+    ] = options.Protocol.AUTO,
     folds: Annotated[
         int, typer.Option(help="With --protocol lfw and a list without folds: how many to cut it in.")
     ] = 10,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    aligned: Aligned = False,
-    flip: Flip = False,
-    draw: Plots = True,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    aligned: options.Aligned = False,
+    flip: options.Flip = False,
+    draw: options.Plots = True,
 ) -> None:
     """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
     with told(ValueError, OSError):
-        source, listed = photos_and_pairs(images, pairs or [], pack)
+        source, listed = options.photos_and_pairs(images, pairs or [], pack)
         aligned = aligned or pack is not None
-        made = read_or_make_templates(
-            source, listed.photos, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        )
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        made = options.read_or_make_templates(source, listed.photos, templates, way)
         figures = protocols.verification(
-            made, listed, folds=fold_of_each_pair(listed, protocol, folds), rounds=rounds, seed=seed
+            made, listed, folds=options.fold_of_each_pair(listed, protocol, folds), rounds=rounds, seed=seed
         )
         scores, mated = protocols.pair_scores(made, listed), listed.mated
         curve = metrics.error_curve(scores[mated], scores[~mated])
@@ -138,9 +116,9 @@ def pairs(
 @app.command()
 def identification(
     *,
-    images: Images,
-    package: PackageName,
-    out: Out,
+    images: options.Images,
+    package: options.PackageName,
+    out: options.Out,
     people: Annotated[int, typer.Option(help="How many people are enrolled, with one photo each.")] = 500,
     seeds: Annotated[int, typer.Option(min=1, help="How many draws of people (seeds 0, 1, …).")] = 10,
     strangers: Annotated[int, typer.Option(help="People not enrolled who search, one photo each; 0 = all.")] = 0,
@@ -148,23 +126,22 @@ def identification(
         list[Path] | None, typer.Option(help="Pair list: take only the photos that it names (may be given again).")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    aligned: Aligned = False,
-    flip: Flip = False,
-    draw: Plots = True,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    aligned: options.Aligned = False,
+    flip: options.Flip = False,
+    draw: options.Plots = True,
 ) -> None:
     """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
     with told(ValueError, OSError):
-        names = photo_names(images, photos_of or [])
-        made = read_or_make_templates(
-            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        )
+        names = options.photo_names(images, photos_of or [])
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        made = options.read_or_make_templates(images, names, templates, way)
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
-        own = service_threshold(package_folder(package, models), people)
+        own = options.service_threshold(options.package_folder(package, models), people)
         found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
         settings = {
             "images": str(images),
@@ -188,30 +165,29 @@ def identification(
 @app.command()
 def retrieval(
     *,
-    images: Images,
-    package: PackageName,
-    out: Out,
+    images: options.Images,
+    package: options.PackageName,
+    out: options.Out,
     photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
     nmi: Annotated[
         bool, typer.Option("--nmi", help="Also NMI of k-means clusters (slow; needs scikit-learn).")
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    aligned: Aligned = False,
-    flip: Flip = False,
-    draw: Plots = True,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    aligned: options.Aligned = False,
+    flip: options.Flip = False,
+    draw: options.Plots = True,
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with told(ValueError, OSError):
-        names = photo_names(images, photos_of or [])
-        made = read_or_make_templates(
-            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        )
+        names = options.photo_names(images, photos_of or [])
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        made = options.read_or_make_templates(images, names, templates, way)
         people = points.numbered([person_of(name) for name in made.names])
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
         settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": flip}
@@ -224,9 +200,9 @@ def retrieval(
 @app.command(name="operating-points")
 def operating_points(
     *,
-    images: Images,
-    package: PackageName,
-    out: Out,
+    images: options.Images,
+    package: options.PackageName,
+    out: options.Out,
     name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
     measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which photos.")],
     photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
@@ -241,21 +217,20 @@ def operating_points(
     default: Annotated[bool, typer.Option("--default", help="Make it the package's default calibration.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = points.ROUNDS,
     seed: int = 0,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    aligned: Aligned = False,
-    flip: Flip = False,
-    draw: Plots = True,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    aligned: options.Aligned = False,
+    flip: options.Flip = False,
+    draw: options.Plots = True,
 ) -> None:
     """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
     with told(ValueError, OSError):
-        names = photo_names(images, photos_of or [])
-        made = read_or_make_templates(
-            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        )
+        names = options.photo_names(images, photos_of or [])
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        made = options.read_or_make_templates(images, names, templates, way)
         vectors = made.vectors[made.found]
         shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
         people = points.numbered([person_of(photo) for photo in shown])
@@ -286,7 +261,7 @@ def operating_points(
             plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
         show_points(made.package, about, used, plain)
         if write:
-            folder = package_folder(package, models)
+            folder = options.package_folder(package, models)
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
             write_manifest(folder, points.with_calibration(_with_golden(load_package(folder), cache, device), new))
             Console().print(f"Written to {folder}/manifest.json")
@@ -301,26 +276,26 @@ def _with_golden(package: Package, cache: Path, device: Device) -> Manifest:
 @app.command()
 def quality(
     *,
-    images: Images,
-    package: PackageName,
-    out: Out,
+    images: options.Images,
+    package: options.PackageName,
+    out: options.Out,
     photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
     fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
     copies: Annotated[int, typer.Option(help="Photos that are degraded in every way; 0 = none.")] = 100,
     seed: int = 0,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    flip: Flip = False,
-    draw: Plots = True,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    flip: options.Flip = False,
+    draw: options.Plots = True,
 ) -> None:
     """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
     with told(ValueError, OSError):
-        names = photo_names(images, photos_of or [])
-        way = TemplateOptions(package, models, cache, device, threads, aligned=False, flip=flip)
-        made = read_or_make_templates(images, names, templates, way)
+        names = options.photo_names(images, photos_of or [])
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned=False, flip=flip)
+        made = options.read_or_make_templates(images, names, templates, way)
         shown = made.only([name for name, found in zip(made.names, made.found, strict=True) if found])
         people = points.numbered([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
@@ -360,14 +335,14 @@ def quality(
 
 
 def _copies(
-    images: Path, shown: Templates, way: TemplateOptions, *, count: int, threshold: float, seed: int
+    images: Path, shown: Templates, way: options.TemplateOptions, *, count: int, threshold: float, seed: int
 ) -> tuple[list[quality_study.Copies], quality_study.Discarding]:
     """Return each degradation's figures, and error versus discard over all copies together."""
     photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
     sample = quality_study.sample_with_mates(shown, count, seed)
     ways = degradations()
     with open_service(
-        package_folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
+        options.package_folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
     ) as own:
 
         def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
@@ -396,13 +371,13 @@ def speed(
     packages: Annotated[
         list[str], typer.Argument(help="Embedder packages; the first is what the others are compared to.")
     ],
-    out: Out,
+    out: options.Out,
     batches: Annotated[list[int] | None, typer.Option("--batch", help="Crops a call; may be given again.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds in which each package has its turn.")] = 25,
     threads: Annotated[int, typer.Option(help="Threads on each call.")] = 1,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
     run: Annotated[
         Path | None, typer.Option(help="A run or checkpoint: its net in PyTorch has its turn too. Needs torch.")
     ] = None,
@@ -411,9 +386,8 @@ def speed(
 ) -> None:
     """Milliseconds a face of several packages, in turn on the same crops."""
     with told(ValueError, OSError):
-        opened = [
-            open_embedder(load_package(package_folder(name, models)), cache, device, threads) for name in packages
-        ]
+        chosen = [load_package(options.package_folder(name, models)) for name in packages]
+        opened = [open_embedder(package, cache, device, threads) for package in chosen]
         sessions: dict[str, Runs] = {session.package_id: session for session in opened}
         if run is not None:
             from training.evaluation.speed.in_torch import open_run  # noqa: PLC0415 - the other commands need no torch

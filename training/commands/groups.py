@@ -14,27 +14,9 @@ from rich.console import Console
 from app.calibration.intervals import Bools, Ints
 from app.face.formats import Limits
 from app.face.image import decode
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package, write_manifest
-from training.commands.options import (
-    CACHE,
-    MODELS,
-    Aligned,
-    Cache,
-    Flip,
-    Images,
-    Kept,
-    Models,
-    OnDevice,
-    Out,
-    PackageName,
-    Plots,
-    TemplateOptions,
-    Threads,
-    package_folder,
-    photo_names,
-    read_or_make_templates,
-)
+from app.inference.thresholds import Thresholds
+from training.commands import options
 from training.evaluation import groups as measuring
 from training.evaluation import plots
 from training.evaluation.group_labels import EVERYBODY, Labels, read_labels
@@ -52,9 +34,9 @@ who are surely different, many score 0.6 and few 0.75."""
 
 def groups(
     *,
-    images: Images,
-    package: PackageName,
-    out: Out,
+    images: options.Images,
+    package: options.PackageName,
+    out: options.Out,
     groups_by: Annotated[
         str,
         typer.Option(
@@ -80,24 +62,23 @@ def groups(
     write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
     seed: int = 0,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    aligned: Aligned = False,
-    flip: Flip = False,
-    draw: Plots = True,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    aligned: options.Aligned = False,
+    flip: options.Flip = False,
+    draw: options.Plots = True,
 ) -> None:
     """FMR within groups of people at the operating points, with intervals: the bias card of the manifest."""
     with told(ValueError, OSError):
-        folder = package_folder(package, models)
+        folder = options.package_folder(package, models)
         calibration, thresholds = _stated(folder)
-        names = photo_names(images, [])
+        names = options.photo_names(images, [])
         labels = read_labels(groups_by, names)
-        made = read_or_make_templates(
-            images, names, templates, TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        )
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
+        made = options.read_or_make_templates(images, names, templates, way)
         copies = made.found & _near_copies(open_photos(images), made, copies_above)
         rows = _rows(labels, made, made.found & ~copies, least)
         people = [labels.people.get(name, name) for name in names]

@@ -9,25 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.calibration import operating_points as points
-from app.inference.manifest import Thresholds
 from app.inference.package import load_package
-from training.commands.options import (
-    CACHE,
-    MODELS,
-    Aligned,
-    Cache,
-    Images,
-    Kept,
-    Models,
-    OnDevice,
-    Out,
-    PackageName,
-    TemplateOptions,
-    Threads,
-    package_folder,
-    photo_names,
-    read_or_make_templates,
-)
+from app.inference.thresholds import Thresholds
+from training.commands import options
 from training.evaluation import halves as protocol
 from training.evaluation.pairs import person_of
 from training.evaluation.results import write_found
@@ -36,29 +20,29 @@ from training.terminal import counted, told
 
 def halves(
     *,
-    images: Images,
-    package: PackageName,
-    out: Out,
+    images: options.Images,
+    package: options.PackageName,
+    out: options.Out,
     splits: Annotated[int, typer.Option(min=1, help="Random splits of the people (seeds 0, 1, …).")] = 10,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = points.ROUNDS,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    aligned: Aligned = False,
+    templates: options.Kept = None,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
+    aligned: options.Aligned = False,
 ) -> None:
     """Calibrate a gallery of half of the people as the service does, and measure its thresholds on the other half.
 
     FMR stated against found, for the package's calibration and for the gallery's.
     """
     with told(ValueError, OSError):
-        names = photo_names(images, [])
-        way = TemplateOptions(package, models, cache, device, threads, aligned, flip=False)
-        made = read_or_make_templates(images, names, templates, way)
+        names = options.photo_names(images, [])
+        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip=False)
+        made = options.read_or_make_templates(images, names, templates, way)
         vectors = made.vectors[made.found]
         people = points.numbered([person_of(name) for name, found in zip(made.names, made.found, strict=True) if found])
-        thresholds = Thresholds(load_package(package_folder(package, models)).manifest)
+        thresholds = Thresholds(load_package(options.package_folder(package, models)).manifest)
         found = []
         for seed in range(splits):
             with counted(f"split {seed}", len(vectors)) as advance:

@@ -15,7 +15,7 @@ from app.calibration.intervals import Interval
 from app.face.formats import Limits
 from app.face.image import decode
 from app.inference.package import Package, load_package, write_manifest
-from training.commands.options import CACHE, MODELS, Cache, Images, Models, OnDevice, Out, Threads, package_folder
+from training.commands import options
 from training.evaluation.bootstrap import ROUNDS
 from training.evaluation.photos import open_photos
 from training.evaluation.results import write
@@ -35,20 +35,20 @@ def evaluate_liveness(
     spoof: Annotated[
         Path, typer.Option(help="A folder for each kind of attack, with photos or a folder for each person or video.")
     ],
-    out: Out,
+    out: options.Out,
     name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
     measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which camera, which attacks.")],
     write_points: Annotated[bool, typer.Option("--write", help="Put the points into the first package.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people or videos.")] = ROUNDS,
     seed: int = 0,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
 ) -> None:
     """APCER and BPCER (ISO/IEC 30107-3) on recordings of your camera, and thresholds for the package's manifest."""
     with told(ValueError, OSError):
-        packages = [load_package(package_folder(each, models)) for each in package]
+        packages = [load_package(options.package_folder(each, models)) for each in package]
         recordings = liveness.find_recordings(live, spoof)
         with (
             liveness.open_judge(packages, models, cache, device) as judge,
@@ -103,22 +103,22 @@ def _show(packages: list[Package], found: liveness.Measurement) -> None:
 def liveness_robustness(
     *,
     package: LivenessPackages,
-    images: Images,
-    out: Out,
+    images: options.Images,
+    out: options.Out,
     limit: Annotated[int, typer.Option(min=40, help="People at most, one photo each.")] = 4000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over faces.")] = ROUNDS,
     seed: int = 0,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
+    models: options.Models = options.MODELS,
+    cache: options.Cache = options.CACHE,
+    device: options.OnDevice = "cpu",
+    threads: options.Threads = 0,
 ) -> None:
     """BPCER when the face's box is off by up to 10 %, and APCER on prints that are simulated, on photos of live people.
 
     No replacement for `liveness`: nothing here was in front of your camera.
     """
     with told(ValueError, OSError):
-        packages = [load_package(package_folder(each, models)) for each in package]
+        packages = [load_package(options.package_folder(each, models)) for each in package]
         photos = open_photos(images)
         chosen, reported = robustness.halves(photos.names)
         chosen, reported = chosen[: limit // 2], reported[: limit // 2]

@@ -14,9 +14,9 @@ import typer
 
 from app.calibration.intervals import Ints
 from app.errors import OperatingPointUnavailable
-from app.inference.manifest import Thresholds
 from app.inference.package import MANIFEST_NAME, find_packages, load_package, select
 from app.inference.session import Device
+from app.inference.thresholds import Thresholds
 from training.evaluation.pairs import PackPhotos, PairList, read_pairs
 from training.evaluation.photos import Embed, Templates, make_templates, open_photos
 from training.evaluation.service import Service, open_service

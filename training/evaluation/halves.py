@@ -18,7 +18,7 @@ from app.calibration.intervals import Interval, Ints
 from app.calibration.operating_points import Measurement
 from app.calibration.population import Population, measure_population, sample_rows, sample_share
 from app.errors import OperatingPointUnavailable
-from app.inference.manifest import Thresholds
+from app.inference.thresholds import Thresholds
 from app.types import Vectors
 
 RATES = (1e-2, 1e-3, 1e-4, 1e-5)

@@ -41,7 +41,7 @@ from training.experiments.comparison import (
 )
 from training.losses.centers import HardTriple
 from training.model import embed, tower
-from training.recipe import Recipe, parse_recipe
+from training.recipe import Recipe, apply_override, parse_recipe
 from training.run.distributed import World
 from training.run.inputs import prepare_material
 from training.run.trainer import Material, Trainer
@@ -92,12 +92,14 @@ class Plan:
     recipes: dict[str, tuple[Recipe, ...]]
 
 
-def load_plan(path: Path) -> Plan:
-    """Load and check a grid. Raises InvalidInput (`invalid_grid`, `invalid_recipe`) for a broken file, an unknown
+def load_plan(path: Path, overrides: Sequence[str] = (), seeds: int | None = None) -> Plan:
+    """Load and check a grid; `overrides` (`key=value`) go for every entry, and `seeds` is how many, in place of the
+    grid's own. Raises InvalidInput (`invalid_grid`, `invalid_recipe`) for a broken file, an unknown
     key, a claim about an entry that isn't there or two entries of one name.
     """
     try:
         grid = Grid.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        grid = grid if seeds is None else grid.model_copy(update={"seeds": tuple(range(1, seeds + 1))})
         shared = tomllib.loads((path.parent / grid.recipe).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise InvalidInput(f"{path} is no grid of experiments: {error}", code="invalid_grid") from error
@@ -109,7 +111,11 @@ def load_plan(path: Path) -> Plan:
     recipes = {}
     for entry in grid.entries:
         table = merged(shared, entry.settings) | {"name": entry.name}
+        for override in overrides:
+            apply_override(table, override)
         recipes[entry.name] = tuple(parse_recipe(table | {"seed": seed}) for seed in grid.seeds)
+    for override in overrides:
+        apply_override(shared, override)
     return Plan(path.stem, grid, parse_recipe(shared), recipes)
 
 

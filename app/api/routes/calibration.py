@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.api import answers, endpoints, schemas
+from app.api import endpoints, schemas
 from app.api.dependencies import GalleryId, GrantDep, ServiceDep
 from app.api.router import Router
 from app.api.routes import jobs
@@ -34,14 +34,13 @@ async def get_calibration(service: ServiceDep, gallery: GalleryId) -> schemas.Ga
 
 def _answer(state: State) -> schemas.GalleryCalibration:
     highest = state.thresholds.highest
-    return schemas.GalleryCalibration(
+    return schemas.GalleryCalibration.of(
+        state.gallery,
         gallery=state.gallery.id,
-        calibration=state.gallery.calibration,
-        allow_laxer=state.gallery.allow_laxer,
-        decides=answers.decided_by(state.thresholds.decided_by(1.0 if highest is None else highest)),
+        decides=state.thresholds.decided_by(1.0 if highest is None else highest),
         measured=_measured(state),
         points=_points(state),
-        pairs=[schemas.SuspiciousPair.model_validate(pair) for pair in state.pairs],
+        pairs=state.pairs,
         job=None if state.job is None else jobs.answer(state.job),
     )
 
@@ -51,23 +50,15 @@ def _measured(state: State) -> schemas.GalleryMeasured | None:
     if found is None:
         return None
     figures, calibration = found.figures, found.calibration
-    return schemas.GalleryMeasured.model_validate(
-        {
-            "model": found.package,
-            "measured_at": found.measured_at,
-            "subjects": figures.subjects,
-            "faces": figures.faces,
-            "compared_subjects": figures.compared_subjects,
-            "compared_faces": figures.compared_faces,
-            "comparisons": calibration.comparisons if calibration else 0,
-            "mated": calibration.mated if calibration else 0,
-            "changed": round(max(0.0, state.changed), 4),
-            "suspicious": figures.suspicious,
-            "suspicious_expected": figures.expected,
-            "left_out": figures.left_out,
-            "missed": figures.missed,
-            "scores": calibration.scores if calibration else None,
-        }
+    return schemas.GalleryMeasured.of(
+        found,
+        figures,
+        model=found.package,
+        comparisons=calibration.comparisons if calibration else 0,
+        mated=calibration.mated if calibration else 0,
+        changed=round(max(0.0, state.changed), 4),
+        suspicious_expected=figures.expected,
+        scores=calibration.scores if calibration else None,
     )
 
 

@@ -48,14 +48,7 @@ async def create_gallery(request: Request, service: ServiceDep) -> schemas.Galle
 
     def create() -> schemas.Gallery:
         made = service.operations.create_gallery(
-            asked.id,
-            asked.embedder,
-            asked.store,
-            asked.metadata,
-            asked.search,
-            on_conflict=asked.on_conflict,
-            population=asked.population,
-            liveness=asked.liveness,
+            asked.id, asked.embedder, **asked.model_dump(exclude={"id", "embedder"})
         )
         return _answer(service, made)
 
@@ -157,21 +150,4 @@ def _abort(arrival: Arrival) -> None:
 
 
 def _answer(service: Service, gallery: Gallery) -> schemas.Gallery:
-    counts = service.galleries.store.counts(gallery)
-    return schemas.Gallery.model_validate(
-        {
-            "id": gallery.id,
-            "embedder": gallery.embedder,
-            "store": gallery.store,
-            "search": gallery.search,
-            "calibration": gallery.calibration,
-            "allow_laxer": gallery.allow_laxer,
-            "on_conflict": gallery.on_conflict,
-            "liveness": gallery.liveness,
-            "metadata": gallery.metadata,
-            "population": list(gallery.population),
-            "subjects": counts.subjects,
-            "faces": counts.faces,
-            "created_at": gallery.created_at,
-        }
-    )
+    return schemas.Gallery.of(gallery, service.galleries.store.counts(gallery))

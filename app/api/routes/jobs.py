@@ -121,22 +121,8 @@ def answer(job: records.Job) -> schemas.Job:
     error = None
     if job.error_code is not None:
         error = {"code": job.error_code, "message": job.error_message or ""}
-    return schemas.Job.model_validate(
-        {
-            "id": job.id,
-            "kind": job.kind,
-            "gallery": job.gallery,
-            "state": job.state.value,
-            "done": job.done,
-            "total": job.total,
-            "counts": dict(job.counts),
-            "error": error,
-            "has_result": job.result is not None,
-            "key": job.who,
-            "created_at": job.created_at,
-            "started_at": job.started_at,
-            "finished_at": job.finished_at,
-        }
+    return schemas.Job.of(
+        job, state=job.state.value, counts=dict(job.counts), error=error, has_result=job.result is not None, key=job.who
     )
 
 

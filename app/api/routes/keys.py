@@ -25,7 +25,7 @@ KEY_ID_BYTES = 6
 
 @router.handles(endpoints.SHOW_OWN_KEY)
 async def show_own_key(grant: GrantDep) -> schemas.OwnKey:
-    """What may this key do?
+    """Show what this key may do.
 
     The id, scopes and galleries of the request's own key, so that a program can offer only what the key allows. Any key
     may call this.
@@ -42,7 +42,7 @@ async def create_sign_in_code(request: Request, service: ServiceDep) -> schemas.
     """
     key = required_key(request.headers, request.scope["path"])
     made = await service.run(lambda: service.codes.make(key))
-    return schemas.SignInCode.model_validate({"code": made.text, "expires_at": made.expires_at})
+    return schemas.SignInCode.of(made, code=made.text)
 
 
 @router.handles(endpoints.SIGN_IN)
@@ -127,27 +127,25 @@ def _own(grant: Grant) -> schemas.OwnKey:
 
 
 def _answer(key: Key) -> schemas.Key:
-    return schemas.Key.model_validate(_fields(key))
+    return schemas.Key.of(key, key.terms, **_shown(key))
 
 
 def _new_answer(made: NewKey) -> schemas.NewKey:
-    signing = {"aws_access_key_id": access_key_of(made.key.terms.id), "aws_secret_access_key": made.secret}
-    shown = signing if made.signs else dict.fromkeys(signing)
-    return schemas.NewKey.model_validate(_fields(made.key) | {"secret": made.token} | shown)
+    return schemas.NewKey.of(
+        made.key,
+        made.key.terms,
+        **_shown(made.key),
+        secret=made.token,
+        aws_access_key_id=access_key_of(made.key.terms.id) if made.signs else None,
+        aws_secret_access_key=made.secret if made.signs else None,
+    )
 
 
-def _fields(key: Key) -> dict[str, object]:
-    terms = key.terms
+def _shown(key: Key) -> dict[str, object]:
+    """Return the fields that differ from the key's own."""
     return {
-        "id": terms.id,
-        "name": terms.name,
-        "scopes": sorted(terms.scopes),
-        "galleries": None if terms.galleries is None else sorted(terms.galleries),
-        "rate": terms.rate,
-        "created_at": key.created_at,
-        "expires_at": terms.expires_at,
-        "rotated_at": key.rotated_at,
-        "revoked_at": key.revoked_at,
+        "scopes": sorted(key.terms.scopes),
+        "galleries": None if key.terms.galleries is None else sorted(key.terms.galleries),
         "old_secret_until": key.old_until,
         "declared": key.declared is not None,
     }

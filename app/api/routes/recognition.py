@@ -13,7 +13,7 @@ from app.api.operation import MANY_IMAGES, ONE_IMAGE, TWO_IMAGES
 from app.api.router import Router
 from app.face.quality import QualityLevel
 from app.gallery.records import UNSET, Consent, Terms
-from app.recognition.enrollment import Enrollment
+from app.recognition.results import Enrollment
 from app.timestamps import utc_now, utc_text
 
 router = Router("recognition")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from fastapi import Request
 
 from app.api import endpoints, schemas
@@ -77,4 +75,4 @@ async def finish_reembedding(service: ServiceDep, grant: GrantDep, gallery: Gall
 
 def _answer(found: Progress) -> schemas.Reembedding:
     job = None if found.job is None else jobs.answer(found.job)
-    return schemas.Reembedding.model_validate(asdict(found.reembedding) | {"job": job})
+    return schemas.Reembedding.of(found.reembedding, job=job)

@@ -78,21 +78,15 @@ def _summary(found: Reviewed) -> schemas.ReviewSummary | None:
     done = found.summary
     if done is None:
         return None
-    return schemas.ReviewSummary.model_validate(
-        {
-            "model": done.package,
-            "subjects": done.subjects,
-            "faces": done.faces,
-            "finished_at": done.finished_at,
-            "counts": {kind.value: found.counts.get(kind, 0) for kind in Kind},
-            "dismissed": found.dismissed,
-            "fmr": done.verify.fmr,
-            "verify_threshold": done.verify.threshold,
-            "fnmr": done.fnmr,
-            "fpir_expected": done.identify.fpir,
-            "identify_threshold": done.identify.threshold,
-            "fpir": done.fpir,
-        }
+    return schemas.ReviewSummary.of(
+        done,
+        model=done.package,
+        counts={kind.value: found.counts.get(kind, 0) for kind in Kind},
+        dismissed=found.dismissed,
+        fmr=done.verify.fmr,
+        verify_threshold=done.verify.threshold,
+        fpir_expected=done.identify.fpir,
+        identify_threshold=done.identify.threshold,
     )
 
 
@@ -103,21 +97,6 @@ def _finding(found: Finding, coarse: CoarseScores | None) -> schemas.Finding:
     if coarse is not None:
         score, own_score = (None if one is None else coarse.answered(one) for one in (score, own_score))
         strength = round(strength / coarse.step) * coarse.step
-    return schemas.Finding.model_validate(
-        {
-            "id": found.id,
-            "kind": found.kind.value,
-            "strength": strength,
-            "face": found.face,
-            "other": found.other,
-            "evidence": {
-                "score": score,
-                "own_score": own_score,
-                "matching": evidence.matching,
-                "threshold": evidence.threshold,
-                "fmr": evidence.fmr if coarse is None else None,
-            },
-            "actions": found.actions,
-            "dismissed": found.dismissed,
-        }
-    )
+    fmr = evidence.fmr if coarse is None else None
+    shown = schemas.FindingEvidence.of(evidence, score=score, own_score=own_score, fmr=fmr)
+    return schemas.Finding.of(found, kind=found.kind.value, strength=strength, evidence=shown)

@@ -99,7 +99,7 @@ class NewKey(Key):
 
 
 class OwnKey(Wire):
-    """What the request's key may do, and in which galleries."""
+    """The scopes and galleries of the request's key."""
 
     example: ClassVar[Example] = {"id": "door", "scopes": ["recognize"], "galleries": ["staff"]}
 
@@ -157,7 +157,7 @@ class AuditExport(Params):
 
 
 class AuditEntry(Wire):
-    """Which key did what, when, to what, with which outcome."""
+    """An operation that a key called: when, on what, with which outcome."""
 
     example: ClassVar[Example] = {
         "at": TIME,
@@ -202,7 +202,7 @@ class ErasedCounts(Wire):
 
 
 class Cleared(Wire):
-    """How each place on disk that could hold the data was cleared."""
+    """The places on disk that could hold the data, and how each was cleared."""
 
     tables: str = Field(description="`overwritten` (SQLite), `vacuumed` or `rewritten` (PostgreSQL).")
     write_ahead_log: str
@@ -219,7 +219,7 @@ class Signature(Wire):
 
 
 class Receipt(Wire):
-    """What was erased, when and how, signed with the server's key."""
+    """A record of an erasure, signed with the server's key."""
 
     example: ClassVar[Example] = {
         "format": 1,

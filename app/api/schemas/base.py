@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -133,6 +133,13 @@ class Wire(BaseModel):
     """Base of all answers. Unknown fields and NaN are errors for server and client alike."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, from_attributes=True)
+
+    @classmethod
+    def of(cls, *records: object, **given: object) -> Self:
+        """Return the answer with the given fields, and every other field from the first record that has it."""
+        names = cls.model_fields.keys() - given.keys()
+        found = {name: getattr(record, name) for record in reversed(records) for name in names if hasattr(record, name)}
+        return cls.model_validate(found | given)
 
 
 class Params(BaseModel):

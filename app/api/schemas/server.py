@@ -97,7 +97,7 @@ class LivenessCalibration(Wire):
 
 
 class LivenessModel(Wire):
-    """What a liveness package is shown of a face, and what was measured with it."""
+    """A liveness package's classes and input, and what was measured with it."""
 
     classes: list[str]
     live: str = Field(description="The class that means a live person.")

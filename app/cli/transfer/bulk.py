@@ -9,9 +9,10 @@ import typer
 
 from app.api import schemas
 from app.cli import jobs, options, output
-from app.cli.connect import Data, connect
+from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
+from app.cli.session import Session, with_session
 from app.cli.transfer import sources
 from app.client import Client
 from app.errors import LikenessError
@@ -24,7 +25,9 @@ commands = typer.Typer()
     epilog="Examples: likeness import staff people/ --create\n\n"
     "likeness import staff list.csv --report refused.csv\n\nlikeness import staff staff.archive",
 )
+@with_session
 def import_(
+    session: Session,
     gallery: options.Gallery,
     source: Annotated[
         Path,
@@ -49,15 +52,12 @@ def import_(
     create: options.Create = False,
     report: Annotated[Path | None, typer.Option(help="File for what was refused: lines of JSON, or .csv.")] = None,
     wait: Annotated[bool, typer.Option(help="Wait until the job has ended.")] = True,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Enroll many people at once. Exit code 3: some were refused; the first ones are printed."""
     found = sources.find(source, content, ids)
     for path in found.missing:
         output.complain(LikenessError("no such file", code="file_not_found"), Path(path))
-    with connect(server, key, Data.CREATED if create else Data.EXISTING) as client:
+    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
         if create:
             ensure_gallery(client, gallery)
         job = client.import_faces(
@@ -74,7 +74,7 @@ def import_(
             job = jobs.await_job(client, job.id)
             jobs.complain_of_refusals(client, job)
             _write_report(client, job, report)
-    jobs.say(job, as_json=as_json)
+    jobs.say(session, job)
     if not wait:
         return
     code = jobs.exit_code(job)
@@ -82,20 +82,19 @@ def import_(
 
 
 @commands.command(epilog="Example: likeness export staff staff.archive")
+@with_session
 def export(
+    session: Session,
     gallery: options.Gallery,
     path: Annotated[Path, typer.Argument(help="Archive to write.")],
     crops: Annotated[bool, typer.Option(help="Include the stored crops.")] = True,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
 ) -> None:
     """Write a gallery into one signed archive, which `likeness import` reads here or elsewhere."""
-    with connect(server, key) as client:
+    with session.connect() as client:
         job = jobs.await_job(client, client.export_gallery(gallery, crops=crops).id)
         if job.has_result:
             client.job_result(job.id, path)
-    jobs.say(job, as_json=as_json)
+    jobs.say(session, job)
     raise typer.Exit(jobs.exit_code(job))
 
 

@@ -15,9 +15,10 @@ from typing import IO, Annotated
 import typer
 
 from app.cli import options, output, photos
-from app.cli.connect import Data, connect
+from app.cli.connect import Data
 from app.cli.output import Exit
 from app.cli.recognition import ensure_gallery
+from app.cli.session import Session, with_session
 from app.cli.transfer.compreface_dump import Dump, StoredPhoto, open_dump
 from app.client import Client
 from app.errors import FileMissing, LikenessError
@@ -29,7 +30,9 @@ commands = typer.Typer()
 @commands.command(
     "import-compreface", epilog="Example: likeness import-compreface dump.sql.gz staff --create --report done.jsonl"
 )
+@with_session
 def import_compreface(
+    session: Session,
     dump: Annotated[Path, typer.Argument(help="CompreFace's database, as `pg_dump` writes it: plain SQL, or gzipped.")],
     gallery: options.Gallery,
     service: Annotated[str | None, typer.Option(help="CompreFace's service, if the dump has several.")] = None,
@@ -39,16 +42,13 @@ def import_compreface(
         Path | None,
         typer.Option(help="File with a JSON line per photo. Photos that it lists as enrolled are skipped."),
     ] = None,
-    server: options.Server = None,
-    key: options.Key = None,
-    as_json: options.AsJson = False,
     jobs: options.Jobs = 2,
 ) -> None:
     """Enroll the photos of a CompreFace database. Its embeddings can't be used: other models made them."""
     found = open_dump(dump, service)
     done = _enrolled_before(report)
     counts: Counter[str] = Counter()
-    with connect(server, key, Data.CREATED if create else Data.EXISTING) as client:
+    with session.connect(Data.CREATED if create else Data.EXISTING) as client:
         if create:
             ensure_gallery(client, gallery)
         wanted = (photo for photo in found.read() if (photo.image_id, photo.subject) not in done)
@@ -60,7 +60,7 @@ def import_compreface(
                 advance()
                 counts[outcome] += 1
                 _report(photo, outcome, file)
-    _say_counts(found, counts, len(done), as_json=as_json)
+    _say_counts(session, found, counts, len(done))
     raise typer.Exit(Exit.REFUSED if set(counts) - {DONE} else Exit.DONE)
 
 
@@ -96,10 +96,10 @@ def _report(photo: StoredPhoto, outcome: str, file: IO[str] | None) -> None:
         file.flush()
 
 
-def _say_counts(found: Dump, counts: Counter[str], before: int, *, as_json: bool) -> None:
+def _say_counts(session: Session, found: Dump, counts: Counter[str], before: int) -> None:
     refused = {code: count for code, count in sorted(counts.items()) if code != DONE}
     alone = sorted(found.without_photo)
-    if as_json:
+    if session.as_json:
         output.say_json(
             {
                 "service": found.service,

@@ -30,7 +30,7 @@ from app.errors import AmbiguousFace, FaceNotFound, SubjectNotFound
 from app.face.quality import QualityLevel
 from app.gallery.records import FaceRow, Gallery
 from app.pipeline import Choice
-from app.recognition.enrollment import Chosen
+from app.recognition.results import Chosen
 
 router = Router(COMPREFACE)
 

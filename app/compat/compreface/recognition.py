@@ -33,6 +33,7 @@ from app.compat.compreface.requests import (
 from app.compat.similarity import Similarity
 from app.errors import AmbiguousFace
 from app.gallery.records import FaceRow, Gallery
+from app.inference.thresholds import Thresholds
 from app.recognition.decisions import AnsweredCandidate, AnsweredScores, CoarseScores, answered_scores, cosine
 from app.types import Face, Photo, Template
 
@@ -108,10 +109,8 @@ async def recognize(request: Request, service: ServiceDep, query: Annotated[Reco
         photo = _embed(service, gallery, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         templates = [_template(face) for face in faces]
-        similarity, scores = (
-            _scale_in(service, gallery, templates[0].package),
-            _scores(request, service, templates[0].package),
-        )
+        thresholds = service.operations.thresholds_in(gallery, templates[0].package)
+        similarity, scores = Similarity.of(thresholds), _scores(request, thresholds)
         rankings = _rank(service, gallery, templates, params.prediction_count, scores)
         result = [
             face_answer(face, photo, params, embedded=True) | {"subjects": _subjects(similarity, ranking)}
@@ -139,8 +138,8 @@ async def recognize_embeddings(
     service.guard.admit_vectors(grant_of(request), len(embeddings))
 
     def work() -> Json:
-        similarity = _scale_in(service, gallery, gallery.embedder)
-        scores = CoarseScores.of(service.operations.thresholds(gallery.embedder))
+        thresholds = service.operations.thresholds_in(gallery, gallery.embedder)
+        similarity, scores = Similarity.of(thresholds), CoarseScores.of(thresholds)
         templates = [template_of(one, gallery.embedder, gallery.dimension) for one in embeddings]
         rankings = _rank(service, gallery, templates, query.prediction_count, scores)
         return {
@@ -165,7 +164,8 @@ async def verify_face(
 
     def work() -> Json:
         enrolled = service.galleries.store.find_face(gallery, wanted)
-        similarity, scores = _scale_in(service, gallery, enrolled.package), _scores(request, service, enrolled.package)
+        thresholds = service.operations.thresholds_in(gallery, enrolled.package)
+        similarity, scores = Similarity.of(thresholds), _scores(request, thresholds)
         photo = service.operations.embed_for(gallery.id, images["file"])
         faces = wanted_faces(photo, params.det_prob_threshold, params.limit)
         result = [
@@ -199,8 +199,8 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
 
     def work() -> Json:
         enrolled = _stored(service.galleries.store.find_face(gallery, wanted))
-        similarity = _scale_in(service, gallery, enrolled.package)
-        scores = CoarseScores.of(service.operations.thresholds(enrolled.package))
+        thresholds = service.operations.thresholds_in(gallery, enrolled.package)
+        similarity, scores = Similarity.of(thresholds), CoarseScores.of(thresholds)
         return _compared(enrolled, embeddings, lambda score: _answered(similarity, scores, score))
 
     return await service.run(work)
@@ -212,9 +212,8 @@ def _embed(service: Service, gallery: Gallery, image: bytes) -> Photo:
     return service.operations.embed(image, gallery.embedder)[0]
 
 
-def _scores(request: Request, service: Service, package: str) -> AnsweredScores:
-    exact = grant_of(request).sees_exact_scores
-    return answered_scores(service.operations.thresholds(package), exact=exact)
+def _scores(request: Request, thresholds: Thresholds) -> AnsweredScores:
+    return answered_scores(thresholds, exact=grant_of(request).sees_exact_scores)
 
 
 def _rank(
@@ -251,11 +250,6 @@ def _compared(first: Template, embeddings: Sequence[Sequence[float]], scale: Cal
 
 def _scale(service: Service, package: str) -> Similarity:
     return Similarity.of(service.operations.thresholds(package))
-
-
-def _scale_in(service: Service, gallery: Gallery, package: str) -> Similarity:
-    """Return the map to similarities in this gallery, by the calibration that decides there."""
-    return Similarity.of(service.operations.thresholds_in(gallery, package))
 
 
 def _similarity(similarity: Similarity, one: Template, other: Template) -> float:

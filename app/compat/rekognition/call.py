@@ -80,9 +80,9 @@ class Call:
         """Return the map from cosines to similarities in this gallery, by the calibration that decides there."""
         return Similarity.of(self.service.operations.thresholds_in(gallery, gallery.embedder))
 
-    def scores(self, package: str, threshold: float) -> AnsweredScores:
-        """Return how scores of this package's enrolled faces are answered; ``threshold``: the request's, a cosine."""
-        thresholds = self.service.operations.thresholds(package)
+    def scores(self, gallery: Gallery, threshold: float) -> AnsweredScores:
+        """Return how scores of the gallery's faces are answered; ``threshold``: the request's, a cosine."""
+        thresholds = self.service.operations.thresholds_in(gallery, gallery.embedder)
         return answered_scores(thresholds, threshold, exact=self.grant.sees_exact_scores)
 
     def stored(self, gallery: Gallery, face_id: str) -> FaceRow:

@@ -25,7 +25,7 @@ from app.face.quality import QualityLevel
 from app.gallery.records import Gallery, Origin, PlacedFace
 from app.gallery.text import is_unnamed, unnamed_id
 from app.pipeline import Choice
-from app.recognition.enrollment import Chosen
+from app.recognition.results import Chosen
 from app.types import Box, Face, Photo
 
 OK = 200
@@ -36,8 +36,8 @@ PAGE = 1000
 def create(call: Call, wanted: requests.CreateCollection) -> Shape:
     """Create a gallery without crops, since Rekognition stores no pictures of faces."""
     call.entry.gallery = wanted.CollectionId
-    metadata = {"tags": wanted.Tags} if wanted.Tags else None
-    made = call.service.operations.create_gallery(wanted.CollectionId, None, "none", metadata)
+    metadata = {"tags": wanted.Tags} if wanted.Tags else {}
+    made = call.service.operations.create_gallery(wanted.CollectionId, None, store="none", metadata=metadata)
     return {"StatusCode": OK, "CollectionArn": arn(made.id, call.region), "FaceModelVersion": made.embedder}
 
 

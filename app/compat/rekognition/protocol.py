@@ -61,7 +61,8 @@ class Rekognition(WireProtocol):
         return None if target is None else MatchedOperation(target.operation)
 
     async def authenticate(self, scope: Scope, receive: Receive, service: Service) -> tuple[Grant, Receive]:
-        """Raises Refused or InvalidInput if the signature is invalid, Overloaded if the key sends too many requests."""
+        """Check the signature. Raises Refused or InvalidInput if it is invalid, Overloaded if the key sends too many
+        requests."""
         request = SignedRequest.of(scope["method"], scope["path"], scope["query_string"], scope["headers"])
         claim = read_claim(request, time.time())
         address = address_of(scope)

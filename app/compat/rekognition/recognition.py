@@ -99,7 +99,7 @@ def match_faces(
     """
     scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
-    scores = call.scores(gallery.embedder, floor)
+    scores = call.scores(gallery, floor)
     near = [one for one in _rank(call, gallery, probe, limit + 1, scores) if one.exact >= floor]
     scored = [pair for candidate in near for pair in _faces_of(call, gallery, probe, candidate)]
     best = sorted((-score, face) for score, face in scored if score >= floor and face != leave_out)[:limit]
@@ -123,7 +123,7 @@ def match_users(
     """Return the `limit` users whose best face is most like any of the probes, without the user `leave_out`."""
     scale = call.scale_in(gallery)
     floor = scale.cosine_of(threshold / 100)
-    scores = call.scores(gallery.embedder, floor)
+    scores = call.scores(gallery, floor)
     best: dict[str, float] = {}
     for probe in probes:
         for candidate in _users(call, gallery, probe, floor, limit + 1, scores=scores):

@@ -178,7 +178,7 @@ def _low_match(call: Call, gallery: Gallery, face: str, wanted: requests.Associa
     threshold = scale.cosine_of(wanted.UserMatchThreshold / 100)
     if score >= threshold:
         return None
-    answered = call.scores(gallery.embedder, threshold).answered(score)
+    answered = call.scores(gallery, threshold).answered(score)
     confidence = 0.0 if answered is None else percent(scale.of_cosine(answered))
     return {"UserId": wanted.UserId, "Confidence": confidence, "Reasons": ["LOW_MATCH_CONFIDENCE"]}
 
@@ -192,7 +192,7 @@ def _move(call: Call, gallery: Gallery, moves: list[Move], answer: KeptAnswer | 
 
 
 def _once(call: Call, gallery: Gallery, operation: str, wanted: requests.UserRequest, work: Work) -> Shape:
-    """Do the work once per token: a repeated request gets the stored answer.
+    """Run ``work`` once per token: a repeated request gets the stored answer.
 
     ``work`` stores its answer in the transaction of its change, so that a retry after a crash gets it too.
     Raises Refused (IdempotentParameterMismatchException) if the token was used with other parameters.

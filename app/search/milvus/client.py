@@ -46,7 +46,7 @@ class CollectionLost(Unusable):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a Milvus is: ``uri`` as pymilvus takes it; ``name`` identifies it without secrets."""
+    """The address of a Milvus: ``uri`` as pymilvus takes it; ``name`` identifies it without secrets."""
 
     uri: str
     database: str

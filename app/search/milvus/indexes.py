@@ -178,7 +178,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
     # Without the lock, so that changes needn't wait: it may be done twice, or by several servers.
 
     def _settle(self, until: LogPosition) -> bool:
-        """See `follow`; return False if it has to be tried again."""
+        """Make sure that Milvus holds the log (see `follow`); return False if it has to be tried again."""
         searcher = self._searcher
         if searcher is None or searcher.name is None:
             return True
@@ -229,7 +229,7 @@ class MilvusIndex(GalleryIndex[Searcher]):
     # All below is called with the lock held.
 
     def _before_change(self) -> None:
-        """If Milvus can't be used, raise before anything is written to the database."""
+        """Raise if Milvus can't be used, before anything is written to the database."""
         if self._is_stale or self._searcher is None:
             self._catch_up()
 

@@ -52,7 +52,7 @@ class Searcher:
         return False
 
     def search(self, vectors: Vectors, limit: int) -> list[list[Match]]:
-        """As `Searchable.search`; exact if Milvus searches exactly (FLAT)."""
+        """Search as `Searchable.search` does; exact if Milvus searches exactly (FLAT)."""
         probes = np.ascontiguousarray(vectors, dtype=np.float32)
         if limit < 1 or not len(probes) or self.name is None:
             return [[] for _ in probes]
@@ -63,7 +63,7 @@ class Searcher:
             return [[] for _ in probes] if renewed.name is None else renewed._search(renewed.name, probes, limit)
 
     def verify(self, vectors: Vectors, subject: int) -> list[Match | None]:
-        """As `Searchable.verify`, from the database alone."""
+        """Verify as `Searchable.verify` does, from the database alone."""
         return self._candidates([subject]).verify(vectors, subject)
 
     def _search(self, name: str, probes: Vectors, limit: int) -> list[list[Match]]:

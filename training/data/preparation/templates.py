@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from app.errors import LikenessError, OperatingPointUnavailable, Unusable
 from app.inference.embedder import Embedder
-from app.inference.manifest import Thresholds
 from app.inference.package import Package, find_packages, load_package, select
 from app.inference.session import Device, open_embedder
+from app.inference.thresholds import Thresholds
 from app.types import Pixels, Vectors
 from training.data.dataset import FaceSet
 

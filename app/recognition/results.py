@@ -1,4 +1,4 @@
-"""The faces that photos are used for, and what became of an enrollment's photos."""
+"""What the operations return."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from app.errors import InvalidInput
 from app.gallery.records import FaceRow, NewFace, Origin
 from app.pipeline import Choice
+from app.recognition.corrections import RuledOut
+from app.recognition.decisions import AnsweredCandidate, Decision, IdentifyPoint, PopulationWarning, VerifyPoint
 from app.recognition.duplicate_check import NOTHING, Findings
 from app.types import Face, Liveness, Photo, Template
 
@@ -27,6 +29,58 @@ class Chosen:
     @property
     def template(self) -> Template:
         return template_of(self.face)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A 1:1 comparison; ``model`` is the id of the package whose templates were compared (here and below).
+
+    ``warnings`` is None where no population was declared (here and below).
+    """
+
+    match: bool
+    score: float
+    point: VerifyPoint
+    first: Chosen
+    second: Chosen
+    model: str
+    warnings: Sequence[PopulationWarning] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectVerified:
+    match: bool
+    candidate: AnsweredCandidate
+    point: VerifyPoint
+    chosen: Chosen
+    nearest_other: AnsweredCandidate | None
+    stages: Mapping[str, float]
+    model: str
+    warnings: Sequence[PopulationWarning] | None = None
+    ruled_out: RuledOut | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identified:
+    """One face of a probe; ``nearest_other`` is the best candidate that is not the answer."""
+
+    face: Face
+    decision: Decision
+    candidates: tuple[AnsweredCandidate, ...]
+    margin: float | None
+    nearest_other: AnsweredCandidate | None
+    ruled_out: tuple[RuledOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Identification:
+    photo: Photo
+    faces: tuple[Identified, ...]
+    point: IdentifyPoint
+    subjects: int
+    stages: Mapping[str, float]
+    model: str
+    warnings: Sequence[PopulationWarning] | None = None
 
 
 @dataclass(frozen=True, slots=True)

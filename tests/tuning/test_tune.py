@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from app.config import Settings
-from app.inference import tuned
 from app.inference.package import find_packages, load_package, select
 from app.server.models import with_tuned
+from app.tuning import tuned
 from app.tuning.contest import Speeds
 from app.tuning.measure import EmbedWay, PhotoWay, Setting, best, embed_ways, photo_ways, tune
 from tests.conftest import PROJECT

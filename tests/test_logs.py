@@ -389,7 +389,7 @@ def all_over(server: LiveServer) -> bool:
 SPEAKING = """
 import asyncio, logging, sys, warnings
 import sqlalchemy
-from app.api.logs import configure
+from app.logs import configure
 configure(sys.argv[1])
 secret = "zqx" + "mark"
 for name in ("sqlalchemy.engine.Engine", "PIL.TiffImagePlugin", "python_multipart", "uvicorn.error", "asyncio", "any"):

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli import output
+import typer
+
+from app.cli import options, output
+from app.cli.models.faces import open_pipeline
 from app.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from app.adding.add import Colour, Normalisation
     from app.adding.catalogue import KnownModel
-    from app.adding.liveness import AddedLiveness, LivenessDescription, StatedLiveness
+    from app.adding.liveness import AddedLiveness, StatedLiveness
     from app.config import Settings
-    from app.inference.manifest import LivenessCut
+    from app.inference.manifest import Licence, LivenessCut
     from app.types import Pixels
 
 CUTS = {"square": ("square", "reflect", "area"), "box": ("box", "move", "linear")}
@@ -23,17 +27,32 @@ MOST_FACES = 200
 """Faces of photos that the file is tried on, at most."""
 
 
-def cut_of(way: str, scale: float) -> LivenessCut:
-    """Return a cut by its name among `CUTS`."""
+def stated_of(
+    cut: str | None,
+    scale: float | None,
+    classes: str | None,
+    colour: Colour | None,
+    normalisation: Normalisation | None,
+) -> StatedLiveness:
+    """Return what the options of `likeness models add` say. Raises BadParameter."""
+    from app.adding.liveness import StatedLiveness  # noqa: PLC0415 - slow to import
     from app.inference.manifest import LivenessCut  # noqa: PLC0415 - slow to import
 
-    shape, edge, resize = CUTS[way]
-    return LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize})
+    if cut is None or scale is None:
+        message = "what the model is shown can't be measured: give --cut and --scale, as it was trained"
+        raise typer.BadParameter(message, param_hint="--cut, --scale")
+    names = None if classes is None else tuple(one.strip() for one in classes.split(","))
+    for one in names or ():
+        options.check_name(one, "--classes")
+    shape, edge, resize = CUTS[cut]
+    shown = LivenessCut.model_validate({"scale": scale, "shape": shape, "edge": edge, "resize": resize})
+    return StatedLiveness(shown, names, colour, normalisation)
 
 
 def add(
     file: Path,
-    about: LivenessDescription,
+    name: str,
+    licence: Licence,
     stated: StatedLiveness,
     settings: Settings,
     *,
@@ -41,11 +60,11 @@ def add(
     as_json: bool = False,
 ) -> None:
     """Add a file as a liveness package, and say what it rests on."""
-    from app.adding.liveness import add_liveness  # noqa: PLC0415 - slow to import
+    from app.adding.liveness import LivenessDescription, add_liveness  # noqa: PLC0415 - slow to import
 
     added = add_liveness(
         file,
-        about,
+        LivenessDescription(name, licence),
         stated,
         settings.models_dir,
         settings.data_dir / "models",
@@ -56,27 +75,23 @@ def add(
 
 def add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
     """Add a liveness model of the catalogue as it is described there."""
-    from app.adding.liveness import LivenessDescription, StatedLiveness  # noqa: PLC0415 - slow to import
+    from app.adding.liveness import StatedLiveness  # noqa: PLC0415 - slow to import
 
     if known.liveness is None:
         raise ValueError(f"{known.name} is no liveness model")
-    stated = StatedLiveness(known.liveness.cut, known.liveness.classes, known.colour, known.normalisation)
-    add(path, LivenessDescription(known.name, known.licence), stated, settings, as_json=as_json)
+    described = StatedLiveness(known.liveness.cut, known.liveness.classes, known.colour, known.normalisation)
+    add(path, known.name, known.licence, described, settings, as_json=as_json)
 
 
 def _cuts_of(folder: Path, cut: LivenessCut, settings: Settings) -> Callable[[int], Pixels]:
     """Return what cuts out the most prominent face of each photo below a folder, for a side in pixels."""
     import numpy as np  # noqa: PLC0415 - slow to import
 
-    from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.face.liveness import Cut  # noqa: PLC0415 - slow to import
-    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
-    from app.pipeline import Pipeline, choose_face  # noqa: PLC0415 - slow to import
+    from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
 
     def cuts(side: int) -> Pixels:
-        detector = select(find_packages(settings.models_dir), settings.detector)
-        pipeline = Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
+        pipeline = open_pipeline(settings)
         found: list[Pixels] = []
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             try:

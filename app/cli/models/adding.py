@@ -1,0 +1,199 @@
+"""models add, models pull: a model file becomes a package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from app.cli import options, output
+from app.cli.models import liveness
+from app.cli.models.faces import crops_of_people
+from app.config import load_settings
+from app.errors import Unusable
+
+if TYPE_CHECKING:
+    from app.adding.add import Added, Crops, Stated
+    from app.adding.catalogue import KnownModel
+    from app.config import Settings
+    from app.inference.manifest import Licence
+
+
+def pull(
+    name: options.Package,
+    accept_non_commercial: Annotated[
+        bool, typer.Option("--accept-non-commercial", help="Accept weights whose licence forbids commercial use.")
+    ] = False,
+    sha256: Annotated[
+        str | None, typer.Option(help="SHA-256 that you confirm, for a known model whose hash nobody published.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Download the file of a package or of a known model (app/adding/catalogue.json), and check its SHA-256.
+
+    A known model is added as a package, as by `likeness models add`.
+    """
+    from app.adding.catalogue import known_models  # noqa: PLC0415 - slow to import
+    from app.inference import package  # noqa: PLC0415 - slow to import
+
+    settings = load_settings()
+    packages = package.find_packages(settings.models_dir)
+    known = known_models().get(name)
+    if known is not None and not any(each.manifest.name == name for each in packages.values()):
+        path = _fetch_known(known, settings, accept_non_commercial=accept_non_commercial, sha256=sha256)
+        _add_known(known, path, settings, as_json=as_json)
+        return
+    chosen = package.select(packages, name)
+    path = package.pull(chosen, settings.data_dir / "models", accept_non_commercial=accept_non_commercial)
+    if as_json:
+        output.say_json({"model": chosen.id, "path": str(path), "licence": chosen.manifest.licence.name})
+    else:
+        output.say(f"{chosen.id}: {path} ({chosen.manifest.licence.name})")
+
+
+def _fetch_known(known: KnownModel, settings: Settings, *, accept_non_commercial: bool, sha256: str | None) -> Path:
+    """Return the file of a known model; ask on a terminal whether a hash that nobody published is right."""
+    from app.adding.catalogue import fetch  # noqa: PLC0415 - slow to import
+
+    folder = settings.data_dir / "models"
+    try:
+        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=sha256)
+    except Unusable as error:
+        if error.code != "package_hash_unknown" or not sys.stdin.isatty():
+            raise
+        found = str(error.details["found"])
+        output.say(f"Nobody published the SHA-256 of {known.name}. The file from {known.url} has {found}.")
+        if not typer.confirm("Is it right?"):
+            raise
+        return fetch(known, folder, accept_non_commercial=accept_non_commercial, sha256=found)
+
+
+def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bool) -> None:
+    from app.adding.add import Stated  # noqa: PLC0415 - slow to import
+
+    if known.task == "liveness":
+        liveness.add_known(known, path, settings, as_json=as_json)
+        return
+    stated = Stated(known.colour, known.normalisation)
+    _add(path, known.name, known.licence, stated, settings, as_json=as_json)
+
+
+def add(
+    file: Annotated[Path, typer.Argument(help="ONNX file: a face embedder for 112×112 crops, or a liveness model.")],
+    *,
+    name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
+    task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
+    licence: Annotated[
+        str | None, typer.Option(help="Licence of the weights, an SPDX identifier where there is one.")
+    ] = None,
+    non_commercial: Annotated[bool, typer.Option("--non-commercial", help="It forbids commercial use.")] = False,
+    colour: Annotated[Literal["rgb", "bgr"] | None, typer.Option(help="Colour order, if you know it.")] = None,
+    normalisation: Annotated[
+        Literal["0-255", "127.5", "128", "0-1", "imagenet"] | None,
+        typer.Option(help="Normalisation, if you know it: (x - 127.5) / 127.5 is 127.5."),
+    ] = None,
+    photos: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with a folder of photos for each person (default: the packaged drawn faces). Liveness: photos "
+            "of live people."
+        ),
+    ] = None,
+    cut: Annotated[
+        Literal["square", "box"] | None,
+        typer.Option(
+            help="Liveness: what the model is shown. square: of the box's longer side, mirrored beyond the photo's "
+            "edge. box: in the box's proportions, moved into the photo."
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None, typer.Option(min=1, max=8, help="Liveness: sides of the cut, in sides of the box.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Liveness: names of the outputs in order, one of them live: live,spoof.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Add an ONNX file as a model package.
+
+    Colour order and normalisation are measured: those with which the file tells people apart best. A running server
+    finds the package at once. It decides nothing before its operating points are measured.
+    """
+    from app.adding.add import Stated  # noqa: PLC0415 - slow to import
+    from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
+
+    if task == "detect":
+        raise typer.BadParameter("detectors can't be added; write a manifest for them", param_hint="--task")
+    options.check_name(name, "--name")
+    settings = load_settings()
+    terms = Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial)
+    if task == "liveness":
+        described = liveness.stated_of(cut, scale, classes, colour, normalisation)
+        liveness.add(file, name, terms, described, settings, photos=photos, as_json=as_json)
+        return
+    crops = None if photos is None else crops_of_people(photos, settings)
+    _add(file, name, terms, Stated(colour, normalisation), settings, crops=crops, as_json=as_json)
+
+
+def _add(
+    file: Path,
+    name: str,
+    licence: Licence,
+    stated: Stated,
+    settings: Settings,
+    *,
+    crops: Crops | None = None,
+    as_json: bool,
+) -> None:
+    """Add an embedder's file, and say what it rests on."""
+    from app.adding.add import Description  # noqa: PLC0415 - slow to import
+    from app.adding.add import add as add_file  # noqa: PLC0415 - slow to import
+    from app.face.align import CANONICAL_LANDMARKS  # noqa: PLC0415 - slow to import
+
+    about = Description(name, licence, CANONICAL_LANDMARKS.tolist())
+    added = add_file(file, about, settings.models_dir, settings.data_dir / "models", crops=crops, stated=stated)
+    _say_added(added, as_json=as_json)
+
+
+def _ask_for_licence() -> str:
+    if not sys.stdin.isatty():
+        message = "which licence do the weights have? It is on the page that you have them from"
+        raise typer.BadParameter(message, param_hint="--licence")
+    return str(typer.prompt("Licence of the weights (an SPDX identifier where there is one)"))
+
+
+def _say_added(added: Added, *, as_json: bool) -> None:
+    comparison = added.comparison
+    if as_json:
+        output.say_json(
+            {
+                "model": added.package.id,
+                "folder": str(added.package.folder),
+                "input": added.chosen.candidate.name,
+                "dimension": added.facts.dimension,
+                "pairs": {"mated": comparison.mated, "nonmated": comparison.nonmated},
+                "separation": {row.candidate.name: round(row.separation, 3) for row in comparison.rows},
+            }
+        )
+        return
+    facts = added.facts
+    output.say(
+        f"Input {facts.shape} {facts.dtype} ({facts.layout}), output {facts.dimension} numbers"
+        f"{' of length 1' if facts.unit_output else ''}."
+    )
+    output.say(f"{comparison.basis.capitalize()}:")
+    rows = [
+        [
+            row.candidate.name,
+            f"{row.separation:.2f}",
+            f"{row.mated:.2f}",
+            f"{row.nonmated:.2f}",
+            "chosen" if row is added.chosen else f"{row.behind_low:.2f} to {row.behind_high:.2f} behind the best",
+        ]
+        for row in comparison.rows
+    ]
+    output.say_table(["input", "separation d'", "mated", "non-mated", "95 % interval"], rows)
+    output.say(f"{added.package.id}: {added.package.folder}, prepared; its templates equal the file's own.")
+    output.say(f"It has no operating points yet: likeness models measure {added.package.manifest.name} --photos DIR")

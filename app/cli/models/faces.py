@@ -1,0 +1,58 @@
+"""The faces on photos, for commands that measure a model with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli import output
+from app.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from app.adding.add import Crops
+    from app.config import Settings
+    from app.pipeline import Pipeline
+    from app.types import Pixels
+
+LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
+"""People whose photos tell forms of input apart, and how many of a folder's are looked at."""
+
+
+def open_pipeline(settings: Settings) -> Pipeline:
+    """Return a pipeline with the detector of the settings."""
+    from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
+    from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
+    from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
+
+    detector = select(find_packages(settings.models_dir), settings.detector)
+    return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
+
+
+def crops_of_people(folder: Path, settings: Settings) -> Crops:
+    """Return aligned crops of the people in a folder: the face that each photo is about."""
+    import numpy as np  # noqa: PLC0415 - slow to import
+
+    from app.adding.add import Crops  # noqa: PLC0415 - slow to import
+    from app.pipeline import choose_face  # noqa: PLC0415 - slow to import
+
+    pipeline = open_pipeline(settings)
+    people: list[list[Pixels]] = []
+    for person in sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []:
+        crops = []
+        for path in sorted(path for path in person.iterdir() if path.is_file()):
+            try:
+                photo = pipeline.detect(path.read_bytes())
+                crops.append(photo.faces[choose_face(photo).index].crop)
+            except InvalidInput as error:
+                output.warn(f"{path}: left out: {error.message}")
+            if len(crops) == PHOTOS_A_PERSON:
+                break
+        people += [crops] if len(crops) > 1 else []
+        if len(people) == PEOPLE_COMPARED:
+            break
+    if len(people) < LEAST_PEOPLE:
+        message = f"{folder} has {len(people)} people with two usable photos; at least {LEAST_PEOPLE} are needed."
+        raise InvalidInput(message, code="too_few_people", found=len(people), needed=LEAST_PEOPLE)
+    who = np.repeat(np.arange(len(people)), [len(crops) for crops in people])
+    return Crops(np.stack([crop for crops in people for crop in crops]), who, "people in the photos given")

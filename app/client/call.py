@@ -1,0 +1,68 @@
+"""A REST call as a value: what to send, and the type of the answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from app.api.operation import Operation
+
+Answer = TypeVar("Answer")
+
+TAR_TYPE = "application/x-tar"
+Image: TypeAlias = bytes | os.PathLike[str]
+"""The bytes of an image file, or its path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Answer]):
+    """One request; ``answer`` is the pydantic model of its JSON, ``bytes`` for the body itself, None for no body."""
+
+    method: str
+    path: str
+    answer: type[Answer]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    files: Sequence[tuple[str, tuple[str, bytes]]] = ()
+    json: Mapping[str, Any] | None = None
+    content: Callable[[], Iterator[bytes]] | None = None
+    """A body that is produced while it is sent."""
+
+    def after(self, cursor: str) -> Call[Answer]:
+        """Return the same call for the page at ``cursor``."""
+        return replace(self, params={**self.params, "cursor": cursor})
+
+
+def call(
+    operation: Operation[Answer],
+    *,
+    params: Mapping[str, Any] | None = None,
+    files: Sequence[tuple[str, tuple[str, bytes]]] = (),
+    json: Mapping[str, Any] | None = None,
+    content: Callable[[], Iterator[bytes]] | None = None,
+    **ids: str,
+) -> Call[Answer]:
+    """Return the call of an operation, with these ids in its path."""
+    return Call(operation.method, operation.fill(**ids), operation.answer, params or {}, files, json, content)
+
+
+def part(name: str, image: Image) -> tuple[str, tuple[str, bytes]]:
+    """Return a multipart field. The file's own name is not sent: it may hold personal data."""
+    content = image if isinstance(image, bytes) else Path(image).read_bytes()
+    return (name, ("image", content))
+
+
+def given(**params: Any) -> dict[str, Any]:
+    """Return the parameters that aren't None, as JSON and queries hold them."""
+    return {name: _plain(value) for name, value in params.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -1,0 +1,133 @@
+"""Opens what keeps state: the database with its keys, the galleries over it, and the folders of files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from app.access.audit import AuditLog
+from app.access.audit_export import AuditExports
+from app.access.audit_store import AuditStore
+from app.access.key_store import KeyStore
+from app.access.sign_in_codes import SignInCodes
+from app.config import PREFIX, Settings
+from app.db import usage
+from app.db.encryption import Sealer
+from app.db.engine import Database
+from app.db.key_file import VAULT_FILE, Rings, load_rings
+from app.db.key_rotation import seal_job_keys
+from app.db.sealed_columns import Blobs
+from app.db.secrets import SIGNING_KEY, SecretStore
+from app.db.signing import Signer
+from app.errors import InvalidSetting, SealedUnreadable, Unusable
+from app.gallery.erasure import Erasures
+from app.gallery.service import Galleries
+from app.gallery.store import Store
+from app.jobs.files import JobFiles
+from app.jobs.store import JobStore
+from app.recognition.corrections import Corrections
+from app.reembedding.steps import Reembeddings
+from app.search.follower import LocalBackend
+from app.search.gpu import find_gpu
+from app.search.milvus.client import Milvus, parse_address
+from app.search.milvus.indexes import MilvusBackend
+from app.search.snapshots import Snapshots
+
+SNAPSHOT_FOLDER = "snapshots"
+JOBS_FOLDER = "jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The database, and what works on nothing else. ``sealer`` is the one of the server's secrets."""
+
+    database: Database
+    galleries: Galleries
+    corrections: Corrections
+    reembeddings: Reembeddings
+    sealer: Sealer
+    secrets: SecretStore
+    signer: Signer
+    erasures: Erasures
+    keys: KeyStore
+    codes: SignInCodes
+    audit: AuditLog
+    audit_exports: AuditExports
+    jobs: JobStore
+    files: JobFiles
+
+
+def open_storage(settings: Settings, stack: ExitStack) -> Storage:
+    """Open the database, migrate it if needed, and make the stores over it.
+
+    Raises Unusable if the database, the keys, or Milvus can't be used.
+    """
+    rings = load_rings(
+        settings.data_dir, settings.encryption_key_file, settings.encryption_keys, seals=settings.encryption == "seal"
+    )
+    sql = Store(
+        settings.database, max_metadata_bytes=settings.max_metadata_bytes, blobs=Blobs(rings.faces, seals=rings.seals)
+    )
+    galleries = _open_galleries(settings, sql, rings)
+    stack.callback(galleries.close)
+    usage.remember(settings.data_dir, settings.database)
+    if rings.faces and rings.seals:
+        seal_job_keys(sql.database, sql.blobs)
+    secrets = SecretStore(sql.database, rings.secrets)
+    signer = _signer(settings, secrets)
+    audit_store = AuditStore(sql.database)
+    audit = AuditLog(audit_store, days=settings.audit_days)
+    stack.callback(audit.close)
+    return Storage(
+        database=sql.database,
+        galleries=galleries,
+        corrections=Corrections(sql, settings.correction_days),
+        reembeddings=Reembeddings(sql),
+        sealer=rings.secrets,
+        secrets=secrets,
+        signer=signer,
+        erasures=Erasures(galleries, sql.database, signer),
+        keys=KeyStore(sql.database),
+        codes=SignInCodes(sql.database, rings.secrets),
+        audit=audit,
+        audit_exports=AuditExports(audit_store, signer, days=settings.audit_days),
+        jobs=JobStore(sql.database, sql.blobs),
+        files=JobFiles(settings.data_dir / JOBS_FOLDER),
+    )
+
+
+def _open_galleries(settings: Settings, store: Store, rings: Rings) -> Galleries:
+    folder = settings.data_dir / SNAPSHOT_FOLDER
+    if settings.index != "faiss" or not settings.snapshot_seconds:
+        shutil.rmtree(folder, ignore_errors=True)  # no copies of templates stay
+    if settings.index != "faiss":
+        try:
+            return Galleries(store, MilvusBackend(store.change_reader, store.database, _open_milvus(settings)))
+        except Unusable:
+            store.close()
+            raise
+    sealer = rings.faces if rings.seals else None
+    snapshots = Snapshots(folder, sealer=sealer) if settings.snapshot_seconds else None
+    gpu = find_gpu() if settings.device != "cpu" else None
+    return Galleries(store, LocalBackend(store.change_reader, snapshots, os.cpu_count() or 1, gpu))
+
+
+def _open_milvus(settings: Settings) -> Milvus:
+    """Connect to Milvus. Raises Unusable (``invalid_setting``, ``index_driver_missing``, ``index_unavailable``)."""
+    try:
+        address = parse_address(settings.index)
+    except ValueError as error:
+        raise InvalidSetting(f"{PREFIX}INDEX: {error}") from None
+    return Milvus(address, settings.index_token.get_secret_value() if settings.index_token else None)
+
+
+def _signer(settings: Settings, secrets: SecretStore) -> Signer:
+    """Return the server's signer. Raises Unusable (``sealed_unreadable``)."""
+    path = settings.data_dir / VAULT_FILE
+    try:
+        return Signer(secrets.get_or_make(SIGNING_KEY, Signer.make))
+    except SealedUnreadable as error:
+        message = f"{path} is not what the database's secrets were sealed with: put the one there that is. {error}"
+        raise SealedUnreadable(message) from None

@@ -1,0 +1,58 @@
+"""A gallery with enough people to measure its own operating points, by their templates alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import numpy as np
+
+from app.types import Vectors
+from tests.support.tarred import templates_of, units
+
+PEOPLE = 200
+ALIKE = 0.08
+"""The mean score of two of them: so the threshold at FMR 1e-3 lies between the package's at 1e-3 and at 1e-2."""
+WAIT_S = 120.0
+
+
+def ended(api: httpx.Client, job: str) -> dict[str, Any]:
+    """The job, once it has done its work."""
+    end = time.monotonic() + WAIT_S
+    while (found := api.get(f"/v1/jobs/{job}").json())["state"] in {"queued", "running"}:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert found["state"] == "done", found
+    return dict(found)
+
+
+def add_templates(api: httpx.Client, gallery: str, subjects: Sequence[str], vectors: Vectors) -> None:
+    package = api.get(f"/v1/galleries/{gallery}").raise_for_status().json()["embedder"]
+    imported = api.post(
+        f"/v1/galleries/{gallery}/import",
+        params={"content": "templates", "package": package},
+        content=templates_of(vectors, [{"subject": subject} for subject in subjects]),
+        headers={"content-type": "application/x-tar"},
+    )
+    ended(api, imported.raise_for_status().json()["id"])
+
+
+def add_random_people(api: httpx.Client, gallery: str) -> None:
+    """PEOPLE with two templates each, p0 once; the last of them is there under the name `twice`, too."""
+    names = [f"p{number // 2}" for number in range(2 * PEOPLE)]
+    people = np.sqrt(1 - ALIKE) * units(PEOPLE) + np.sqrt(ALIKE) * units(1, seed=2)
+    vectors = people.repeat(2, axis=0) + 0.04 * np.random.default_rng(0).standard_normal((2 * PEOPLE, 128))
+    names[1], vectors[1] = "twice", vectors[-1]
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    add_templates(api, gallery, names, unit.astype(np.float32))
+
+
+def calibrate(api: httpx.Client, gallery: str) -> dict[float, dict[str, Any]]:
+    """Let the gallery's own operating points decide, also laxer ones; return them by their FMR."""
+    switched = {"calibration": "gallery", "allow_laxer": True}
+    api.patch(f"/v1/galleries/{gallery}", json=switched).raise_for_status()
+    state = api.get(f"/v1/galleries/{gallery}/calibration").json()
+    ended(api, state["job"]["id"])
+    return {point["fmr"]: point for point in api.get(f"/v1/galleries/{gallery}/calibration").json()["points"]}
