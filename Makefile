@@ -61,7 +61,7 @@ test-full: $(VENV)/.dev
 	$(BIN)/python -m pytest --full
 
 # Tests whose figures could depend on the processor, with NumPy, OpenCV and OpenBLAS held to AVX2. ONNX Runtime has no
-# such setting: tests/test_portable.py runs it on an emulated processor without VNNI where QEMU is (qemu-user).
+# such setting: tests/inference/test_portable.py runs it on an emulated processor without VNNI where QEMU is (qemu-user).
 test-portable: $(VENV)/.dev
 	NPY_DISABLE_CPU_FEATURES="X86_V4 AVX512_ICL AVX512_SPR" OPENBLAS_CORETYPE=Haswell OPENCV_CPU_DISABLE=AVX512-SKX \
 		$(BIN)/python -m pytest tests/face $(addprefix tests/inference/test_, portable.py quantize.py golden.py session.py) \

@@ -34,6 +34,17 @@ def test_its_links_lead_somewhere() -> None:
     assert not [one for one in local if not (PROJECT / one).exists()]
 
 
+def test_files_that_the_pages_name_are_there() -> None:
+    pages = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md")]
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in re.findall(r"\b(?:app|training|tests|docker)/[\w/.-]+\.(?:py|toml|yml)\b", page.read_text())
+    }
+    assert len(named) > 10
+    assert not [(page, name) for page, name in named if not (PROJECT / name).exists()]
+
+
 def test_every_version_is_pinned() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted = project["dependencies"] + [name for extra in project["optional-dependencies"].values() for name in extra]
