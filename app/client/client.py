@@ -14,7 +14,7 @@ import httpx
 from pydantic import BaseModel
 
 from app.api import schemas
-from app.client import calls
+from app.client import calls, server_calls
 from app.client.call import TAR_TYPE, Call
 from app.client.errors import Unreachable, api_error
 from app.client.files import PIECE
@@ -89,7 +89,7 @@ class _Pages(Generic[Arguments, Item]):
 
 
 class _Operations:
-    """The methods of both clients; `app.client.calls` describes their arguments."""
+    """The methods of both clients; `app.client.calls` and `server_calls` describe their arguments."""
 
     detect = _Operation(calls.detect)
     embed = _Operation(calls.embed)
@@ -139,42 +139,42 @@ class _Operations:
     add_correction = _Operation(calls.add_correction)
     delete_correction = _Operation(calls.delete_correction)
 
-    keys = _Operation(calls.keys)
-    create_key = _Operation(calls.create_key)
-    own_key = _Operation(calls.own_key)
-    create_sign_in_code = _Operation(calls.create_sign_in_code)
-    key = _Operation(calls.key)
-    rotate_key = _Operation(calls.rotate_key)
-    revoke_key = _Operation(calls.revoke_key)
-    audit = _Operation(calls.audit)
-    audit_export = _Operation(calls.audit_export)
+    keys = _Operation(server_calls.keys)
+    create_key = _Operation(server_calls.create_key)
+    own_key = _Operation(server_calls.own_key)
+    create_sign_in_code = _Operation(server_calls.create_sign_in_code)
+    key = _Operation(server_calls.key)
+    rotate_key = _Operation(server_calls.rotate_key)
+    revoke_key = _Operation(server_calls.revoke_key)
+    audit = _Operation(server_calls.audit)
+    audit_export = _Operation(server_calls.audit_export)
 
     import_faces = _Operation(calls.import_faces)
     export_gallery = _Operation(calls.export_gallery)
 
-    jobs = _Operation(calls.jobs)
-    job = _Operation(calls.job)
-    cancel_job = _Operation(calls.cancel_job)
-    job_report = _Operation(calls.job_report)
+    jobs = _Operation(server_calls.jobs)
+    job = _Operation(server_calls.job)
+    cancel_job = _Operation(server_calls.cancel_job)
+    job_report = _Operation(server_calls.job_report)
 
-    models = _Operation(calls.models)
+    models = _Operation(server_calls.models)
 
     erase_subject = _Operation(calls.erase_subject)
-    receipts = _Operation(calls.receipts)
-    receipt = _Operation(calls.receipt)
-    server_key = _Operation(calls.server_key)
+    receipts = _Operation(server_calls.receipts)
+    receipt = _Operation(server_calls.receipt)
+    server_key = _Operation(server_calls.server_key)
 
-    version = _Operation(calls.version)
-    ready = _Operation(calls.ready)
+    version = _Operation(server_calls.version)
+    ready = _Operation(server_calls.ready)
 
     all_subjects = _Pages(calls.subjects, lambda page: page.subjects)
     all_faces = _Pages(calls.faces, lambda page: page.faces)
     all_galleries = _Pages(calls.galleries, lambda page: page.galleries)
     all_findings = _Pages(calls.review, lambda page: page.findings)
-    all_jobs = _Pages(calls.jobs, lambda page: page.jobs)
-    all_keys = _Pages(calls.keys, lambda page: page.keys)
-    all_audit = _Pages(calls.audit, lambda page: page.entries)
-    all_receipts = _Pages(calls.receipts, lambda page: page.receipts)
+    all_jobs = _Pages(server_calls.jobs, lambda page: page.jobs)
+    all_keys = _Pages(server_calls.keys, lambda page: page.keys)
+    all_audit = _Pages(server_calls.audit, lambda page: page.entries)
+    all_receipts = _Pages(server_calls.receipts, lambda page: page.receipts)
 
 
 def _headers(key: str | None) -> dict[str, str]:
@@ -274,7 +274,7 @@ class Client(_Operations):
 
     def job_result(self, job_id: str, path: os.PathLike[str]) -> None:
         """Write the file that the job made to ``path``."""
-        call = calls.job_result(job_id)
+        call = server_calls.job_result(job_id)
         try:
             with self._http.stream(call.method, call.path) as response:
                 if not response.is_success:
@@ -348,7 +348,7 @@ class AsyncClient(_Operations):
 
     async def job_result(self, job_id: str, path: os.PathLike[str]) -> None:
         """Write the file that the job made to ``path``."""
-        call = calls.job_result(job_id)
+        call = server_calls.job_result(job_id)
         try:
             async with self._http.stream(call.method, call.path) as response:
                 if not response.is_success:

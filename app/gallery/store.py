@@ -104,10 +104,6 @@ class Store:
     def close(self) -> None:
         self.database.close()
 
-    def scrub(self, timeout_s: float = 10.0) -> bool:
-        """Wait until no deleted data is left in SQLite's files; return False if that took too long."""
-        return self.database.scrub(timeout_s)
-
     def create_gallery(
         self,
         gallery_id: str,

@@ -16,7 +16,6 @@ from app.errors import InvalidInput, PackageMismatch, TwoPackages
 from app.face.quality import QualityLevel
 from app.gallery.records import (
     NO_TERMS,
-    Candidate,
     Enrolled,
     FaceRow,
     Gallery,
@@ -43,7 +42,6 @@ from app.recognition.decisions import (
     assign,
     check_quality,
     cosine,
-    decide,
     identify_point,
     population_warnings,
     verify_point,
@@ -54,15 +52,15 @@ from app.recognition.results import (
     Chosen,
     Enrollment,
     Identification,
-    Identified,
     Rejected,
     SubjectVerified,
     Verified,
     all_rejected,
+    identified,
     new_face,
     template_of,
 )
-from app.types import Face, LivenessMode, Photo, Template
+from app.types import LivenessMode, Photo, Template
 
 ATTEMPTS = 3
 """How often an operation is tried while its gallery's packages change under it."""
@@ -270,7 +268,7 @@ class Operations:
             for place, (_, some) in zip(places, sifted, strict=True)
         }
         faces = [
-            replace(_identified(face, found.get(place, []), point, scores, limit), ruled_out=out.get(place, ()))
+            replace(identified(face, found.get(place, []), point, scores, limit), ruled_out=out.get(place, ()))
             for place, face in enumerate(photo.faces)
         ]
         return Identification(photo, tuple(faces), point, subjects, stages, used.id, warnings)
@@ -495,14 +493,3 @@ def _warnings(
     if not populations:
         return None
     return population_warnings(used.thresholds, populations, point.threshold, point.fmr)
-
-
-def _identified(
-    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
-) -> Identified:
-    decision = decide(ranking[0].score if ranking else None, point)
-    found = scores.candidates(ranking)
-    first, second = ([one.score for one in found] + [None, None])[:2]
-    margin = None if first is None or second is None else first - second
-    others = found if decision == "unknown" else found[1:]
-    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)

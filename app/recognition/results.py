@@ -7,10 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from app.errors import InvalidInput
-from app.gallery.records import FaceRow, NewFace, Origin
+from app.gallery.records import Candidate, FaceRow, NewFace, Origin
 from app.pipeline import Choice
 from app.recognition.corrections import RuledOut
-from app.recognition.decisions import AnsweredCandidate, Decision, IdentifyPoint, PopulationWarning, VerifyPoint
+from app.recognition.decisions import (
+    AnsweredCandidate,
+    AnsweredScores,
+    Decision,
+    IdentifyPoint,
+    PopulationWarning,
+    VerifyPoint,
+    decide,
+)
 from app.recognition.duplicate_check import NOTHING, Findings
 from app.types import Face, Liveness, Photo, Template
 
@@ -135,3 +143,15 @@ def all_rejected(rejected: Sequence[Rejected]) -> InvalidInput:
         return InvalidInput("no image could be taken", code="nothing_enrolled", rejected=listed)
     first = rejected[0].error
     return type(first)(first.message, code=first.code, **{**first.details, "rejected": listed})
+
+
+def identified(
+    face: Face, ranking: Sequence[Candidate], point: IdentifyPoint, scores: AnsweredScores, limit: int
+) -> Identified:
+    """Return what a face's ranking means at an operating point; at most ``limit`` candidates are answered."""
+    decision = decide(ranking[0].score if ranking else None, point)
+    found = scores.candidates(ranking)
+    first, second = ([one.score for one in found] + [None, None])[:2]
+    margin = None if first is None or second is None else first - second
+    others = found if decision == "unknown" else found[1:]
+    return Identified(face, decision, tuple(found[:limit]), margin, others[0] if others else None)

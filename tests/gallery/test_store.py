@@ -623,13 +623,13 @@ def test_nothing_of_what_was_deleted_is_left_in_the_files(tmp_path: Path) -> Non
     assert all(files_hold(tmp_path, *templates, *crops))
     for number in range(0, 40, 2):
         store.delete_subject(gallery, f"person-{number:04}")
-    assert store.scrub()
+    assert store.database.scrub()
     names = [f"Name of {number:04}".encode() for number in range(40)]
     ids = [f"person-{number:04}".encode() for number in range(40)]
     for secrets in (templates, crops, names, ids):
         assert files_hold(tmp_path, *secrets) == [False, True] * 20
     store.delete_gallery(gallery)
-    assert store.scrub()
+    assert store.database.scrub()
     assert not any(files_hold(tmp_path, *templates, *crops, *names, *ids))
     store.close()
 
@@ -644,11 +644,11 @@ def test_what_could_not_be_scrubbed_yet_is_scrubbed_once_no_one_reads(tmp_path: 
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM faces").fetchone()
     store.delete_subject(gallery, "a")
-    assert not store.scrub(timeout_s=0.5)
+    assert not store.database.scrub(timeout_s=0.5)
     store.create_subject(gallery, "b")  # writers aren't held up
     reader.execute("COMMIT")
     reader.close()
-    assert store.scrub()
+    assert store.database.scrub()
     assert files_hold(tmp_path, new.template.vector.tobytes()) == [False]
     store.close()
 
