@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from bench.review.corrupted import Faces
-from training.commands.options import CACHE, TemplateOptions, package_folder, photo_names, read_or_make_templates
+from training.commands.options import TemplateOptions, package_folder, photo_names, read_or_make_templates
 from training.evaluation.pairs import person_of
 from training.evaluation.photos import Templates, make_templates, open_photos
 from training.evaluation.service import open_service
@@ -38,8 +38,8 @@ class Kept:
 def faces_of_lfw(images: Path, kept: Kept) -> Faces:
     """Return the most prominent face of every photo that shows one."""
     names = photo_names(images, [])
-    way = TemplateOptions(kept.package, MODELS, CACHE, "cpu", 0, aligned=False, flip=False)
-    plain = read_or_make_templates(images, names, kept.folder / f"{kept.package}.npz", way)
+    way = TemplateOptions(kept.package, kept.folder / f"{kept.package}.npz")
+    plain = read_or_make_templates(images, names, way)
     poor = _poor_copies(images, plain, kept, way)
     rows = np.flatnonzero(plain.found)
     return Faces(

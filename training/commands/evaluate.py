@@ -10,6 +10,7 @@ import json
 import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,9 +59,10 @@ app.command("liveness-study")(liveness_robustness)
 
 
 @app.command()
+@options.with_template_options()
 def pairs(
+    way: options.TemplateOptions,
     *,
-    package: options.PackageName,
     out: options.Out,
     images: Annotated[Path | None, typer.Option(help=options.IMAGES_HELP)] = None,
     pairs: Annotated[list[Path] | None, typer.Option(help="LFW pair list; several are joined.")] = None,
@@ -75,28 +77,20 @@ def pairs(
     ] = 10,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    aligned: options.Aligned = False,
-    flip: options.Flip = False,
     draw: options.Plots = True,
 ) -> None:
     """1:1 over a list of pairs: accuracy, EER, 1 − FNMR at FMRs with intervals, failures to detect."""
     with told(ValueError, OSError):
         source, listed = options.photos_and_pairs(images, pairs or [], pack)
-        aligned = aligned or pack is not None
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        made = options.read_or_make_templates(source, listed.photos, templates, way)
+        way = replace(way, aligned=way.aligned or pack is not None)
+        made = options.read_or_make_templates(source, listed.photos, way)
         figures = protocols.verification(
             made, listed, folds=options.fold_of_each_pair(listed, protocol, folds), rounds=rounds, seed=seed
         )
         scores, mated = protocols.pair_scores(made, listed), listed.mated
         curve = metrics.error_curve(scores[mated], scores[~mated])
         lists = [str(path) for path in pairs or []]
-        settings = {"images": str(source), "pairs": lists, "rounds": rounds, "flip": flip, "aligned": aligned}
+        settings = {"images": str(source), "pairs": lists, "rounds": rounds, "flip": way.flip, "aligned": way.aligned}
         write_found(
             out,
             "verification",
@@ -114,10 +108,11 @@ def pairs(
 
 
 @app.command()
+@options.with_template_options()
 def identification(
+    way: options.TemplateOptions,
     *,
     images: options.Images,
-    package: options.PackageName,
     out: options.Out,
     people: Annotated[int, typer.Option(help="How many people are enrolled, with one photo each.")] = 500,
     seeds: Annotated[int, typer.Option(min=1, help="How many draws of people (seeds 0, 1, …).")] = 10,
@@ -126,22 +121,14 @@ def identification(
         list[Path] | None, typer.Option(help="Pair list: take only the photos that it names (may be given again).")
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    aligned: options.Aligned = False,
-    flip: options.Flip = False,
     draw: options.Plots = True,
 ) -> None:
     """1:N: people enrolled with one photo each, found by another; rank-1, CMC, FNIR at FPIR with strangers."""
     with told(ValueError, OSError):
         names = options.photo_names(images, photos_of or [])
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        made = options.read_or_make_templates(images, names, templates, way)
+        made = options.read_or_make_templates(images, names, way)
         draws = [searching.draw_people(made.names, people, seed, strangers or None) for seed in range(seeds)]
-        own = options.service_threshold(options.package_folder(package, models), people)
+        own = options.service_threshold(way.folder, people)
         found = searching.measure(made, draws, service_threshold=own, rounds=rounds)
         settings = {
             "images": str(images),
@@ -149,7 +136,7 @@ def identification(
             "seeds": seeds,
             "photos": len(names),
             "rounds": rounds,
-            "flip": flip,
+            "flip": way.flip,
         }
         result = {"summary": found.summary, "cmc": found.cmc, "draws": found.draws}
         write_found(out, "identification", made, settings, result)
@@ -163,10 +150,11 @@ def identification(
 
 
 @app.command()
+@options.with_template_options()
 def retrieval(
+    way: options.TemplateOptions,
     *,
     images: options.Images,
-    package: options.PackageName,
     out: options.Out,
     photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
     nmi: Annotated[
@@ -174,23 +162,15 @@ def retrieval(
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = ROUNDS,
     seed: int = 0,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    aligned: options.Aligned = False,
-    flip: options.Flip = False,
     draw: options.Plots = True,
 ) -> None:
     """Recall@k, MAP@R, R-precision (and NMI) of a set of photos, as metric-learning papers report them."""
     with told(ValueError, OSError):
         names = options.photo_names(images, photos_of or [])
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        made = options.read_or_make_templates(images, names, templates, way)
+        made = options.read_or_make_templates(images, names, way)
         people = points.numbered([person_of(name) for name in made.names])
         figures = protocols.retrieval_figures(made.vectors, people, rounds=rounds, seed=seed, nmi=nmi)
-        settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": flip}
+        settings = {"images": str(images), "photos": len(names), "rounds": rounds, "flip": way.flip}
         write_found(out, "retrieval", made, settings, {"retrieval": figures})
         if draw:
             plots.bars(figures, out / "retrieval.svg")
@@ -198,10 +178,11 @@ def retrieval(
 
 
 @app.command(name="operating-points")
+@options.with_template_options()
 def operating_points(
+    way: options.TemplateOptions,
     *,
     images: options.Images,
-    package: options.PackageName,
     out: options.Out,
     name: Annotated[str, typer.Option(help="What the calibration is called in the manifest.")],
     measured_on: Annotated[str, typer.Option(help="One sentence for the manifest: which photos.")],
@@ -217,20 +198,12 @@ def operating_points(
     default: Annotated[bool, typer.Option("--default", help="Make it the package's default calibration.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = points.ROUNDS,
     seed: int = 0,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    aligned: options.Aligned = False,
-    flip: options.Flip = False,
     draw: options.Plots = True,
 ) -> None:
     """Thresholds at FMRs from all non-mated pairs of a set, the FNMR beside each, into the package's manifest."""
     with told(ValueError, OSError):
         names = options.photo_names(images, photos_of or [])
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        made = options.read_or_make_templates(images, names, templates, way)
+        made = options.read_or_make_templates(images, names, way)
         vectors = made.vectors[made.found]
         shown = [photo for photo, found in zip(made.names, made.found, strict=True) if found]
         people = points.numbered([person_of(photo) for photo in shown])
@@ -245,7 +218,7 @@ def operating_points(
                 f", without {len(same.keys)} that show one person: {same.people} pairs of names, "
                 f"{same.photos} photos in another's folder, {same.copies} copies of a photo"
             )
-        settings = {"images": str(images), "same_above": same_above, "rounds": rounds, "seed": seed, "flip": flip}
+        settings = {"images": str(images), "same_above": same_above, "rounds": rounds, "seed": seed, "flip": way.flip}
         result = {
             "about": about,
             "comparisons": used.comparisons,
@@ -261,10 +234,10 @@ def operating_points(
             plots.counted_histogram(compared.histogram, compared.mated, out / "scores.svg", marks)
         show_points(made.package, about, used, plain)
         if write:
-            folder = options.package_folder(package, models)
             new = points.calibration(used, name=name, measured_on=measured_on, pairs=about, default=default)
-            write_manifest(folder, points.with_calibration(_with_golden(load_package(folder), cache, device), new))
-            Console().print(f"Written to {folder}/manifest.json")
+            manifest = _with_golden(load_package(way.folder), way.cache, way.device)
+            write_manifest(way.folder, points.with_calibration(manifest, new))
+            Console().print(f"Written to {way.folder}/manifest.json")
 
 
 def _with_golden(package: Package, cache: Path, device: Device) -> Manifest:
@@ -274,28 +247,22 @@ def _with_golden(package: Package, cache: Path, device: Device) -> Manifest:
 
 
 @app.command()
+@options.with_template_options("aligned")
 def quality(
+    way: options.TemplateOptions,
     *,
     images: options.Images,
-    package: options.PackageName,
     out: options.Out,
     photos_of: Annotated[list[Path] | None, typer.Option(help="Pair list: take only the photos that it names.")] = None,
     fmr: Annotated[float, typer.Option(help="The FMR whose threshold decides, from these photos' own pairs.")] = 1e-3,
     copies: Annotated[int, typer.Option(help="Photos that are degraded in every way; 0 = none.")] = 100,
     seed: int = 0,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    flip: options.Flip = False,
     draw: options.Plots = True,
 ) -> None:
     """Error versus discard by quality, on the photos as they are and on degraded copies of them."""
     with told(ValueError, OSError):
         names = options.photo_names(images, photos_of or [])
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned=False, flip=flip)
-        made = options.read_or_make_templates(images, names, templates, way)
+        made = options.read_or_make_templates(images, names, way)
         shown = made.only([name for name, found in zip(made.names, made.found, strict=True) if found])
         people = points.numbered([person_of(name) for name in shown.names])
         compared = points.compare_all(shown.vectors, people, highest_fmr=fmr)
@@ -310,7 +277,7 @@ def quality(
             "fmr": fmr,
             "copies": copies,
             "seed": seed,
-            "flip": flip,
+            "flip": way.flip,
         }
         result = {
             "threshold": threshold,
@@ -341,9 +308,7 @@ def _copies(
     photos, threads = open_photos(images), way.threads or os.cpu_count() or 1
     sample = quality_study.sample_with_mates(shown, count, seed)
     ways = degradations()
-    with open_service(
-        options.package_folder(way.package, way.models), way.models, way.cache, way.device, threads, flip=way.flip
-    ) as own:
+    with open_service(way.folder, way.models, way.cache, way.device, threads, flip=way.flip) as own:
 
         def one(degradation: Degradation) -> tuple[quality_study.Copies, quality_study.CopyPairs]:
             done = quality_study.degraded_copies(

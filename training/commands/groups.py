@@ -32,10 +32,11 @@ SAME_ABOVE, DOUBT_ABOVE = 0.75, 0.6
 who are surely different, many score 0.6 and few 0.75."""
 
 
+@options.with_template_options()
 def groups(
+    way: options.TemplateOptions,
     *,
     images: options.Images,
-    package: options.PackageName,
     out: options.Out,
     groups_by: Annotated[
         str,
@@ -62,23 +63,15 @@ def groups(
     write: Annotated[bool, typer.Option("--write", help="Put the card into the package's manifest.")] = False,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds of the bootstrap over people.")] = measuring.ROUNDS,
     seed: int = 0,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    aligned: options.Aligned = False,
-    flip: options.Flip = False,
     draw: options.Plots = True,
 ) -> None:
     """FMR within groups of people at the operating points, with intervals: the bias card of the manifest."""
     with told(ValueError, OSError):
-        folder = options.package_folder(package, models)
+        folder = way.folder
         calibration, thresholds = _stated(folder)
         names = options.photo_names(images, [])
         labels = read_labels(groups_by, names)
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip)
-        made = options.read_or_make_templates(images, names, templates, way)
+        made = options.read_or_make_templates(images, names, way)
         copies = made.found & _near_copies(open_photos(images), made, copies_above)
         rows = _rows(labels, made, made.found & ~copies, least)
         people = [labels.people.get(name, name) for name in names]
@@ -111,7 +104,7 @@ def groups(
             "groups": figures,
             "rates_by_rule": by_rule,
         }
-        write_found(out, "groups", made, {**settings, "rounds": rounds, "seed": seed, "flip": flip}, result)
+        write_found(out, "groups", made, {**settings, "rounds": rounds, "seed": seed, "flip": way.flip}, result)
         if draw:
             _draw(figures, out)
         show_groups(made.package, figures)

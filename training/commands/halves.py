@@ -18,19 +18,14 @@ from training.evaluation.results import write_found
 from training.terminal import counted, told
 
 
+@options.with_template_options("flip")
 def halves(
+    way: options.TemplateOptions,
     *,
     images: options.Images,
-    package: options.PackageName,
     out: options.Out,
     splits: Annotated[int, typer.Option(min=1, help="Random splits of the people (seeds 0, 1, …).")] = 10,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = points.ROUNDS,
-    templates: options.Kept = None,
-    models: options.Models = options.MODELS,
-    cache: options.Cache = options.CACHE,
-    device: options.OnDevice = "cpu",
-    threads: options.Threads = 0,
-    aligned: options.Aligned = False,
 ) -> None:
     """Calibrate a gallery of half of the people as the service does, and measure its thresholds on the other half.
 
@@ -38,11 +33,10 @@ def halves(
     """
     with told(ValueError, OSError):
         names = options.photo_names(images, [])
-        way = options.TemplateOptions(package, models, cache, device, threads, aligned, flip=False)
-        made = options.read_or_make_templates(images, names, templates, way)
+        made = options.read_or_make_templates(images, names, way)
         vectors = made.vectors[made.found]
         people = points.numbered([person_of(name) for name, found in zip(made.names, made.found, strict=True) if found])
-        thresholds = Thresholds(load_package(options.package_folder(package, models)).manifest)
+        thresholds = Thresholds(load_package(way.folder).manifest)
         found = []
         for seed in range(splits):
             with counted(f"split {seed}", len(vectors)) as advance:

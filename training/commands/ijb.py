@@ -9,21 +9,7 @@ import numpy as np
 import typer
 
 from app.face.align import align
-from training.commands.options import (
-    CACHE,
-    MODELS,
-    Cache,
-    Flip,
-    Kept,
-    Models,
-    OnDevice,
-    Out,
-    PackageName,
-    Plots,
-    TemplateOptions,
-    Threads,
-    read_or_embed,
-)
+from training.commands import options
 from training.evaluation import ijb as measuring
 from training.evaluation import metrics, plots, protocols
 from training.evaluation.metrics import Curve
@@ -33,29 +19,23 @@ from training.evaluation.service import Service
 from training.terminal import told
 
 
+@options.with_template_options("aligned")
 def ijb(
+    way: options.TemplateOptions,
     *,
     folder: Annotated[Path, typer.Option(help="Folder of IJB-B or IJB-C with loose_crop/ and meta/.")],
-    package: PackageName,
-    out: Out,
+    out: options.Out,
     by_score: Annotated[
         bool, typer.Option("--by-score", help="Weigh each face by its detector's score, as InsightFace does.")
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the bootstrap over people.")] = 200,
     seed: int = 0,
-    templates: Kept = None,
-    models: Models = MODELS,
-    cache: Cache = CACHE,
-    device: OnDevice = "cpu",
-    threads: Threads = 0,
-    flip: Flip = False,
-    draw: Plots = True,
+    draw: options.Plots = True,
 ) -> None:
     """IJB-B or IJB-C: 1 − FNMR over the listed pairs of templates, FNIR at FPIR 0.01 and 0.003 in both galleries."""
     with told(ValueError, OSError):
         protocol = measuring.read_protocol(folder)
         faces = protocol.faces
-        way = TemplateOptions(package, models, cache, device, threads, aligned=True, flip=flip)
         landmarks = dict(zip(faces.names, faces.landmarks, strict=True))
 
         def embed(service: Service) -> Embed:
@@ -65,12 +45,12 @@ def ijb(
 
             return one
 
-        made = read_or_embed(faces.names, templates, way, embed)
+        made = options.read_or_embed(faces.names, way, embed)
         pooled = measuring.pool(made, protocol, by_score=by_score)
         figures = measuring.measure(pooled, protocol, rounds=rounds, seed=seed)
         scores, mated = measuring.pair_scores(pooled, protocol), protocol.pairs[:, 2] == 1
         points = protocols.curve_points(metrics.error_curve(scores[mated], scores[~mated]))
-        settings = {"folder": str(folder), "by_score": by_score, "rounds": rounds, "flip": flip}
+        settings = {"folder": str(folder), "by_score": by_score, "rounds": rounds, "flip": way.flip}
         found = figures.identification
         result = {
             "templates": figures.templates,

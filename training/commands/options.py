@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Concatenate, ParamSpec
 
 import numpy as np
 import typer
@@ -22,6 +24,7 @@ from training.evaluation.photos import Embed, Templates, make_templates, open_ph
 from training.evaluation.service import Service, open_service
 from training.terminal import counted
 
+Arguments = ParamSpec("Arguments")
 MODELS = Path("models")
 CACHE = Path("data/cache")
 
@@ -54,19 +57,50 @@ Plots = Annotated[bool, typer.Option(help="Draw plots (needs matplotlib).")]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """How templates are made: the package, where it runs, and on what."""
+    """The options of commands that make templates: of which package, where it runs, and on what."""
 
-    package: str
-    models: Path
-    cache: Path
-    device: Device
-    threads: int
-    aligned: bool
-    flip: bool
+    package: PackageName
+    templates: Kept = None
+    models: Models = MODELS
+    cache: Cache = CACHE
+    device: OnDevice = "cpu"
+    threads: Threads = 0
+    aligned: Aligned = False
+    flip: Flip = False
+
+    @property
+    def folder(self) -> Path:
+        return package_folder(self.package, self.models)
 
 
-def read_or_make_templates(images: Path, names: Sequence[str], kept: Path | None, way: TemplateOptions) -> Templates:
-    """Read the templates from the file ``kept`` if it exists; otherwise make them and write them there."""
+def with_template_options(
+    *without: str,
+) -> Callable[[Callable[Concatenate[TemplateOptions, Arguments], None]], Callable[..., None]]:
+    """Return a decorator that gives a command the options of TemplateOptions, which reach it as one object, first; all
+    but those ``without``, which keep their defaults."""
+    shared = [
+        option.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for option in inspect.signature(TemplateOptions, eval_str=True).parameters.values()
+        if option.name not in without
+    ]
+
+    def decorate(command: Callable[Concatenate[TemplateOptions, Arguments], None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(*args: Arguments.args, **given: Arguments.kwargs) -> None:
+            chosen: dict[str, Any] = {option.name: given.pop(option.name) for option in shared}
+            command(TemplateOptions(**chosen), *args, **given)
+
+        own = list(signature.parameters.values())[1:]
+        run.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def read_or_make_templates(images: Path, names: Sequence[str], way: TemplateOptions) -> Templates:
+    """Read the templates from the file ``way.templates`` if it exists; otherwise make them and write them there."""
 
     def embed(service: Service) -> Embed:
         photos = open_photos(images)
@@ -76,16 +110,12 @@ def read_or_make_templates(images: Path, names: Sequence[str], kept: Path | None
         one = service.embed_crop if way.aligned else service.embed_photo
         return lambda name: one(photos.read(name))
 
-    return read_or_embed(names, kept, way, embed)
+    return read_or_embed(names, way, embed)
 
 
-def read_or_embed(
-    names: Sequence[str], kept: Path | None, way: TemplateOptions, embed: Callable[[Service], Embed]
-) -> Templates:
-    """Read the templates from the file ``kept`` if it exists; otherwise make each by its name with what ``embed``
-    returns, and write them there.
-    """
-    folder = package_folder(way.package, way.models)
+def read_or_embed(names: Sequence[str], way: TemplateOptions, embed: Callable[[Service], Embed]) -> Templates:
+    """Do what `read_or_make_templates` does, each template made by its name with what ``embed`` returns."""
+    kept, folder = way.templates, way.folder
     if kept is not None and kept.is_file():
         made = Templates.load(kept)
         wanted = load_package(folder).id
