@@ -130,12 +130,7 @@ async def recognize_embeddings(
     Needs the scope `templates`. Similarities are rounded down to steps, and none below the most lenient operating point
     is answered, because enough exact ones show the enrolled templates.
     """
-    asked = await read_json(request, service, EmbeddingsRequest)
-    if not asked.embeddings:
-        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
-    embeddings = asked.embeddings
-    gallery = await gallery_of(request, service)
-    service.guard.admit_vectors(grant_of(request), len(embeddings))
+    gallery, embeddings = await _read_embeddings(request, service)
 
     def work() -> Json:
         thresholds = service.operations.thresholds_in(gallery, gallery.embedder)
@@ -190,12 +185,7 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
     """
     wanted = face_id_of(face_id)
     entry_of(request).target = wanted
-    asked = await read_json(request, service, EmbeddingsRequest)
-    if not asked.embeddings:
-        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
-    embeddings = asked.embeddings
-    gallery = await gallery_of(request, service)
-    service.guard.admit_vectors(grant_of(request), len(embeddings))
+    gallery, embeddings = await _read_embeddings(request, service)
 
     def work() -> Json:
         enrolled = _stored(service.galleries.store.find_face(gallery, wanted))
@@ -204,6 +194,16 @@ async def verify_face_embeddings(request: Request, service: ServiceDep, face_id:
         return _compared(enrolled, embeddings, lambda score: _answered(similarity, scores, score))
 
     return await service.run(work)
+
+
+async def _read_embeddings(request: Request, service: Service) -> tuple[Gallery, list[list[float]]]:
+    """Return the request's gallery and embeddings, which the key's rate of vectors admits."""
+    embeddings = (await read_json(request, service, EmbeddingsRequest)).embeddings
+    if not embeddings:
+        raise Refused(EMPTY_FIELD, "Field embeddings cannot be empty")
+    gallery = await gallery_of(request, service)
+    service.guard.admit_vectors(grant_of(request), len(embeddings))
+    return gallery, embeddings
 
 
 def _embed(service: Service, gallery: Gallery, image: bytes) -> Photo:

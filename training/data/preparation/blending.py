@@ -39,8 +39,6 @@ def blend(first: Pixels, second: Pixels, generator: np.random.Generator) -> Pixe
     """Blend two aligned crops, (S, S, 3) uint8 RGB each, into one of the same shape, gently warped.
 
     The second crop's mean colour is matched to the first's, so that the mask leaves no seam.
-
-    The second takes on the first's mean colour before, so that a mask leaves no seam.
     """
     side = len(first)
     matched = second.astype(np.float32) + (first.mean(axis=(0, 1)) - second.mean(axis=(0, 1))).astype(np.float32)
