@@ -62,16 +62,6 @@ def close_pairs(templates: Vectors, subjects: Ints, floor: float, *, block: int 
         yield _where(scores, _different(subjects, start, scores) & (scores >= floor), start, start)
 
 
-def close_between(one: Vectors, its: Ints, other: Vectors, others: Ints, floor: float) -> Pairs:
-    """Return the pairs of different subjects that score ``floor`` or more between two blocks of templates.
-
-    ``first`` are rows of ``one``, (N, D), whose subjects are ``its`` (N,); ``second`` are rows of ``other``. For sets
-    that don't fit into memory: call it for every two blocks, and `close_pairs` within each.
-    """
-    scores = one @ other.T
-    return _where(scores, (its[:, None] != others[None, :]) & (scores >= floor), 0, 0)
-
-
 def all_pairs(
     templates: Vectors,
     people: ArrayLike,

@@ -152,12 +152,6 @@ def new_key() -> bytes:
     return os.urandom(KEY_BYTES)
 
 
-def key_of(sealed: bytes) -> str | None:
-    """Return the id of the key that sealed the blob, or None if it isn't a sealed blob."""
-    fits = len(sealed) >= OVERHEAD and sealed[0] == FORMAT
-    return sealed[1:HEADER_BYTES].hex() if fits else None
-
-
 def _altered() -> Unusable:
     return SealedUnreadable("Stored data was altered, or moved from another place.")
 

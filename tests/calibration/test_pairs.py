@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.calibration.pairs import Pairs, close_between, close_pairs
+from app.calibration.pairs import Pairs, close_pairs
 from tests.support.index_faces import random_units
 
 
@@ -37,22 +37,3 @@ def test_close_pairs_are_those_of_a_loop(faces: int, block: int, seed: int, floo
     # a score within rounding of the floor may fall on either side: the sum's order differs
     assert all(abs(scores[pair] - floor) < 1e-6 for pair in expected ^ found.keys())
     assert all(score == pytest.approx(scores[pair], abs=1e-6) for pair, score in found.items())
-
-
-def test_close_pairs_between_blocks_are_those_of_the_whole() -> None:
-    vectors, subjects = random_units(40, seed=3), np.random.default_rng(3).integers(0, 10, 40)
-    whole = found_in(list(close_pairs(vectors, subjects, 0.4)))
-    cuts = [(0, 15), (15, 31), (31, 40)]
-    parts: dict[tuple[int, int], float] = {}
-    for (start, end), (begin, stop) in product(cuts, cuts):
-        if start > begin:
-            continue
-        if start == begin:
-            some = list(close_pairs(vectors[start:end], subjects[start:end], 0.4))
-        else:
-            some = [
-                close_between(vectors[start:end], subjects[start:end], vectors[begin:stop], subjects[begin:stop], 0.4)
-            ]
-        parts |= {(i + start, j + begin): score for (i, j), score in found_in(some).items()}
-    assert whole
-    assert parts == pytest.approx(whole, abs=1e-6)
