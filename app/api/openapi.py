@@ -43,6 +43,7 @@ TAGS = [
 ]
 """The groups of operations on the page, in this order."""
 REF = "#/components/schemas/{model}"
+ERROR = {"$ref": REF.format(model=schemas.ErrorAnswer.__name__)}
 DESCRIPTION = """\
 Face recognition: detect, verify (1:1), enroll and identify (1:N).
 
@@ -94,7 +95,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     components = document.setdefault("components", {})
     operations: list[AnyOperation] = app.state.operations.operations
-    models = {model: None for operation in operations for model in operation.models}
+    models = {model: None for operation in operations for model in (*operation.models, schemas.ErrorAnswer)}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
@@ -150,10 +151,11 @@ def _upload_content(upload: File) -> dict[str, Any]:
 
 def _error_response(status: int | str, codes: Iterable[str]) -> dict[str, Any]:
     codes = list(dict.fromkeys(codes))
+    examples = {code: {"value": _error_example(code)} for code in codes}
     response: dict[str, Any] = {
-        "model": schemas.ErrorAnswer,
         "description": " ".join(f"`{code}`: {BY_CODE[code].meaning}" for code in codes),
-        "content": {JSON_TYPE: {"examples": {code: {"value": _error_example(code)} for code in codes}}},
+        # Not FastAPI's `model`, of which it would build a validator for each status of each operation at every start.
+        "content": {JSON_TYPE: {"schema": ERROR, "examples": examples}},
     }
     if status == 429:
         response["headers"] = {
