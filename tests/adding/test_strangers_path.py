@@ -20,6 +20,7 @@ from PIL import Image
 
 from app.client import AsyncClient
 from tests.conftest import PROJECT
+from tests.support.calibrating import add_random_people
 from tests.support.commands import Done, run
 from tests.support.embedder_files import SMALL, bgr, floats, nchw, sface_file, small, untrained
 from tests.support.live import environment, serving
@@ -143,13 +144,27 @@ def test_too_few_people_are_refused_and_photos_without_a_face_are_named(
     assert add(tmp_path, models, SMALL / "model.onnx", "--photos", tmp_path / "nowhere").returncode == 3
 
 
+@pytest.fixture
+def crops(tmp_path: Path) -> Path:
+    """A folder of 60 drawn people with three aligned crops each."""
+    drawn = ProceduralFaces(60, 3, first=900)
+    for place in range(len(drawn)):
+        pixels, person = drawn[place]
+        file = tmp_path / "crops" / str(person) / f"{place}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(file)
+    return tmp_path / "crops"
+
+
 @pytest.mark.long
-def test_no_request_fails_while_a_model_is_added(tmp_path: Path, models: Path) -> None:
-    """Sixteen clients enroll, identify and delete; meanwhile a process of its own adds two models."""
+def test_no_request_fails_while_a_model_is_added_and_measured(tmp_path: Path, models: Path, crops: Path) -> None:
+    """Sixteen clients enroll, identify and delete; meanwhile commands add two models, measure one, and calibrate a
+    gallery of other people."""
     done: Counter[str] = Counter()
     workers = [Worker(number, random.Random(number), done=done) for number in range(CLIENTS)]
     data = tmp_path / "data"
     said: list[str] = []
+    names = ("first", "second")
 
     def command(*words: object) -> subprocess.CompletedProcess[str]:
         environ = environment(data, MODELS_DIR=models)
@@ -159,13 +174,14 @@ def test_no_request_fails_while_a_model_is_added(tmp_path: Path, models: Path) -
         )  # fmt: skip
 
     async def adding(stop: asyncio.Event) -> None:
+        added = [("models", "add", SMALL / "model.onnx", "--name", name, "--licence", "MIT") for name in names]
+        measured = ("models", "measure", names[0], "--photos", crops, "--aligned", "--default")
         try:
-            for name in ("first", "second"):
+            for words in (*added, measured, ("galleries", "calibrate", "staff")):
                 start = time.perf_counter()
-                words = ("models", "add", SMALL / "model.onnx", "--name", name, "--licence", "MIT")
                 ended = await asyncio.to_thread(command, *words)
                 assert ended.returncode == 0, ended.stderr
-                said.append(f"{name}: added in {time.perf_counter() - start:.1f} s beside {CLIENTS} clients")
+                said.append(f"{words[1]}: {time.perf_counter() - start:.1f} s beside {CLIENTS} clients")
         finally:
             stop.set()
 
@@ -178,12 +194,16 @@ def test_no_request_fails_while_a_model_is_added(tmp_path: Path, models: Path) -
                 until = time.monotonic() + SECONDS
                 await asyncio.gather(*(worker.run(client, until) for worker in workers))
             await added
-            listed = {model.name for model in (await client.models()).models}
-            assert {"first", "second"} <= listed
+            found = {model.name: model for model in (await client.models()).models}
+            assert [bool(found[name].calibrations) for name in names] == [True, False]
+            assert (await client.calibration("staff")).points
             assert (await client.create_gallery("own", embedder="second")).embedder == "second@1"
             assert (await client.check_gallery(GALLERY)).ok
 
     with serving(data, {"MODELS_DIR": models}) as server:
+        with server.client() as api:
+            api.post("/v1/galleries", json={"id": "staff", "store": "none"}).raise_for_status()
+            add_random_people(api, "staff")
         asyncio.run(play(server.url, server.key))
         print(said, dict(done))  # noqa: T201 (shown by `pytest -s`)
         assert '"status": 500' not in server.log.read_text()
