@@ -95,7 +95,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     )
     components = document.setdefault("components", {})
     operations: list[AnyOperation] = app.state.operations.operations
-    models = {model: None for operation in operations for model in (*operation.models, schemas.ErrorAnswer)}
+    models: dict[type[BaseModel], None] = {schemas.ErrorAnswer: None}
+    models |= {model: None for operation in operations for model in operation.models}
     _, bodies = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     known = components.setdefault("schemas", {})
     known |= {name: schema for name, schema in bodies["$defs"].items() if name not in known}
