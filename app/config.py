@@ -140,10 +140,10 @@ class Settings(BaseSettings):
     max_image_bytes: int = Field(default=10 * MIB, ge=1024, description="Largest image file, in bytes.")
     max_image_pixels: int = Field(default=50_000_000, ge=1, description="Most pixels an image may have.")
     max_work_pixels: int = Field(
-        default=60_000_000,
+        default=50_000_000,
         ge=1,
         description="Pixels of all photos in work at once, each at 17 bytes; one photo is always let in. The default "
-        "takes 1 GB, for a server of 2 GB.",
+        "takes 0.9 GB, for a server of 2 GB.",
     )
     max_image_side: int = Field(default=16_384, ge=1, description="Longest side an image may have, in pixels.")
     max_images: int = Field(default=50, ge=1, le=1000, description="Most images in one enrollment.")
