@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from app.access.audit_chain import Chain, Reader
+from app.access.challenges import Bound, Challenges
+from app.access.seen_signatures import SeenSignatures
 from app.api import body, schemas
 from app.api.body import Body, BodyLimits, FormReader
 from app.api.operation import MANY_IMAGES, ONE_IMAGE
@@ -28,12 +30,14 @@ from app.cli.transfer import compreface_dump, sources
 from app.compat.rekognition import requests, sigv4
 from app.compat.rekognition.sigv4 import SignedRequest
 from app.db import pagination
+from app.db.encryption import KEY_BYTES, Sealer
 from app.db.signing import Signer
 from app.errors import LikenessError
 from app.face import formats, image
 from app.gallery.erasure import check_receipt
 from app.inference.manifest import Manifest
 from tests.conftest import PROJECT
+from tests.support import liveness
 from tests.support.images import EVERY_KIND
 from tests.support.tarred import npy_of, tar_of, units
 
@@ -117,6 +121,7 @@ def read_json(data: bytes) -> None:
         lambda: body.parse_images(sent, ONE_IMAGE, BODIES),
         lambda: body.parse_json(sent, schemas.GalleryCreate).model_dump_json(),
         lambda: body.parse_json(sent, schemas.KeyCreate).model_dump_json(),
+        lambda: body.parse_json(sent, schemas.ChallengeCreate).model_dump_json(),
         lambda: (
             requests.read(requests.SearchUsersByImage, json.loads(data)).model_dump_json() if _is_json(data) else ""
         ),
@@ -153,6 +158,17 @@ def read_cursor(data: bytes) -> None:
     key = pagination.decode_cursor("faces", data.decode("latin-1"))
     assert 0 <= key < 2**63
     assert pagination.encode_cursor("faces", key) == data.decode("latin-1")
+
+
+CHALLENGES = Challenges(Sealer([bytes(KEY_BYTES)]), cast(SeenSignatures, None), lambda: NOW)
+"""Nothing is spent here."""
+
+
+def read_challenge(data: bytes) -> None:
+    """The token of a challenge: only the server's own, unaltered, are read."""
+    bound, steps = CHALLENGES.read(data.decode("latin-1"), "door", "people")
+    assert (bound.key, bound.gallery) == ("door", "people")
+    assert sorted(steps) == ["ahead", "left", "nearer", "right"]
 
 
 def read_table(data: bytes) -> None:
@@ -248,6 +264,7 @@ def _documents() -> list[bytes]:
         },
         {"image": "aGVsbG8="},
         {"image": "data:image/png;base64,aGVsbG8="},
+        {"operation": "enroll", "subject": "ada"},
         {"CollectionId": "staff", "Image": {"Bytes": "aGVsbG8="}, "MaxUsers": 3},
     ]
     return [json.dumps(one).encode() for one in found]
@@ -288,6 +305,13 @@ def _dumps() -> Iterator[bytes]:
     yield gzip.compress((PROJECT / "tests" / "compreface_dump.sql").read_bytes()[:6000])
 
 
+def _manifests() -> list[bytes]:
+    detector = (PROJECT / "models" / "yunet" / "manifest.json").read_bytes()
+    embedder = json.loads((PROJECT / "models" / "sface" / "manifest.json").read_bytes())
+    embedder["bias_card"]["groups"] = embedder["bias_card"]["groups"][:2]
+    return [detector, json.dumps(embedder).encode(), liveness.manifest(b"a graph").model_dump_json().encode()]
+
+
 TARGETS: Mapping[str, Target] = {
     "image": Target(read_image, _images, 256 * 1024),
     "tar": Target(read_tar, _tars, 64 * 1024),
@@ -297,11 +321,19 @@ TARGETS: Mapping[str, Target] = {
     "json": Target(read_json, _documents, 4096),
     "sigv4": Target(read_signature, _requests, 4096),
     "cursor": Target(read_cursor, lambda: [pagination.encode_cursor("faces", 7).encode(), b"AAAA"], 64),
+    "challenge": Target(
+        read_challenge,
+        lambda: [
+            CHALLENGES.make(Bound("door", "people", operation, subject)).token.encode()
+            for operation, subject in (("identify", None), ("enroll", "ada"))
+        ],
+        512,
+    ),
     "csv": Target(read_table, lambda: [b'subject,path,metadata\nada,ada.jpg,"{""a"":1}"\nbob,,\n'], 4096),
     "upload": Target(read_upload, _tars, 64 * 1024),
     "dump": Target(read_dump, lambda: list(_dumps()), 8192),
     "audit": Target(read_audit, _exports, 8192),
-    "documents": Target(read_receipt, lambda: [(PROJECT / "models" / "sface" / "manifest.json").read_bytes()], 32768),
+    "documents": Target(read_receipt, _manifests, 64 * 1024),
 }
 
 
