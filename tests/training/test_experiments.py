@@ -34,8 +34,6 @@ from training.recipe import Recipe, parse_recipe
 ROOT = Path(__file__).parents[2]
 GRIDS = sorted((ROOT / "training" / "grids").glob("*.toml"))
 DOCUMENT = ROOT / "docs" / "decisions" / "experiments.md"
-NOT_RUN = {"further"}
-"""Grids without figures so far."""
 SMALL_RECIPE = """
 name = "small"
 [data]
@@ -233,7 +231,7 @@ def test_steps_and_seeds_can_be_set_for_a_whole_grid(small: Path) -> None:
     assert {(recipe.train.steps, recipe.optimizer.head_lr) for recipe in [*recipes, plan.shared]} == {(9, 0.5)}
 
 
-@pytest.mark.parametrize("path", [path for path in GRIDS if path.stem not in NOT_RUN], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.stem)
 def test_the_committed_figures_are_of_the_committed_recipes_and_in_the_tables(path: Path) -> None:
     """Written anew by `python -m training experiments … --report --document docs/decisions/experiments.md`."""
     plan = load_plan(path)
