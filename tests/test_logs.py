@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from tests.conftest import PROJECT
-from tests.support import packages
+from tests.support import packages, turning
 from tests.support.connections import opened
 from tests.support.jobs import waiting_job
 from tests.support.live import LiveServer, serving
@@ -104,16 +104,8 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
         "/openapi.json",
     ):
         yield client.get(path)
-    reembed = f"{gallery}/reembed"
-    yield client.post(reembed, json={"embedder": "small"})
-    wait_reembedded(client, reembed, "switched")
-    yield client.post(f"{reembed}/rollback")
-    yield client.get(reembed)
-    yield client.delete(reembed)
-    wait_reembedded(client, reembed, None)
-    yield client.post(reembed, json={"embedder": "small"})
-    wait_reembedded(client, reembed, "switched")
-    yield client.post(f"{reembed}/finish")
+    yield from challenged(client, gallery)
+    yield from reembedded(client, gallery)
     yield from kept_right(client, gallery, person, file)
     yield from signed_in(client)
     yield client.patch(gallery, json={"search": "int8"})
@@ -137,6 +129,26 @@ def as_promised(client: httpx.Client, data_dir: Path) -> Iterator[httpx.Response
     rotated = client.post(f"/v1/keys/{MARK}-key/rotate", json={})
     yield rotated
     yield client.get(gallery, headers={"x-api-key": rotated.json()["secret"]})
+
+
+def reembedded(client: httpx.Client, gallery: str) -> Iterator[httpx.Response]:
+    reembed = f"{gallery}/reembed"
+    yield client.post(reembed, json={"embedder": "small"})
+    wait_reembedded(client, reembed, "switched")
+    yield client.post(f"{reembed}/rollback")
+    yield client.get(reembed)
+    yield client.delete(reembed)
+    wait_reembedded(client, reembed, None)
+    yield client.post(reembed, json={"embedder": "small"})
+    wait_reembedded(client, reembed, "switched")
+    yield client.post(f"{reembed}/finish")
+
+
+def challenged(client: httpx.Client, gallery: str) -> Iterator[httpx.Response]:
+    asked = client.post(f"{gallery}/challenges", json={"operation": "verify", "subject": SUBJECT})
+    yield asked
+    frames = [("images", turning.frame(step)) for step in asked.json()["steps"]]
+    yield client.post(f"{gallery}/challenges/answer", data={"challenge": asked.json()["challenge"]}, files=frames)
 
 
 def kept_right(
