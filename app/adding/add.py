@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,9 +15,9 @@ from onnx import ModelProto
 from pydantic import JsonValue
 
 from app.adding.graph_facts import GraphFacts, read_graph
+from app.adding.package_folder import free_folder, holding
 from app.adding.separation import Candidate, Comparison, Measured, choose, compare
 from app.errors import Unusable
-from app.files import PUBLIC, replacing
 from app.inference import golden
 from app.inference.graph import optimised
 from app.inference.manifest import (
@@ -115,27 +114,19 @@ def add(
 
     Raises Unusable: package_exists, the codes of `read_graph`, `choose` and `open_embedder`.
     """
-    folder = models_dir / about.name
-    if folder.exists():
-        raise Unusable(f"{folder} exists already: remove it first.", code="package_exists", folder=str(folder))
+    folder = free_folder(models_dir, about.name)
     model, facts = read_graph(file)
     crops, stated = crops or drawn_crops(), stated or Stated()
     forms = _forms(facts)
     comparison = compare(_candidates(model, forms, crops.pixels), crops.people, crops.source)
     chosen = choose(comparison, _matching(forms, facts, stated))
     manifest = _manifest(file, about, facts, comparison, chosen)
-    try:
-        folder.mkdir(parents=True)
-        with replacing(folder / FileSource().path, PUBLIC) as copy:
-            copy.write(file.read_bytes())
+    with holding(file, folder):
         session = open_embedder(
             Package(folder, manifest), cache_dir, "cpu"
         )  # prepares it, and compares it with the file
         write_manifest(folder, manifest.model_copy(update={"golden": golden.record(session.run)}))
         return Added(load_package(folder), facts, comparison, chosen)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _forms(facts: GraphFacts) -> dict[str, SourceInput]:

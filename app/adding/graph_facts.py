@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -93,16 +94,22 @@ def read_classifier(path: Path) -> tuple[ModelProto, ClassifierFacts]:
     return model, ClassifierFacts(layout, dtype, shape, side, rows.shape[1], probabilities)
 
 
-def _read(path: Path) -> tuple[ModelProto, Literal["uint8", "float32"], list[int | None]]:
-    """Return the graph, and the type and sizes of its one input."""
+def read_file(path: Path, check: Callable[[ModelProto], object] = lambda _model: None) -> ModelProto:
+    """Return the graph of a file that passes ``check``. Raises Unusable ``model_unsuitable``."""
     try:
-        model = ModelProto.FromString(path.read_bytes())
-        onnx.checker.check_model(model)
+        model: ModelProto = ModelProto.FromString(path.read_bytes())
+        check(model)
     except Exception as error:  # protobuf, the checker and the file system have errors of their own
         raise _unsuitable(path, f"it is no readable ONNX file ({str(error).splitlines()[0]})") from error
     outside = next((each.name for each in model.graph.initializer if each.external_data), None)
     if outside is not None:
         raise _unsuitable(path, f"its weights ({outside} …) lie in another file: export one file")
+    return model
+
+
+def _read(path: Path) -> tuple[ModelProto, Literal["uint8", "float32"], list[int | None]]:
+    """Return the graph, and the type and sizes of its one input."""
+    model = read_file(path, onnx.checker.check_model)
     keep_data_inputs(model)
     if (len(model.graph.input), len(model.graph.output)) != (1, 1):
         raise _unsuitable(

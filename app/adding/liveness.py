@@ -7,7 +7,6 @@ surroundings a model is shown can't be measured and must be stated.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from onnx import ModelProto
 
 from app.adding.add import NORMALISATIONS, Colour, Normalisation, drawn_crops
 from app.adding.graph_facts import ClassifierFacts, read_classifier
+from app.adding.package_folder import free_folder, holding
 from app.errors import Unusable
-from app.files import PUBLIC, replacing
 from app.inference.manifest import (
     FileSource,
     Licence,
@@ -112,26 +111,18 @@ def add_liveness(
     Raises Unusable: package_exists, liveness_facts_missing (to be stated), too_few_faces, model_input_ambiguous (the
     faces do not tell), model_input_contradicted, and the codes of `read_classifier` and `open_liveness`.
     """
-    folder = models_dir / about.name
-    if folder.exists():
-        raise Unusable(f"{folder} exists already: remove it first.", code="package_exists", folder=str(folder))
+    folder = free_folder(models_dir, about.name)
     model, facts = read_classifier(file)
     readings = _readings(facts, stated)
     cuts = live_cuts(facts.side) if live_cuts is not None else None
     tried = _tried(model, facts, readings, cuts) if cuts is not None else []
     chosen = _chosen(facts, readings, tried)
     manifest = _manifest(file, about, stated, facts, chosen)
-    try:
-        folder.mkdir(parents=True)
-        with replacing(folder / FileSource().path, PUBLIC) as copy:
-            copy.write(file.read_bytes())
+    with holding(file, folder):
         open_liveness(Package(folder, manifest), cache_dir, "cpu")  # prepares it, and compares it with the file
         write_manifest(folder, manifest)
         compared = tuple(one.reading for one in tried)
         return AddedLiveness(load_package(folder), facts, chosen, compared, 0 if cuts is None else len(cuts))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _readings(facts: ClassifierFacts, stated: StatedLiveness) -> list[Reading]:

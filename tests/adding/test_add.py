@@ -139,7 +139,6 @@ def test_the_command_asks_for_a_licence_and_a_running_server_finds_the_package(t
     words = ("models", "add", SMALL / "model.onnx", "--name", "mine")
     refused = run(tmp_path / "data", *words, models_dir=models)
     assert (refused.returncode, "--licence" in refused.stderr) == (2, True)
-    assert run(tmp_path / "data", *words, "--licence", "MIT", "--task", "detect").returncode == 2
     assert run(tmp_path / "data", *words[:-1], "../mine", "--licence", "MIT").returncode == 2
     with running(tmp_path / "server", models_dir=models) as client:
         done = run(tmp_path / "data", *words, "--licence", "MIT", "--json", models_dir=models)

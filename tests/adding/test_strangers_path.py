@@ -18,7 +18,10 @@ import pytest
 from onnx import ModelProto
 from PIL import Image
 
+from app.adding.detector import add_detector
 from app.client import AsyncClient
+from app.errors import Unusable
+from app.inference.manifest import Licence
 from tests.conftest import PROJECT
 from tests.support.calibrating import add_random_people
 from tests.support.commands import Done, run
@@ -207,3 +210,31 @@ def test_no_request_fails_while_a_model_is_added_and_measured(tmp_path: Path, mo
         asyncio.run(play(server.url, server.key))
         print(said, dict(done))  # noqa: T201 (shown by `pytest -s`)
         assert '"status": 500' not in server.log.read_text()
+
+
+def test_a_yunet_becomes_the_detector_and_nothing_else_does(tmp_path: Path, models: Path) -> None:
+    yunet = sface_file().with_name("face_detection_yunet_2023mar_int8bq.onnx")
+    done = add(tmp_path, models, yunet, "--task", "detect", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.rows[0]["found"] == done.rows[0]["photos"] == 20
+    data = tmp_path / "data"
+    with serving(data, {"MODELS_DIR": models, "DETECTOR": "mine"}, models=False) as server, server.client() as api:
+        found = api.post(
+            "/v1/detect", content=(SAMPLES / "both.jpg").read_bytes(), headers={"content-type": "image/jpeg"}
+        )
+        assert len(found.raise_for_status().json()["faces"]) == 2
+    shutil.rmtree(models / "mine")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(yunet.read_bytes()[:5000])
+    for file, code in ((SMALL / "model.onnx", "package_not_preparable"), (broken, "model_unsuitable"),
+                       (tmp_path / "nowhere.onnx", "model_unsuitable")):  # fmt: skip
+        done = add(tmp_path, models, file, "--task", "detect")
+        assert (done.returncode, code in done.stderr) == (4, True), done.stderr
+        assert not (models / "mine").exists()
+
+
+def test_a_yunet_that_finds_nobody_is_refused(models: Path) -> None:
+    yunet = sface_file().with_name("face_detection_yunet_2023mar_int8bq.onnx")
+    with pytest.raises(Unusable, match="finds no face in any of 20 photos"):
+        add_detector(yunet, "mine", Licence(name="MIT", non_commercial=False), models, lambda _package: (0, 20))
+    assert not (models / "mine").exists()

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from app.adding.catalogue import KnownModel
     from app.config import Settings
     from app.inference.manifest import Licence
+    from app.inference.package import Package
+
+PHOTOS_OF_FACES = 20
+"""The packaged photos in their sizes, as many as a detector is tried on."""
 
 
 def pull(
@@ -81,7 +85,9 @@ def _add_known(known: KnownModel, path: Path, settings: Settings, *, as_json: bo
 
 
 def add(
-    file: Annotated[Path, typer.Argument(help="ONNX file: a face embedder for 112×112 crops, or a liveness model.")],
+    file: Annotated[
+        Path, typer.Argument(help="ONNX file: a face embedder for 112×112 crops, a YuNet, or a liveness model.")
+    ],
     *,
     name: Annotated[str, typer.Option(help="Name of the new package: a-z, 0-9 and . _ -")],
     task: Annotated[Literal["embed", "detect", "liveness"], typer.Option(help="What the model does.")] = "embed",
@@ -124,11 +130,12 @@ def add(
     from app.adding.add import Stated  # noqa: PLC0415 - slow to import
     from app.inference.manifest import Licence  # noqa: PLC0415 - slow to import
 
-    if task == "detect":
-        raise typer.BadParameter("detectors can't be added; write a manifest for them", param_hint="--task")
     options.check_name(name, "--name")
     settings = load_settings()
     terms = Licence(name=licence or _ask_for_licence(), non_commercial=non_commercial)
+    if task == "detect":
+        _add_detector(file, name, terms, settings, as_json=as_json)
+        return
     if task == "liveness":
         described = liveness.stated_of(cut, scale, classes, colour, normalisation)
         liveness.add(file, name, terms, described, settings, photos=photos, as_json=as_json)
@@ -155,6 +162,31 @@ def _add(
     about = Description(name, licence, CANONICAL_LANDMARKS.tolist())
     added = add_file(file, about, settings.models_dir, settings.data_dir / "models", crops=crops, stated=stated)
     _say_added(added, as_json=as_json)
+
+
+def _add_detector(file: Path, name: str, licence: Licence, settings: Settings, *, as_json: bool) -> None:
+    """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
+    from app.adding.detector import add_detector  # noqa: PLC0415 - slow to import
+    from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
+    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
+    from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
+    from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
+
+    seen: list[bool] = []
+
+    def finds(package: Package) -> tuple[int, int]:
+        pipeline = Pipeline(open_detector(package, settings.data_dir / "models"), Limits())
+        seen[:] = [bool(pipeline.detect(photo).faces) for photo in load(SAMPLES, PHOTOS_OF_FACES)]
+        return sum(seen), len(seen)
+
+    made = add_detector(file, name, licence, settings.models_dir, finds)
+    if as_json:
+        output.say_json({"model": made.id, "folder": str(made.folder), "found": sum(seen), "photos": len(seen)})
+        return
+    output.say(f"{made.id}: {made.folder}, prepared; its numbers equal the file's own.")
+    output.say(
+        f"It finds faces in {sum(seen)} of {len(seen)} packaged photos. LIKENESS_DETECTOR={name} makes it the detector."
+    )
 
 
 def _ask_for_licence() -> str:
