@@ -28,7 +28,7 @@ PURPOSE = b"challenge"
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a challenge is for: the key's id, the gallery, an operation, and the subject's id where it has one."""
+    """Binds a challenge to the key's id, the gallery, an operation, and the subject's id where it has one."""
 
     key: str
     gallery: str

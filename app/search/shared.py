@@ -58,7 +58,7 @@ class SharedSearches:
         )
 
     def run(self, index: Searchable, probes: Vectors, limit: int, *, look: bool = False) -> list[list[Match]]:
-        """As `Searchable.search`; `look`: it is an enrollment's. Raises Overloaded if too many searches wait."""
+        """Search as `Searchable.search`; `look`: for an enrollment. Raises Overloaded if too many searches wait."""
         if index.quick:
             return index.search(probes, limit)
         return (self._looks if look else self._searches).run([_Search(index, probes, limit)])[0]

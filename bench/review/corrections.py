@@ -26,7 +26,7 @@ NEAREST = 5
 
 @dataclass(slots=True)
 class Counted:
-    """What was counted; each probe by the name of the person it shows."""
+    """Counts of one draw; each probe by the name of the person it shows."""
 
     enrolled: int = 0
     corrections: int = 0

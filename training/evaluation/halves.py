@@ -27,7 +27,7 @@ WAYS = ("package", "gallery", "gallery with the floor")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a threshold stated for ``stated`` comes to on people whom it was not measured on."""
+    """The rates of a threshold stated for ``stated``, on people whom it was not measured on."""
 
     stated: float
     threshold: float

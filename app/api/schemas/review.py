@@ -52,7 +52,7 @@ class FindingEvidence(Wire):
 
 
 class FindingAction(Wire):
-    """What can be done: merge `subject` into the subject `to`, move its face to `to`, delete the face, or enroll a
+    """A way to mend it: merge `subject` into the subject `to`, move its face to `to`, delete the face, or enroll a
     better photo of the subject."""
 
     do: Literal["merge", "move", "delete", "enroll"]
@@ -116,7 +116,7 @@ class ErrorRate(Wire):
 
 
 class ReviewSummary(Wire):
-    """What the last finished review covered, and how well the gallery tells its people apart."""
+    """The extent of the last finished review, and how well the gallery tells its people apart."""
 
     example: ClassVar[Example] = {
         "model": MODEL,

@@ -10,7 +10,7 @@ import typer
 
 from app.cli import options, output
 from app.cli.models import liveness
-from app.cli.models.faces import crops_of_people
+from app.cli.models.faces import crops_of_people, open_pipeline
 from app.config import load_settings
 from app.errors import Unusable
 
@@ -167,15 +167,12 @@ def _add(
 def _add_detector(file: Path, name: str, licence: Licence, settings: Settings, *, as_json: bool) -> None:
     """Add a YuNet's file, and say in how many of the packaged photos it finds somebody."""
     from app.adding.detector import add_detector  # noqa: PLC0415 - slow to import
-    from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
-    from app.face.formats import Limits  # noqa: PLC0415 - slow to import
-    from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
     from app.tuning.sample_photos import SAMPLES, load  # noqa: PLC0415 - slow to import
 
     seen: list[bool] = []
 
     def finds(package: Package) -> tuple[int, int]:
-        pipeline = Pipeline(open_detector(package, settings.data_dir / "models"), Limits())
+        pipeline = open_pipeline(settings, package)
         seen[:] = [bool(pipeline.detect(photo).faces) for photo in load(SAMPLES, PHOTOS_OF_FACES)]
         return sum(seen), len(seen)
 

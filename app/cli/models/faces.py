@@ -11,6 +11,7 @@ from app.errors import InvalidInput
 if TYPE_CHECKING:
     from app.adding.add import Crops
     from app.config import Settings
+    from app.inference.package import Package
     from app.pipeline import Pipeline
     from app.types import Pixels
 
@@ -18,14 +19,14 @@ LEAST_PEOPLE, PEOPLE_COMPARED, PHOTOS_A_PERSON = 8, 64, 4
 """People whose photos tell forms of input apart, and how many of a folder's are looked at."""
 
 
-def open_pipeline(settings: Settings) -> Pipeline:
-    """Return a pipeline with the detector of the settings."""
+def open_pipeline(settings: Settings, detector: Package | None = None) -> Pipeline:
+    """Return a pipeline with the detector, by default that of the settings."""
     from app.face.detect import open_detector  # noqa: PLC0415 - slow to import
     from app.face.formats import Limits  # noqa: PLC0415 - slow to import
     from app.inference.package import find_packages, select  # noqa: PLC0415 - slow to import
     from app.pipeline import Pipeline  # noqa: PLC0415 - slow to import
 
-    detector = select(find_packages(settings.models_dir), settings.detector)
+    detector = detector or select(find_packages(settings.models_dir), settings.detector)
     return Pipeline(open_detector(detector, settings.data_dir / "models"), Limits())
 
 

@@ -60,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What every worker process needs to build its own pipeline."""
+    """The settings from which every worker process builds its own pipeline."""
 
     source: Path
     target: Path

@@ -79,7 +79,7 @@ class Report:
 
 @dataclass(slots=True)
 class _Looks:
-    """What is kept of each readable crop: a digest of its pixels and a small grey image."""
+    """Keeps of each readable crop a digest of its pixels and a small grey image."""
 
     digests: dict[int, bytes]
     thumbnails: NDArray[np.float32]

@@ -21,7 +21,7 @@ CALLS = 20
 
 
 class Precision(StrEnum):
-    """What a net in PyTorch computes in."""
+    """The format of numbers in which a net in PyTorch computes."""
 
     FP32 = "fp32"
     BF16 = "bf16"
