@@ -179,7 +179,7 @@ const button = (words, letter, onclick, disabled = false) => h("button", { type:
 
 /** Presses the button of a key, unless somebody types or chooses something. */
 function key(state, event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog") || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select") || document.querySelector("dialog[open]")) return;
   const letter = ARROWS[event.key] ?? event.key.toLowerCase();
   const found = [...state.body.querySelectorAll("[data-key]")].find((one) => one.dataset.key === letter && !one.disabled);
   if (!found) return;
