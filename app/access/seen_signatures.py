@@ -37,8 +37,8 @@ class SeenSignatures:
             used_at = connection.execute(first).scalar()
             if used_at is not None and abs(now - used_at) > repeat_s:
                 return False
-            insert = self._database.insert(SEEN).values(values).on_conflict_do_nothing()
-            return bool(connection.execute(insert).rowcount)
+            insert = self._database.insert(SEEN).values(values).on_conflict_do_nothing().returning(SEEN.c.signature)
+            return connection.execute(insert).first() is not None  # PostgreSQL's driver counts no rows here
 
     def release(self, signature: str) -> None:
         """Forget the signature."""

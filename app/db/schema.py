@@ -269,7 +269,7 @@ AUDIT = Table(
 )
 
 SEEN_SIGNATURES = Table(
-    # Signatures of requests that change something, as long as they would be valid: no server takes one again.
+    # Signatures of requests and challenges, as long as they would be valid: no server takes one again.
     "seen_signatures",
     METADATA,
     Column("signature", String(64), primary_key=True),

@@ -752,8 +752,9 @@ def test_tampered_requests_are_refused(place: Place) -> None:
     assert post(place, headers, body) == (200, "")
 
 
-def test_another_server_and_a_restarted_one_refuse_replays(tmp_path: Path) -> None:
-    body, target = b'{"CollectionId": "once"}', "RekognitionService.CreateCollection"
+@pytest.mark.parametrize("operation", ["CreateCollection", "ListCollections"])
+def test_another_server_and_a_restarted_one_refuse_replays(tmp_path: Path, operation: str) -> None:
+    body = b'{"CollectionId": "once"}' if operation == "CreateCollection" else b"{}"
 
     def send(client: httpx.Client, headers: dict[str, str]) -> tuple[int, str]:
         answer = client.post("/", headers=headers, content=body)
@@ -762,11 +763,12 @@ def test_another_server_and_a_restarted_one_refuse_replays(tmp_path: Path) -> No
     with running(tmp_path / "data") as first, running(tmp_path / "data") as second:
         made = first.post("/v1/keys", json={"scopes": ["admin"], "aws": True}).json()
         credentials = Credentials(made["aws_access_key_id"], made["aws_secret_access_key"])
-        request = AWSRequest("POST", "http://service/", {"X-Amz-Target": target}, body)
+        headers = {"X-Amz-Target": f"RekognitionService.{operation}", "amz-sdk-invocation-id": "one"}
+        request = AWSRequest("POST", "http://service/", headers, body)
         SigV4Auth(credentials, "rekognition", aws.REGION).add_auth(request)
         headers = {name: str(value) for name, value in request.headers.items()}
         assert send(first, headers) == (200, "")
-        first.delete("/v1/galleries/once").raise_for_status()
+        first.delete("/v1/galleries/once")
         assert send(second, headers) == (400, "InvalidSignatureException")
     with running(tmp_path / "data") as restarted:
         assert send(restarted, headers) == (400, "InvalidSignatureException")

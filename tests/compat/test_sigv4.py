@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import string
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -14,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.access.seen_signatures import SeenSignatures
 from app.compat.rekognition import errors, sigv4
 from app.compat.rekognition.errors import Refused
-from app.compat.rekognition.signatures import KEPT_S, MAX_REPEATS, REPEAT_S, ReplayGuard
-from app.compat.rekognition.sigv4 import SignedRequest, signing_key
+from app.compat.rekognition.signatures import KEPT_S, REPEAT_S, use_once
+from app.compat.rekognition.sigv4 import Claim, SignedRequest, signing_key
+from app.gallery.store import Store
 
 botocore_auth = pytest.importorskip("botocore.auth", reason="the dev extra brings boto3")
 ACCESS_KEY, SECRET, REGION = "LKIA_DOOR", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-central-1"
@@ -195,57 +198,57 @@ def test_no_authorization_breaks_the_reader(text: str) -> None:
     assert refusal(changed(sign(), "authorization", text.encode())) != ""
 
 
-def test_a_signature_is_good_once_for_what_changes_something() -> None:
-    now = [100.0]
-    replays = ReplayGuard(lambda: now[0])
-    replays.use("a", "", changes=True)
+@pytest.fixture
+def now() -> list[float]:
+    return [1_000_000.0]
+
+
+@pytest.fixture
+def seen(database_url: str, now: list[float]) -> Iterator[SeenSignatures]:
+    with closing(Store(database_url)) as store:
+        yield SeenSignatures(store.database, KEPT_S, lambda: now[0])
+
+
+def use(seen: SeenSignatures, signature: str, attempt: str = "", *, changes: bool = True) -> None:
+    claim = Claim(ACCESS_KEY, "20261122", REGION, "20261122T000000Z", 0.0, ("host",), signature)
+    use_once(seen, claim, {"amz-sdk-request": attempt}, changes=changes)
+
+
+def test_a_signature_is_good_once_for_what_changes_something(seen: SeenSignatures, now: list[float]) -> None:
+    use(seen, "a")
     with pytest.raises(Refused, match="used already") as caught:
-        replays.use("a", "", changes=True)
+        use(seen, "a")
     assert caught.value.name == errors.INVALID_SIGNATURE
-    replays.use("b", "", changes=True)
-    replays.release("a")
-    replays.use("a", "", changes=True)
+    use(seen, "b")
+    seen.release("a")
+    use(seen, "a")
     now[0] += KEPT_S - 1
     with pytest.raises(Refused):
-        replays.use("a", "", changes=True)
+        use(seen, "a")
 
 
 @pytest.mark.parametrize("changes", [False, True])
-def test_other_calls_of_the_same_second_are_told_apart_for_a_moment(changes: bool) -> None:
-    now = [100.0]
-    replays = ReplayGuard(lambda: now[0])
-    for attempt in ("call-1 attempt=1", "call-2 attempt=1", "call-2 attempt=2"):
-        replays.use("a", attempt, changes=changes)
+def test_other_calls_of_the_same_second_are_told_apart_for_a_moment(
+    seen: SeenSignatures, now: list[float], changes: bool
+) -> None:
+    for attempt in ("attempt=1", "attempt=2"):
+        use(seen, "a", attempt, changes=changes)
         with pytest.raises(Refused):
-            replays.use("a", attempt, changes=changes)
+            use(seen, "a", attempt, changes=changes)
     now[0] += REPEAT_S + 0.1
     with pytest.raises(Refused):
-        replays.use("a", "call-3 attempt=1", changes=changes)
-    replays.use("b", "", changes=changes)
-    for number in range(MAX_REPEATS - 1):
-        replays.use("b", f"call-{number}", changes=changes)
-    with pytest.raises(Refused):
-        replays.use("b", "one more", changes=changes)
+        use(seen, "a", "attempt=3", changes=changes)
 
 
-def test_what_changes_nothing_may_be_asked_again_for_a_moment() -> None:
-    now = [100.0]
-    replays = ReplayGuard(lambda: now[0])
+def test_what_changes_nothing_may_be_asked_again_for_a_moment(seen: SeenSignatures, now: list[float]) -> None:
     for _ in range(3):
-        replays.use("a", "", changes=False)
+        use(seen, "a", changes=False)
     now[0] += REPEAT_S + 0.1
     with pytest.raises(Refused):
-        replays.use("a", "", changes=False)
+        use(seen, "a", changes=False)
 
 
-def test_the_memory_of_signatures_is_bounded() -> None:
-    now = [0.0]
-    replays = ReplayGuard(lambda: now[0], size=10)
-    for number in range(100):
-        replays.use(str(number), "", changes=True)
-    assert len(replays) == 10
-    with pytest.raises(Refused):
-        replays.use("99", "", changes=True)
-    now[0] = KEPT_S + 1
-    replays.use("next", "", changes=True)
-    assert len(replays) == 1
+def test_signatures_are_forgotten_when_their_date_refuses_them(seen: SeenSignatures, now: list[float]) -> None:
+    use(seen, "a")
+    now[0] += KEPT_S + 1
+    use(seen, "a")

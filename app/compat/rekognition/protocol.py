@@ -25,7 +25,7 @@ from app.compat.rekognition import requests
 from app.compat.rekognition.call import Call
 from app.compat.rekognition.endpoints import CALL, MEDIA_TYPE, PATH, document, find_target
 from app.compat.rekognition.errors import FAULTS, THROUGHPUT, answer_of
-from app.compat.rekognition.signatures import REPEAT_S, ReplayGuard, SignatureChecker, used_already
+from app.compat.rekognition.signatures import SignatureChecker, use_once
 from app.compat.rekognition.sigv4 import Claim, SignedRequest, check_body, read_claim
 from app.errors import LikenessError, NotFound
 
@@ -37,9 +37,7 @@ HASHED_HERE = 64 * 1024
 UNPROVEN_S = 10.0
 """Within which a body must arrive while no signature of this key and address was valid yet: 6 Mbit/s for the largest
 photo."""
-ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
-MAX_ATTEMPT = 100
-CLAIM, ATTEMPT, RELEASE = "rekognition_claim", "rekognition_attempt", "rekognition_release"
+CLAIM = "rekognition_claim"
 _TRY_AGAIN = FAULTS | {THROUGHPUT}
 
 router = Router(REKOGNITION)
@@ -51,7 +49,6 @@ class Rekognition(WireProtocol):
 
     def __init__(self) -> None:
         self._signatures = SignatureChecker()
-        self._replays = ReplayGuard()
 
     def speaks(self, scope: Scope) -> bool:
         return (scope["method"], scope["path"]) == ("POST", PATH)
@@ -83,12 +80,7 @@ class Rekognition(WireProtocol):
         body_hash = await _hash(body)
         grant = await self._grant_of(scope, service, claim, request, body_hash)
         self._signatures.prove(claim, address, grant.key_id)
-        if target is not None:
-            attempt = " ".join(filter(None, (request.header(name)[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
-            self._replays.use(claim.signature, attempt, changes=target.operation.changes)
-            scope[ATTEMPT] = attempt
         scope[CLAIM] = claim
-        scope[RELEASE] = self._replays.release
         return grant, _again(body)
 
     def error_response(self, error: LikenessError, request_id: str, path: str) -> Response:  # noqa: ARG002 (there is one path)
@@ -126,19 +118,15 @@ async def call(request: Request, service: ServiceDep) -> Response:
     service.workers.take(len(body))
 
     def work() -> dict[str, Any]:
-        if target.operation.changes and not service.signatures.use(
-            claim.signature, request.scope[ATTEMPT], repeat_s=REPEAT_S
-        ):
-            raise used_already()
+        use_once(service.signatures, claim, request.headers, changes=target.operation.changes)
         return target.work(call_, requests.read(target.model, load_json(body) if body else {}))
 
     try:
         answer = await service.run(work)
     except LikenessError as error:
         if answer_of(error).name in _TRY_AGAIN:
-            request.scope[RELEASE](claim.signature)  # clients retry, maybe within the same second
-            if target.operation.changes:
-                await service.run(lambda: service.signatures.release(claim.signature))
+            # Clients retry, maybe within the same second.
+            await service.run(lambda: service.signatures.release(claim.signature))
         raise
     content = json.dumps(answer, ensure_ascii=False, allow_nan=False)
     return Response(content, headers=_headers(request.scope["request_id"]), media_type=MEDIA_TYPE)

@@ -7,13 +7,13 @@ secret is still valid is checked each time (`Keys.recall`, `Keys.check`).
 from __future__ import annotations
 
 import threading
-import time
+import uuid
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from app.access.grants import Grant
 from app.access.keys import Keys
+from app.access.seen_signatures import SeenSignatures
 from app.compat.rekognition import errors
 from app.compat.rekognition.errors import Refused
 from app.compat.rekognition.sigv4 import SKEW_S, Claim, SignedRequest, is_signed_with, signing_key
@@ -87,11 +87,6 @@ class SignatureChecker:
         return keys.check(token)
 
 
-def used_already() -> Refused:
-    message = "This signature was used already: sign the request again."
-    return Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
-
-
 def _unknown_key() -> Refused:
     return Refused(errors.UNKNOWN_CLIENT, "The security token included in the request is invalid.", code="wrong_key")
 
@@ -109,67 +104,22 @@ def _signer(derived: tuple[tuple[str, bytes], ...], claim: Claim, request: Signe
 REPEAT_S = 2.0
 KEPT_S = 2.0 * SKEW_S
 """A signature made SKEW_S ahead of our clock is valid until SKEW_S after."""
-MAX_KEPT = 200_000
-"""Beyond it the oldest are dropped: that is over 300 requests a second for all of KEPT_S."""
-MAX_REPEATS = 256
-"""Attempts with one signature."""
+ATTEMPT_HEADERS = ("amz-sdk-invocation-id", "amz-sdk-request")
+MAX_ATTEMPT = 100
 
 
-@dataclass(slots=True)
-class _Use:
-    first: float
-    attempts: set[str] = field(default_factory=set)
-
-
-class ReplayGuard:
-    """Rejects signatures that were used already, for as long as their timestamp is valid. Thread-safe.
+def use_once(signatures: SeenSignatures, claim: Claim, request_headers: Mapping[str, str], *, changes: bool) -> None:
+    """Note the use of a signature. Raises Refused (InvalidSignatureException) if it was used before.
 
     A client that sends the same request twice within a second signs it alike, since SigV4 counts whole seconds. AWS's
-    clients tell such requests apart by two headers that they do not sign: `amz-sdk-invocation-id`, one for each call,
-    and `amz-sdk-request`, which counts its attempts. So for REPEAT_S after its first use, a signature is accepted for
-    other calls and attempts, but for none twice; after that for nothing. Without those headers, a signature of a
-    changing operation is accepted once. Someone who records a request and alters its unsigned headers has REPEAT_S: TLS
-    protects against that. If the server could not do the work, the signature counts as unused.
-
-    The guard covers one process; for operations that change something, `app.access.seen_signatures` covers all
-    servers of the database, also after a restart. `clock` returns monotonic seconds.
+    clients tell such requests apart by ATTEMPT_HEADERS, which they do not sign: one names the call, the other counts
+    its attempts. So for REPEAT_S after its first use, a signature is accepted for other calls and attempts, but for
+    none twice; after that for nothing. Without those headers, a signature of a changing operation is accepted once.
+    Someone who records a request and alters its unsigned headers has REPEAT_S: TLS protects against that.
     """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, size: int = MAX_KEPT) -> None:
-        self._clock = clock
-        self._size = size
-        self._seen: OrderedDict[str, _Use] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._seen)
-
-    def use(self, signature: str, attempt: str, *, changes: bool) -> None:
-        """Mark a signature as used. `attempt`: the client's name of this attempt, or empty.
-
-        Raises Refused (InvalidSignatureException) if it was used before.
-        """
-        with self._lock:
-            now = self._clock()
-            self._forget(now)
-            use = self._seen.setdefault(signature, _Use(now))
-            if use.attempts and (now - use.first > REPEAT_S or self._is_same(use, attempt, changes)):
-                raise used_already()
-            use.attempts.add(attempt)
-
-    def release(self, signature: str) -> None:
-        """Mark a signature as unused."""
-        with self._lock:
-            self._seen.pop(signature, None)
-
-    def _is_same(self, use: _Use, attempt: str, changes: bool) -> bool:
-        if len(use.attempts) >= MAX_REPEATS:
-            return True
-        return attempt in use.attempts if attempt else changes
-
-    def _forget(self, now: float) -> None:
-        while self._seen:
-            signature, use = next(iter(self._seen.items()))
-            if len(self._seen) < self._size and now - use.first <= KEPT_S:
-                return
-            del self._seen[signature]
+    attempt = " ".join(filter(None, (request_headers.get(name, "")[:MAX_ATTEMPT] for name in ATTEMPT_HEADERS)))
+    if not attempt and not changes:
+        attempt = uuid.uuid4().hex
+    if not signatures.use(claim.signature, attempt, repeat_s=REPEAT_S):
+        message = "This signature was used already: sign the request again."
+        raise Refused(errors.INVALID_SIGNATURE, message, code="wrong_key")
