@@ -117,7 +117,7 @@ class Batch:
         faces = [
             (face.subject, Template(vector, package)) for face, vector in zip(self.faces, self.vectors, strict=True)
         ]
-        findings = tools.operations.look(gallery.id, faces, policy)
+        findings = tools.operations.look(gallery, faces, policy)
         found = list(zip(self.items, findings, strict=True))
         good = [place for place, one in enumerate(findings) if not one.refused]
         if len(good) < len(self.faces):

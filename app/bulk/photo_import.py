@@ -85,7 +85,8 @@ def _write(tools: BulkContext, job: Running, gallery: Gallery, good: Sequence[Fo
     """Write one batch. Raises Conflict ``package_mismatch`` if the gallery changed its packages meanwhile."""
     batch = Batch()
     package = gallery.embedder
-    faces = tools.operations.complete(gallery.id, [one.face for one in good]) if good else []
+    current = tools.galleries.store.gallery(gallery.id)
+    faces = tools.operations.complete(current, [one.face for one in good]) if good else []
     for one, face in zip(good, faces, strict=True):
         package = face.template.package
         batch.subjects.append(one.subject)

@@ -156,17 +156,13 @@ class Galleries:
         with self.indexes.ending(gallery.index_specs):
             return self.store.delete_gallery(gallery)
 
-    def subjects_with_faces(self, gallery_id: str) -> int:
+    def subjects_with_faces(self, gallery: Gallery) -> int:
         """Return how many subjects a search chooses among, without counting rows as `Store.counts` does."""
-        return self.indexes.ready(self._answering(self.store.gallery(gallery_id))).subjects
+        return self.indexes.ready(self._answering(gallery)).subjects
 
-    def probed_by(self, gallery_id: str) -> str:
+    def probed_by(self, gallery: Gallery) -> str:
         """Return the id of the package that probes of this gallery should be embedded with."""
-        return self._answering(self.store.gallery(gallery_id)).key.package
-
-    def enrolled_by(self, gallery_id: str) -> tuple[str, ...]:
-        """Return the ids of the packages of which each new face of this gallery needs a template."""
-        return self.store.gallery(gallery_id).templates.packages
+        return self._answering(gallery).key.package
 
     def prepare(self, gallery_id: str, package: str) -> None:
         """Build the index of this package's templates. Raises Conflict ``package_mismatch``."""
@@ -295,16 +291,23 @@ class Galleries:
 
     # Search
 
-    def search(
-        self, gallery_id: str, probes: Sequence[Template], limit: int, *, look: bool = False
-    ) -> list[list[Candidate]]:
-        """Return for each probe the `limit` subjects with the highest scores, best first; `look` as `SharedSearches`.
+    def search(self, gallery_id: str, probes: Sequence[Template], limit: int) -> list[list[Candidate]]:
+        """Return for each probe the `limit` subjects with the highest scores, best first.
 
         A subject that is deleted meanwhile is left out. Raises InvalidInput ``invalid_template``; Conflict
         ``package_mismatch``; Overloaded if too many searches wait.
         """
         view, vectors = self._compared(gallery_id, probes)
-        return self._name(self.searches.run(self.indexes.ready(view.index_spec), vectors, limit, look=look))
+        return self._name(self.searches.run(self.indexes.ready(view.index_spec), vectors, limit))
+
+    def resembling(
+        self, gallery_id: str, probes: Sequence[Template], limit: int, least: float
+    ) -> list[list[Candidate]]:
+        """Search for an enrollment as `search` does: of the `limit` best only those from a score of `least` on, mostly
+        none. Raises as `search`."""
+        view, vectors = self._compared(gallery_id, probes)
+        found = self.searches.run(self.indexes.ready(view.index_spec), vectors, limit, look=True)
+        return self._name([[match for match in row if match.score >= least] for row in found])
 
     def verify(self, gallery_id: str, subject_id: str, probe: Template) -> Candidate:
         """Compare the probe with one subject.

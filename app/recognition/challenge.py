@@ -81,7 +81,7 @@ class ChallengeJudge:
             seen.append(self._look(frame, place, steps[place]))
             if reason := why_not(steps[place], seen[place], seen[0]):
                 raise _failed(place, steps[place], reason)
-        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
+        with self._embedders.use(self._galleries.probed_by(self._galleries.store.gallery(gallery))) as used:
             (first, *others), _ = used.embedder.embed([face.crop for face in seen])
             threshold = verify_point(used.thresholds, None, self._fmr).threshold
         for place, other in enumerate(others, 1):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.errors import InvalidInput
-from app.gallery.records import Candidate, OnConflict
+from app.gallery.records import Candidate, Gallery, OnConflict
 from app.gallery.service import Galleries
 from app.gallery.text import clean_id, is_unnamed
 from app.inference.thresholds import Thresholds
@@ -77,7 +77,7 @@ NOTHING = Findings()
 
 def look(
     galleries: Galleries,
-    gallery: str,
+    home: Gallery,
     faces: Sequence[tuple[str, Template]],
     thresholds: Callable[[str], Thresholds],
     on_conflict: OnConflict,
@@ -87,18 +87,19 @@ def look(
     """Return what each face, given with its subject's id, resembles; `thresholds` are a package's, by its id.
 
     With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
-    Raises what `Galleries.search` raises, InvalidInput ``invalid_id``.
+    Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
     measured, conflict_at, scores = thresholds(faces[0][1].package), None, None
     if measured.calibration is not None:
-        point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(gallery))
+        point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(home))
         conflict_at = point.threshold
         scores = CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
     templates = [template for _, template in faces]
+    least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [
         ranking
         for start in range(0, len(faces), AT_ONCE)
-        for ranking in galleries.search(gallery, templates[start : start + AT_ONCE], NEAREST, look=True)
+        for ranking in galleries.resembling(home.id, templates[start : start + AT_ONCE], NEAREST, least)
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")

@@ -139,9 +139,13 @@ class Operations:
     def detect(self, image: bytes) -> Photo:
         return self._photos.detect(image)
 
-    def _gate(self, gallery: str, asked: LivenessMode | None = None) -> Gate:
-        """Return the gate of a request to a gallery. Raises NotFound, and what `LivenessGates.open` raises."""
-        return self._liveness.open(effective_mode(asked, self._galleries.store.gallery(gallery).liveness))
+    def _home(self, gallery: str) -> Gallery:
+        """Read the gallery, once an operation: what it decides by then holds for all of it. Raises NotFound."""
+        return self._galleries.store.gallery(gallery)
+
+    def _gate(self, home: Gallery, asked: LivenessMode | None = None) -> Gate:
+        """Return the gate of a request to a gallery. Raises what `LivenessGates.open` raises."""
+        return self._liveness.open(effective_mode(asked, home.liveness))
 
     def embed(self, image: bytes, model: str | None = None) -> tuple[Photo, str]:
         """Return all faces with their templates, and the id of the package that made them.
@@ -202,23 +206,22 @@ class Operations:
         ``population`` replaces the gallery's. Raises NotFound, Conflict (``subject_without_faces``), and what `verify`
         raises.
         """
-        gate = self._gate(gallery, liveness)
-        with self._used_by(gallery) as used:
-            store = self._galleries.store
-            found = store.gallery(gallery)
-            thresholds = self._calibrated(found, used.thresholds)
+        home = self._home(gallery)
+        gate = self._gate(home, liveness)
+        with self._used_by(home) as used:
+            thresholds = self._calibrated(home, used.thresholds)
             point = verify_point(thresholds, fmr, self.fmr)
             scores = answered_scores(thresholds, point.threshold, exact=exact)
-            store.subject(found, subject)  # fails before any work on the photo
+            self._galleries.store.subject(home, subject)  # fails before any work on the photo
             (chosen,) = self._photos.embed_chosen(
                 self._photos.check_live({"image": self._photos.choose(image, "image", gate)}, gate), used
             )
-            warnings = _warnings(used, self._populations(gallery, population), point)
+            warnings = _warnings(used, _populations(home, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             candidate = self._galleries.verify(gallery, subject, chosen.template)
             others = self._galleries.search(gallery, [chosen.template], 2)[0] if explain else []
-            ((_, ruled_out),) = self._corrections.sift(found, [chosen.template], [[candidate]], point.threshold)
+            ((_, ruled_out),) = self._corrections.sift(home, [chosen.template], [[candidate]], point.threshold)
         self._observe(stages)
         nearest = scores.candidates(other for other in others if other.subject != candidate.subject)
         match = candidate.score >= point.threshold and not ruled_out
@@ -246,20 +249,20 @@ class Operations:
         for; they are unknown. Raises NotFound, OperatingPointUnavailable, NotLive if that is all faces, and what
         `LivenessGates.open` raises.
         """
-        gate = self._gate(gallery, liveness)
-        with self._used_by(gallery) as used:
-            subjects = self._galleries.subjects_with_faces(gallery)
-            thresholds = self._calibrated(self._galleries.store.gallery(gallery), used.thresholds)
+        home = self._home(gallery)
+        gate = self._gate(home, liveness)
+        with self._used_by(home) as used:
+            subjects = self._galleries.subjects_with_faces(home)
+            thresholds = self._calibrated(home, used.thresholds)
             point = identify_point(thresholds, fmr, fpir, self.fpir, subjects)
             scores = answered_scores(thresholds, point.threshold, point.uncertain, exact=exact)
             photo, places = self._photos.embed_live(image, used, gate)
-            warnings = _warnings(used, self._populations(gallery, population), point)
+            warnings = _warnings(used, _populations(home, population), point)
         stages: dict[str, float] = {}
         with timed(stages, "search"):
             # `assign` may give one subject to each of the other faces, and the margin needs one more
             probes = [template_of(photo.faces[place]) for place in places]
             rankings = self._galleries.search(gallery, probes, limit + len(probes) + 1)
-            home = self._galleries.store.gallery(gallery)
             sifted = self._corrections.sift(home, probes, rankings, point.uncertain)
         self._observe(stages)
         found = dict(zip(places, assign([ranking for ranking, _ in sifted], point.uncertain), strict=True))
@@ -284,9 +287,10 @@ class Operations:
 
         @retried
         def record() -> Correction:
-            with self._used_by(gallery) as used:
-                (probe,) = self.complete(gallery, [new_face(one) for one in self._photos.embed_chosen([chosen], used)])
-            return self._corrections.add(self._galleries.store.gallery(gallery), subject, probe, expires_at)
+            home = self._home(gallery)
+            with self._used_by(home) as used:
+                (probe,) = self.complete(home, [new_face(one) for one in self._photos.embed_chosen([chosen], used)])
+            return self._corrections.add(home, subject, probe, expires_at)
 
         return record()
 
@@ -312,17 +316,17 @@ class Operations:
         """
         if face is not None and len(images) > 1:
             raise InvalidInput("Send one image with `face`.", code="invalid_request")
-        own, *_ = self._galleries.enrolled_by(gallery)
-        policy = on_conflict or self._galleries.store.gallery(gallery).on_conflict
-        gate = self._gate(gallery, liveness)
+        home = self._home(gallery)
+        policy = on_conflict or home.on_conflict
+        gate = self._gate(home, liveness)
         stages: dict[str, float] = {}
         with nullcontext() if policy == "allow" else self._galleries.searches.enrolling():
             taken, rejected = self._taken(images, quality, gate, face)
             if not taken:
                 raise all_rejected(rejected)
-            with self._embedders.use(own) as used:
+            with self._embedders.use(home.embedder) as used:
                 faces = self._photos.embed_chosen(taken.values(), used)
-            found = self.look(gallery, [(subject, one.template) for one in faces], policy, tell=tell, stages=stages)
+            found = self.look(home, [(subject, one.template) for one in faces], policy, tell=tell, stages=stages)
         good = [place for place, one in enumerate(found) if not one.refused]
         images_of = list(taken)
         rejected += [
@@ -360,7 +364,7 @@ class Operations:
 
     def look(
         self,
-        gallery: str,
+        home: Gallery,
         faces: Sequence[tuple[str, Template]],
         on_conflict: OnConflict | None = None,
         *,
@@ -368,20 +372,20 @@ class Operations:
         stages: dict[str, float] | None = None,
     ) -> list[Findings]:
         """Return what each face, given with its subject's id, resembles in the gallery (`duplicate_check.look`)."""
-        home = self._galleries.store.gallery(gallery)
         policy = on_conflict or home.on_conflict
         if policy == "allow" or not faces:
             return [NOTHING] * len(faces)
         with timed({} if stages is None else stages, "search"):
-            return look(self._galleries, gallery, faces, partial(self.thresholds_in, home), policy, tell=tell)
+            return look(self._galleries, home, faces, partial(self.thresholds_in, home), policy, tell=tell)
 
     def embed_for(self, gallery: str, image: bytes) -> Photo:
         """Return all faces of a photo with templates of the gallery's package.
 
         Raises NotFound, and NotLive if the gallery requires liveness and one of the faces is not live.
         """
-        gate = self._gate(gallery, "off")
-        with self._used_by(gallery) as used:
+        home = self._home(gallery)
+        gate = self._gate(home, "off")
+        with self._used_by(home) as used:
             photo, _ = self._photos.embed_live(image, used, gate)
         for face in photo.faces:
             gate.check(face)
@@ -415,8 +419,9 @@ class Operations:
         in the callers' answers, so it isn't looked for.
         """
         check_quality(chosen.face, quality)
-        if self._galleries.store.gallery(gallery).on_conflict == "reject" and not is_unnamed(subject):
-            (found,) = self.look(gallery, [(subject, chosen.template)], tell=False)
+        home = self._home(gallery)
+        if home.on_conflict == "reject" and not is_unnamed(subject):
+            (found,) = self.look(home, [(subject, chosen.template)], tell=False)
             if found.error is not None:
                 raise found.error
         stages: dict[str, float] = {}
@@ -430,19 +435,20 @@ class Operations:
 
         Raises NotFound, and the InvalidInput that `enroll` would reject the photo with.
         """
-        gate = self._gate(gallery)
-        with self._used_by(gallery) as used:
+        home = self._home(gallery)
+        gate = self._gate(home)
+        with self._used_by(home) as used:
             one = {"image": self._photos.choose_enrollable(image, quality, gate)}
             (chosen,) = self._photos.embed_chosen(self._photos.check_live(one, gate), used)
             return new_face(chosen)
 
-    def complete(self, gallery: str, faces: Sequence[NewFace]) -> list[NewFace]:
+    def complete(self, home: Gallery, faces: Sequence[NewFace]) -> list[NewFace]:
         """Return the faces with a template of each package that the gallery stores now, made from their crops.
 
         A gallery's packages may change before the faces are written; writing then raises Conflict
         ``package_mismatch`` (see `retried`).
         """
-        own, *others = self._galleries.enrolled_by(gallery)
+        own, *others = home.templates.packages
         whole = [replace(face, template=one) for face, one in zip(faces, self._by(faces, own), strict=True)]
         for other in others:
             whole = [replace(face, second=one) for face, one in zip(whole, self._by(faces, other), strict=True)]
@@ -463,18 +469,18 @@ class Operations:
             return self._galleries.create_gallery(gallery, used.id, used.embedder.dimension, **settings)
 
     @contextmanager
-    def _used_by(self, gallery: str) -> Iterator[Model]:
-        """Open the package that the gallery is searched by. Raises NotFound."""
-        with self._embedders.use(self._galleries.probed_by(gallery)) as used:
+    def _used_by(self, home: Gallery) -> Iterator[Model]:
+        """Open the package that the gallery is searched by."""
+        with self._embedders.use(self._galleries.probed_by(home)) as used:
             yield used
-
-    def _populations(self, gallery: str, declared: str | None) -> Sequence[str]:
-        """Return whom a probe shows: as the caller declares, else as the gallery does."""
-        return (declared,) if declared else self._galleries.store.gallery(gallery).population
 
     def _add(self, gallery: str, subject: str, faces: Sequence[NewFace], terms: Terms = NO_TERMS) -> Enrolled:
         check_deadline()  # what was given up is not stored
-        enroll = retried(lambda: self._galleries.enroll(gallery, subject, self.complete(gallery, faces), terms=terms))
+
+        @retried
+        def enroll() -> Enrolled:
+            return self._galleries.enroll(gallery, subject, self.complete(self._home(gallery), faces), terms=terms)
+
         return enroll()
 
     def _by(self, faces: Sequence[NewFace], package: str) -> list[Template]:
@@ -485,6 +491,11 @@ class Operations:
         with self._embedders.use(package) as used:
             made = iter(used.embedder.embed(lacking)[0])
         return [face.template_of(package) or next(made, face.template) for face in faces]
+
+
+def _populations(home: Gallery, declared: str | None) -> Sequence[str]:
+    """Return whom a probe shows: as the caller declares, else as the gallery does."""
+    return (declared,) if declared else home.population
 
 
 def _warnings(

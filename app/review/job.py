@@ -111,8 +111,8 @@ class Reviewer:
         """Run a job; see `app.jobs.runner.Work`."""
         gallery = self._galleries.store.gallery(running.job.gallery or "")
         terms = running.saved.get("terms") or {
-            "package": self._galleries.probed_by(gallery.id),
-            "subjects": self._galleries.subjects_with_faces(gallery.id),
+            "package": self._galleries.probed_by(gallery),
+            "subjects": self._galleries.subjects_with_faces(gallery),
         }
         gallery = gallery.view(terms["package"])
         thresholds = self._thresholds(gallery)

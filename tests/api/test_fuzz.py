@@ -174,7 +174,7 @@ def damaged_requests(key: str, chance: random.Random) -> Iterator[bytes]:
 
 def is_whole(request: bytes) -> bool:
     """As its own head tells it: the server waits for no more of it."""
-    head, end, body = request.partition(b"\r\n\r\n")
+    head, end, body = request.lstrip(b"\r\n").partition(b"\r\n\r\n")  # RFC 9112, 2.2: empty lines before are skipped
     length = re.search(rb"^content-length:[ \t]*(\d{1,18})[ \t]*\r?$", head, re.IGNORECASE | re.MULTILINE)
     return bool(end) and len(body) >= int(length[1] if length else 0)
 

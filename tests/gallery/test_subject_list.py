@@ -59,7 +59,7 @@ def test_a_subject_renamed_to_another_becomes_part_of_it(galleries: Galleries, e
     elsewhere.indexes.follow()
     for one in (galleries, elsewhere):
         assert [found(one, seed)[0] for seed in (1, 2, 3)] == ["bob"] * 3
-        assert one.subjects_with_faces("staff") == 2
+        assert one.subjects_with_faces(one.store.gallery("staff")) == 2
         assert one.check("staff").ok
     galleries.delete_face("staff", "bob", first.faces[0].face_id)
     assert galleries.verify("staff", "bob", template(1)).score < 0.999

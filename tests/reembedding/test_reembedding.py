@@ -113,7 +113,7 @@ class Server:
         return template
 
     def new(self, number: int, *taken: str, keep_crop: bool = True) -> NewFace:
-        own, *others = taken or self.galleries.enrolled_by("staff")
+        own, *others = taken or self.galleries.store.gallery("staff").templates.packages
         second = self.template(number, others[0]) if others else None
         face = NewFace(self.template(number, own), Quality(50, ()), Box(0, 0, 9, 9), crop(number), second=second)
         return face if keep_crop else replace(face, crop=None)
@@ -123,7 +123,7 @@ class Server:
             self.galleries.enroll("staff", f"s{number}", [self.new(number, keep_crop=keep_crop)])
 
     def found(self, number: int, package: str | None = None) -> tuple[str, float] | None:
-        probe = self.template(number, package or self.galleries.probed_by("staff"))
+        probe = self.template(number, package or self.galleries.probed_by(self.galleries.store.gallery("staff")))
         (candidates,) = self.galleries.search("staff", [probe], 1)
         return (candidates[0].subject, candidates[0].score) if candidates else None
 
@@ -164,7 +164,9 @@ class Server:
             assert connection.execute(sa.select(sa.func.count()).select_from(SECOND_TEMPLATES)).scalar_one() == 0
             found = set(connection.execute(sa.select(FACES.c.package)).scalars())
         assert found == {self.galleries.store.gallery("staff").embedder}
-        assert self.galleries.enrolled_by("staff") == (self.galleries.probed_by("staff"),)
+        assert self.galleries.store.gallery("staff").templates.packages == (
+            self.galleries.probed_by(self.galleries.store.gallery("staff")),
+        )
 
     def move(self) -> None:
         self.reembedder.begin("staff", "new")
@@ -214,9 +216,9 @@ def test_every_face_is_embedded_again_then_the_gallery_switches_everywhere(two_s
         server.enroll(1000 + id(server) % 100)
         assert server.galleries.check("staff").ok
     end = time.monotonic() + WAIT_S
-    while other.galleries.probed_by("staff") != NEW and time.monotonic() < end:
+    while other.galleries.probed_by(other.galleries.store.gallery("staff")) != NEW and time.monotonic() < end:
         time.sleep(0.01)
-    assert other.galleries.probed_by("staff") == NEW
+    assert other.galleries.probed_by(other.galleries.store.gallery("staff")) == NEW
     (face,) = other.galleries.store.faces(other.galleries.store.gallery("staff"), "s3").items
     expected = other.template(3, NEW).vector
     assert (face.package, len(face.template)) == (NEW, NEW_DIMENSION * 4)
@@ -253,13 +255,13 @@ def test_new_faces_get_both_templates_and_no_others(server: Server) -> None:
     server.enroll(1)
     gallery = server.galleries.store.gallery("staff")
     server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
-    assert server.galleries.enrolled_by("staff") == (OLD, NEW)
+    assert server.galleries.store.gallery("staff").templates.packages == (OLD, NEW)
     with pytest.raises(Conflict) as caught:
         server.galleries.enroll("staff", "s2", [server.new(2, OLD)])
     assert (caught.value.code, caught.value.details["expected"]) == ("package_mismatch", [OLD, NEW])
     server.enroll(2)
     assert server.reembeddings.left(gallery, NEW) == 1, "only the face that was there before"
-    assert server.galleries.probed_by("staff") == OLD
+    assert server.galleries.probed_by(server.galleries.store.gallery("staff")) == OLD
     with pytest.raises(Conflict):
         server.found(2, NEW)
     server.reembedder.cancel("staff")
@@ -278,7 +280,7 @@ def test_photos_that_are_imported_when_a_move_begins_are_embedded_once_more(serv
         face = server.new(1)
         if not tried:
             server.reembeddings.begin(gallery, NEW, NEW_DIMENSION, without_crop="refuse", keep_days=1)
-        tried.append(len(server.galleries.enrolled_by("staff")))
+        tried.append(len(server.galleries.store.gallery("staff").templates.packages))
         one = bulk_face("s1", face, crop_to_keep(gallery, face))
         server.galleries.write_many("staff", [], [one], face.template.vector[None], face.template.package)
 
