@@ -8,10 +8,10 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Effort:
     """``rounds`` of each comparison, ``turn_s`` of each turn in one, ``seconds`` of each load on a server; how many
-    ``photos`` are sent; people in the ``gallery`` that is searched by photos; ``faces`` in the largest index;
-    ``rival_faces`` in those that take long to build; ``growth``, the sizes of gallery at which costs are compared;
-    ``starts`` of a server; ``widths`` of the photos that faces are found in, in pixels; ``batches`` of faces that a
-    device gets; ``records``, the sizes of training set at which costs are compared."""
+    ``photos`` are sent, so many that few are enrolled twice; people in the ``gallery`` that is searched by photos;
+    ``faces`` in the largest index; ``rival_faces`` in those that take long to build; ``growth``, the sizes of gallery
+    at which costs are compared; ``starts`` of a server; ``widths`` of the photos that faces are found in, in pixels;
+    ``batches`` of faces that a device gets; ``records``, the sizes of training set at which costs are compared."""
 
     rounds: int
     turn_s: float
@@ -31,7 +31,7 @@ WHOLE = Effort(
     rounds=7,
     turn_s=0.3,
     seconds=4.0,
-    photos=200,
+    photos=2_500,
     gallery=10_000,
     faces=1_000_000,
     rival_faces=100_000,

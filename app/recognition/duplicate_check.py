@@ -89,11 +89,10 @@ def look(
     With `tell`, findings name whom a face resembles. A package without measured operating points has no conflicts.
     Raises what `Galleries.resembling` raises, InvalidInput ``invalid_id``.
     """
-    measured, conflict_at, scores = thresholds(faces[0][1].package), None, None
+    measured, conflict_at = thresholds(faces[0][1].package), None
     if measured.calibration is not None:
         point = identify_point(measured, None, None, CONFLICT_FPIR, galleries.subjects_with_faces(home))
         conflict_at = point.threshold
-        scores = CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
     templates = [template for _, template in faces]
     least = DUPLICATE_SCORE if conflict_at is None else min(DUPLICATE_SCORE, conflict_at)
     rankings = [
@@ -103,11 +102,14 @@ def look(
     ]
     subjects = [clean_id(subject, "subject") for subject, _ in faces]
     found = compare(subjects, templates, rankings, conflict_at, refuse=on_conflict == "reject")
-    return [_answered(one, scores) for one in found] if tell else [_silent(one) for one in found]
+    if not tell:
+        return [_silent(one) for one in found]
+    return [one if one == NOTHING else _answered(one, measured, conflict_at) for one in found]
 
 
-def _answered(found: Findings, scores: CoarseScores | None) -> Findings:
-    """Return the findings with scores as coarse as they are answered; without any if none were measured."""
+def _answered(found: Findings, measured: Thresholds, conflict_at: float | None) -> Findings:
+    """Return the findings with scores as coarse as they are answered; without any if no points were measured."""
+    scores = None if conflict_at is None else CoarseScores.of(measured, DUPLICATE_SCORE, conflict_at)
 
     def one_answered(one: Resemblance | None) -> Resemblance | None:
         if one is None or one.score is None:

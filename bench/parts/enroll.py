@@ -82,11 +82,11 @@ def enrolling(
     gallery: str = GALLERY,
     asked: str = "",
 ) -> Callable[[], int]:
-    """Return a turn of clients who enroll one photo a request as a new subject, whatever its quality."""
+    """Return a turn of clients who enroll one face a request as a new subject, whatever its quality."""
 
     def requests() -> Iterator[bytes]:
         for each in number:
-            path = f"/v1/galleries/{gallery}/subjects/new-{each}/faces?quality=none&{asked}"
+            path = f"/v1/galleries/{gallery}/subjects/new-{each}/faces?quality=none&face=0&{asked}"
             yield target.request("POST", path, photos.take())
 
     def turn() -> int:
