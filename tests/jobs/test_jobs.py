@@ -296,14 +296,16 @@ def test_a_job_goes_with_its_gallery_and_its_work_ends(store: Store, jobs: JobSt
 
 
 def test_secrets_go_with_the_end_unless_a_result_needs_them(jobs: JobStore, gallery: Gallery) -> None:
+    seen: list[bytes | None] = []
+
     def leaves(job: Running) -> None:
+        seen.append(jobs.secret(job.job))
         job.result = Result(3, "00", "text/plain", "a.txt") if job.params["leaves"] else None
 
     with running(jobs, leaves):
         for leaving in (True, False):
-            made = jobs.create("count", gallery, {"leaves": leaving}, secret=b"k" * 32)
-            assert jobs.secret(made) == b"k" * 32
-            job = ended(jobs, made)
+            job = ended(jobs, jobs.create("count", gallery, {"leaves": leaving}, secret=b"k" * 32))
+            assert seen.pop() == b"k" * 32
             assert jobs.secret(job) == (b"k" * 32 if leaving else None)
             assert job.result == (Result(3, "00", "text/plain", "a.txt") if leaving else None)
 
