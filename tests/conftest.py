@@ -32,6 +32,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 cores make small trainings take ten times as long. A test of more threads asks for them itself."""
 LONGEST_FIRST = (
     "kill",
+    "add",
+    "strangers_path",
     "browser_people",
     "bench",
     "browser",

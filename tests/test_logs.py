@@ -306,6 +306,7 @@ def operations(document: dict[str, Any]) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("level", LEVELS)
 def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool) -> None:
     if level != "debug" and not full:
@@ -361,6 +362,7 @@ def test_nothing_of_anybody_is_in_the_log(tmp_path: Path, level: str, full: bool
         assert failed == {line["request_id"] for line in lines if "exception" in line}
 
 
+@pytest.mark.long
 def test_an_outage_of_the_database_is_told_when_it_begins_and_when_it_is_over(tmp_path: Path) -> None:
     with cluster() as database:
         settings = {"DATABASE_URL": database.new_database()}

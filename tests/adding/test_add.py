@@ -52,6 +52,7 @@ def test_the_packaged_crops_are_the_drawn_people() -> None:
         assert np.abs(difference).mean() < JPEG_ERROR
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "form"),
     [(small, ("nhwc", "uint8", "rgb")), (bgr, ("nhwc", "uint8", "bgr")), (nchw, ("nchw", "uint8", "rgb"))],
@@ -133,6 +134,7 @@ def test_a_graph_that_takes_no_crops_is_refused(tmp_path: Path, shape: list[int]
     assert caught.value.code == "model_unsuitable"
 
 
+@pytest.mark.long
 def test_the_command_asks_for_a_licence_and_a_running_server_finds_the_package(tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(PROJECT / "models", models)

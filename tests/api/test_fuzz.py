@@ -220,6 +220,7 @@ def open_server(tmp_path: Path) -> Iterator[LiveServer]:
         yield server
 
 
+@pytest.mark.long
 def test_damaged_requests_are_refused_or_answered(open_server: LiveServer, full: bool) -> None:
     chance = random.Random(time.time_ns() if full else 12)
     statuses: Counter[int] = Counter()

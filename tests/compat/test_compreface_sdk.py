@@ -22,6 +22,8 @@ from tests.conftest import PROJECT
 from tests.support.live import LiveServer
 from tests.support.service import AGAIN, BOTH, COLLINS, HOPPER, SAMPLES, encoded
 
+pytestmark = pytest.mark.long
+
 INSTALL_S = 120
 PLUGINS = "landmarks,calculator,age,gender,mask"
 """All that this version of the SDK lets pass."""

@@ -99,6 +99,7 @@ def test_a_lock_of_postgresql_is_taken_again_after_its_connection_is_lost(
     engine.dispose()
 
 
+@pytest.mark.long
 def test_a_server_does_not_start_while_a_restore_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     give_models(data)

@@ -16,6 +16,7 @@ from tests.support.tutorials import following
 README = (PROJECT / "README.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("curl") or not shutil.which("make"), reason="needs curl and make")
 def test_the_first_use_works_as_pasted_and_answers_as_printed(tmp_path: Path) -> None:
     (python,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)

@@ -44,6 +44,7 @@ except Unusable as error:
 """
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the kernels that saturate are x86's"),
     pytest.mark.skipif(EMULATOR is None, reason="needs qemu-x86_64 (apt-get install qemu-user)"),
 ]

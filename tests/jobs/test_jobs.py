@@ -394,6 +394,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.long
 def test_killed_processes_do_nothing_twice_and_leave_nothing_out(
     jobs: JobStore, store: Store, gallery: Gallery, database_url: str
 ) -> None:

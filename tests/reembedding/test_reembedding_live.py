@@ -26,6 +26,8 @@ from tests.support.live import LiveServer, serving
 from tests.support.service import COLLINS, HOPPER
 from tests.support.tarred import tar_of
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 4
 FEW, MANY = 12, 200
 WAIT_S = 120.0
@@ -117,7 +119,6 @@ class Load:
         )
 
 
-@pytest.mark.long
 def test_nobody_notices_a_switch_but_by_the_model_that_answers(
     tmp_path: Path, settings: dict[str, object], server: LiveServer, full: bool
 ) -> None:

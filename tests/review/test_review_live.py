@@ -24,6 +24,8 @@ from tests.support.live import LiveServer, serving
 from tests.support.reviewing import DIMENSION, MEASURED, between, vector
 from tests.support.tarred import tar_of
 
+pytestmark = pytest.mark.long
+
 PACKAGE = "review@1"
 PEOPLE, PHOTOS = 40, 3
 WAIT_S = 120.0
@@ -175,7 +177,6 @@ def test_hostile_ids_are_not_found_and_pages_hold_together(server: LiveServer) -
                 assert http.get(f"/v1/galleries/staff/review?{query}").status_code == 422, query
 
 
-@pytest.mark.long
 def test_a_killed_servers_review_goes_on(tmp_path: Path, settings: dict[str, object]) -> None:
     people = 4000
     with serving(tmp_path / "data", settings) as first, Client(first.url, first.key) as client:

@@ -259,10 +259,12 @@ class Processes(RuleBasedStateMachine):
 STATEFUL = settings(max_examples=8, stateful_step_count=25, suppress_health_check=list(HealthCheck), print_blob=True)
 
 
+@pytest.mark.long
 def test_two_processes_end_equal_to_sql_on_sqlite() -> None:
     run(Processes)
 
 
+@pytest.mark.long
 def test_two_processes_end_equal_to_sql_on_postgresql(postgresql: Path) -> None:
     class OnPostgresql(Processes):
         def new_database(self, folder: Path) -> str:  # noqa: ARG002 (the other kind needs it)

@@ -216,6 +216,7 @@ print("acknowledged")
 """
 
 
+@pytest.mark.long
 def test_killed_between_the_commit_and_milvus(tmp_path: Path, port: int) -> None:
     """What it had committed, the others bring to Milvus."""
     url = f"sqlite:///{tmp_path / 'likeness.db'}"

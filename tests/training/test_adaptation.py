@@ -201,6 +201,7 @@ def test_widths_are_fourteen_and_no_wider_than_the_original() -> None:
             read_widths(text)
 
 
+@pytest.mark.long
 def test_adapt_makes_a_package_that_the_service_loads(tmp_path: Path) -> None:
     models = Path("models").resolve()
     photos = tmp_path / "photos" / "nobody"

@@ -395,6 +395,7 @@ def photos(tmp_path: Path, astronaut: NDArray[np.uint8]) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_pairs_are_measured_with_the_services_own_pipeline(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.txt").write_text("1\nEileen 1 2\nEileen 1 Nobody 1\n")
     command = [
@@ -453,6 +454,7 @@ def test_a_verification_pack_is_measured_like_the_photos_in_it(tmp_path: Path, a
     assert "--pack alone" in run.output
 
 
+@pytest.mark.long
 def test_packages_are_timed_beside_each_other(tmp_path: Path) -> None:
     command = [
         "speed", "sface", "sface", "--batch", "1", "--batch", "3", "--rounds", "3", "--models", str(PROJECT / "models"),
@@ -552,6 +554,7 @@ def test_identification_and_retrieval_are_written_with_their_settings(toy: tuple
     assert [path.name for path in (folder / "c").iterdir()] == ["result.json"]
 
 
+@pytest.mark.long
 def test_the_study_of_quality_degrades_photos_and_drops_the_worst(tmp_path: Path) -> None:
     samples = PROJECT / "docs" / "samples"
     photos = {"Collins/1": "collins", "Collins/2": "collins_again", "Hopper/1": "hopper"}

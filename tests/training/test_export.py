@@ -57,6 +57,7 @@ def packages(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["small", "small-fp16", "small-int8"])
 def test_a_package_is_served_and_keeps_the_contract(packages: Path, tmp_path: Path, name: str) -> None:
     package = load_package(packages / name)
@@ -79,6 +80,7 @@ def models(packages: Path) -> Path:
     return packages
 
 
+@pytest.mark.long
 def test_a_package_is_listed_enrolled_and_identified_with_over_rest(models: Path, tmp_path: Path) -> None:
     give_models(tmp_path / "data")
     with served("small", models, tmp_path) as http:

@@ -174,6 +174,7 @@ def test_figures_are_those_of_a_slow_reading(made: Path, by_score: bool) -> None
         assert figures.identification.summary[f"FNIR at FPIR {fpir:g}"].mean == pytest.approx(np.mean(both))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["ijbb", "ijbc"])
 def test_a_folder_is_measured_from_its_photos(tmp_path: Path, kind: str) -> None:
     write_set(tmp_path / kind, kind)

@@ -20,6 +20,8 @@ from tests.support.runs import all_tensors, flat_people, small_recipe, small_tra
 from training import checkpoint
 from training.data.augment import Augment, AugmentConfig
 
+pytestmark = pytest.mark.long
+
 CASES: dict[str, dict[str, Any]] = {
     "arcface, averaged weights, augmentation, on two threads": {},
     "adaptive statistics and chance in the loss": {

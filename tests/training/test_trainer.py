@@ -37,6 +37,7 @@ from training.run.trainer import verification_figures
 LONG = {"steps": 60, "log_every": 60, "ema": 0.8}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "sections",
     [
@@ -244,6 +245,7 @@ def test_distillation_losses_are_zero_at_the_teacher_and_match_a_loop() -> None:
     assert float(relation_loss(student, teacher)) == pytest.approx(slow, rel=1e-5)
 
 
+@pytest.mark.long
 def test_a_student_comes_closer_to_its_teacher_package(tmp_path: Path) -> None:
     crops = flat_people()
     teacher = open_teacher(
